@@ -163,8 +163,9 @@ class PipelineCommands:
 from typing import Literal, overload
 from streamkeep.engine.api.async_commands import AsyncScanEntry
 from streamkeep.engine.api.async_store import AsyncPipeline, AsyncStore
+from streamkeep.jobs.async_queue import AsyncQueue as Queue
 
-__all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "open"]
+__all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "Queue", "open"]
 """,
         opening("AsyncStore", "async def"),
     ),

@@ -371,6 +371,11 @@ class Job:
         elif not isinstance(error, JobLostError):
             self.give_back()
 
+    @property
+    def given_result(self) -> Any:
+        """What `set_result` set."""
+        return self._result
+
     def set_result(self, result: Any) -> None:
         """Set what the end of a `with` block stores as the result."""
         self._result = result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,6 @@ from streamkeep.jobs.job import Job, collecting, running_job
 from streamkeep.jobs.layout import (
     BACKOFF,
     CODEC,
-    CONCURRENCY,
     EXPIRES,
     HEADERS,
     KEY,
@@ -26,12 +25,11 @@ from streamkeep.jobs.layout import (
     PRIORITIES,
     RESULT_TTL,
     RETRIES,
-    TASK,
     UNIQUE_NAME,
     Fields,
 )
 from streamkeep.jobs.state import Step, load_settings
-from streamkeep.jobs.task import NO_OPTIONS, Options, Task
+from streamkeep.jobs.task import NO_OPTIONS, Options
 from streamkeep.jobs.times import Duration, backoff_of, milliseconds, unix_ms
 
 MOST_PAYLOAD: Final = 16 << 20
@@ -108,23 +106,33 @@ class PutMethods(QueueBase):
         chosen = Options(**options) if options else NO_OPTIONS
         return self._put([(payload, chosen) for payload in payloads], {})
 
-    def put_call(
-        self,
-        task: Task[Any, Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Options,
-    ) -> Job:
+    def put_call(self, payload: list[Any], common: Fields, options: Options) -> Job:
         """Put a call of a task; `Task.delay` does."""
-        fields: Fields = {TASK: task.name.encode()}
-        if task.concurrency:
-            fields[CONCURRENCY] = str(task.concurrency).encode()
-        return self._put([([list(args), dict(kwargs)], options)], fields)[0]
+        return self._put([(payload, options)], common)[0]
 
     def _put(self, payloads: list[tuple[Any, Options]], common: Fields) -> list[Job]:
+        work, jobs = self.plan_put(payloads, common)
+        self.set_up()
+        if not self.collect(work):
+            self._put_when_room(work)
+            if self.immediate and not self._runs_now() and self.store.open_transaction() is None:
+                self.run_until_idle()
+        return jobs
+
+    def collect(self, work: Callable[[Transaction[Any]], None]) -> bool:
+        """Add a put to the transaction of the job whose handler calls, if it collects puts."""
+        collector = collecting.get()
+        if collector is None or collector.environment is not self.store._environment:
+            return False
+        collector.collect(work)
+        return True
+
+    def plan_put(
+        self, payloads: list[tuple[Any, Options]], common: Fields
+    ) -> tuple[Callable[[Transaction[Any]], None], list[Job]]:
+        """Return the function of a transaction that puts jobs, and the jobs."""
         prepared = [self._prepare(payload, options, common) for payload, options in payloads]
         puts = [Put("", True) for _ in prepared]
-        collector = collecting.get()
         always = self.runs_own_job()
 
         def work(txn: Transaction[Any]) -> None:
@@ -139,15 +147,7 @@ class PutMethods(QueueBase):
                 put.job_id, put.is_new = done.job_id, done.is_new
             step.save()
 
-        jobs = [Job(self.whole, "", put=put) for put in puts]
-        self.set_up()
-        if collector is not None and collector.environment is self.store._environment:
-            collector.collect(work)
-            return jobs
-        self._put_when_room(work)
-        if self.immediate and not self._runs_now() and self.store.open_transaction() is None:
-            self.run_until_idle()
-        return jobs
+        return work, [Job(self.whole, "", put=put) for put in puts]
 
     def _prepare(self, payload: Any, options: Options, common: Fields) -> Prepared:
         """Check the options of a put, and encode its payload, before any transaction."""
@@ -195,11 +195,12 @@ class PutMethods(QueueBase):
                 if settings.when_full != "block" or store.open_transaction() is not None:
                     raise
 
-            def has_room(snapshot: Snapshot[Any]) -> list[bool]:
-                step: Any = Step(snapshot.as_bytes(), self.names)  # type: ignore[arg-type]
-                return [] if entering.full(step) else [True]
+            store.read_when(self.has_room, [(self.names.room_bell, None)])
 
-            store.read_when(has_room, [(self.names.room_bell, None)])
+    def has_room(self, snapshot: Snapshot[Any]) -> list[bool]:
+        """Return [True] if the queue takes another job, else []."""
+        step: Any = Step(snapshot.as_bytes(), self.names)  # type: ignore[arg-type]  # it reads only
+        return [] if entering.full(step) else [True]
 
     def runs_own_job(self) -> bool:
         """Return whether a handler of this queue calls: its follow-ups are taken in any case."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from streamkeep.engine.api.store import Store
@@ -74,6 +74,14 @@ class Queue(TaskMethods, ControlMethods):
             JobLostError: one of them is not this worker's any more; nothing was changed.
         """
         its = list(jobs)
+        self.apply(self.plan_done(its, results), frees=True)
+        for job in its:
+            job.ended = True
+
+    def plan_done(
+        self, its: list[Job], results: Iterable[Any] | None
+    ) -> Callable[[Transaction[Any]], None]:
+        """Return the function of a transaction that ends jobs."""
         given = list(results) if results is not None else [NOTHING] * len(its)
         if len(given) != len(its):
             raise ArgumentError(f"{len(its)} jobs, and {len(given)} results")
@@ -92,9 +100,7 @@ class Queue(TaskMethods, ControlMethods):
                 ending.finish(step, taken, stored, ttl_ms)
             step.save()
 
-        self.apply(end, frees=True)
-        for job in its:
-            job.ended = True
+        return end
 
     # --- jobs by their ID -----------------------------------------------------------------------
 

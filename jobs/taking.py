@@ -86,13 +86,14 @@ def take(step: Step, wanted: Taking) -> list[Taken]:
     """Take jobs for a worker; return them, at most `wanted.most`."""
     taken: list[Taken] = []
     settings = step.settings
-    _promote(step, wanted, taken)
+    while _promote(step, wanted, taken):
+        pass
     if settings.paused:
         return taken
-    room = _room(step, wanted.most) - len(taken)
+    room = _room(step, wanted.most - len(taken))
     if room > 0 and step.counters.parked:
         _take_parked(step, wanted, taken, room)
-        room = min(room, wanted.most - len(taken))
+        room = _room(step, wanted.most - len(taken))
     if room > 0:
         _take_entries(step, wanted, taken, room)
     return taken
@@ -109,9 +110,10 @@ def _room(step: Step, count: int) -> int:
 # --- the schedule -------------------------------------------------------------------------------
 
 
-def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> None:
-    """Do what is due; retries of this worker's tasks are taken at once."""
+def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
+    """Do what is due; retries are taken at once. Return whether that has made more due."""
     room = -1  # asked for only if a retry is due
+    ended = False
     for row, value in step.due(MOST_DUE_ROWS):
         if row.kind == DELAYED:
             step.unschedule(row.key)
@@ -126,10 +128,12 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> None:
                 _take_again(step, wanted, taken, row)
         elif row.kind == RUNTIME:
             _end_run(step, row, value)
+            ended = True
         elif row.kind == FIRING:
             fire(step, row)
         else:
             step.unschedule(row.key)  # of a later version, which has left none that matter
+    return ended
 
 
 def _take_again(step: Step, wanted: Taking, taken: list[Taken], row: Due) -> None:
@@ -299,13 +303,14 @@ def _parked_prefixes(known: Collection[bytes] | None) -> list[bytes]:
 def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> None:
     for prefix in _parked_prefixes(wanted.known):
         last = prefix + b"\xff" * 120
-        for key, _ in step.txn.row_range(step.space, prefix, last, room - len(taken)):
+        for key, _ in step.txn.row_range(step.space, prefix, last, room):
             step.txn.row_delete(step.space, key)
             step.counters.parked -= 1
             place = unpack_place(key[-17:])
             claimed = claim(step, place, wanted.consumer)
             if claimed is not None:
                 _accept(step, wanted, taken, place, *claimed)
+                room -= 1
 
 
 # --- waiting ------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.job import Job
+from streamkeep.jobs.layout import CONCURRENCY, TASK, Fields
 from streamkeep.jobs.policy import Policy
 from streamkeep.jobs.times import Duration
 
@@ -85,7 +86,7 @@ class Task(Generic[Parameters, Result]):
         self.is_async = inspect.iscoroutinefunction(function)
         self._retry_on = retry_on
         self._give_up_on = give_up_on
-        self._options = options
+        self.put_options = options
         update_wrapper(self, function)
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -108,7 +109,17 @@ class Task(Generic[Parameters, Result]):
             PayloadError: the arguments cannot be encoded.
             QueueFullError, QueueDrainingError: nothing was put.
         """
-        return self.queue.put_call(self, args, kwargs, self._options)
+        payload, common = self.call_of(args, kwargs)
+        return self.queue.put_call(payload, common, self.put_options)
+
+    def call_of(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[bytes, bytes]]:
+        """Return the payload of a call, and the fields that every call of the task has."""
+        fields: Fields = {TASK: self.name.encode()}
+        if self.concurrency:
+            fields[CONCURRENCY] = str(self.concurrency).encode()
+        return [list(args), dict(kwargs)], fields
 
     def options(
         self,
@@ -153,7 +164,7 @@ class Task(Generic[Parameters, Result]):
             retry_on=self._retry_on,
             give_up_on=self._give_up_on,
             concurrency=self.concurrency,
-            options=self._options._replace(**changed),
+            options=self.put_options._replace(**changed),
         )
 
     def may_retry(self, error: BaseException) -> bool:

@@ -8,7 +8,6 @@ from typing import Any, ParamSpec, TypeVar, overload
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import periodic as rules_of
 from streamkeep.jobs.base import at_least
-from streamkeep.jobs.layout import CONCURRENCY, TASK, Fields
 from streamkeep.jobs.periodic import Missed, Rule
 from streamkeep.jobs.putting import PutMethods, check_priority
 from streamkeep.jobs.state import Step
@@ -151,11 +150,8 @@ class TaskMethods(PutMethods):
                 task = found
             else:
                 task = self.task(name=name, **options)(made_of)
-            fields: Fields = {TASK: task.name.encode()}
-            if task.concurrency:
-                fields[CONCURRENCY] = str(task.concurrency).encode()
-            payload = [list(args), dict(kwargs or {})]
-            one = self._prepare(payload, task._options, fields)
+            payload, fields = task.call_of(args, kwargs or {})
+            one = self._prepare(payload, task.put_options, fields)
             rule_name = name or task.name
             self._rules[rule_name] = Rule(rule_name, cron, tz, missed, one.priority, one.fields)
             return task  # type: ignore[no-any-return]

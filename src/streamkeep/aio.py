@@ -6,17 +6,25 @@
     ...         print(entry.id, entry.fields)
 
 `AsyncStore` has the methods of `Store`, to be awaited. A thousand tasks may block in `xread` and
-`xreadgroup` at once: they take no threads.
+`xreadgroup` at once: they take no threads. `Queue` is the queue of `streamkeep.jobs`.
 """
 
 import asyncio
+from importlib import import_module
 from inspect import signature
 
 from streamkeep import facade
 from streamkeep.engine.api.async_commands import AsyncScanEntry
 from streamkeep.engine.api.async_store import AsyncPipeline, AsyncStore
 
-__all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "open"]
+__all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "Queue", "open"]  # noqa: F822
+
+
+def __getattr__(name):
+    """Load the queue when it is first used."""
+    if name == "Queue":
+        return import_module("streamkeep.jobs.async_queue").AsyncQueue
+    raise AttributeError(f"module 'streamkeep.aio' has no attribute {name!r}")
 
 
 async def open(path, **options):

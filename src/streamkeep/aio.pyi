@@ -7,8 +7,9 @@ from streamkeep.engine.api.async_commands import AsyncScanEntry
 from streamkeep.engine.api.async_store import AsyncPipeline, AsyncStore
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system.owners import Trusted
+from streamkeep.jobs.async_queue import AsyncQueue as Queue
 
-__all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "open"]
+__all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "Queue", "open"]
 
 @overload
 async def open(

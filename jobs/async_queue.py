@@ -1,0 +1,323 @@
+"""The queue for asyncio: `streamkeep.aio.Queue`.
+
+Writes go to the thread that writes for all tasks of a process, and waits take no threads: a
+thousand tasks may wait for results. Jobs are those of `Queue`, with methods to be awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from streamkeep.engine.api.async_store import AsyncStore
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.format.core.errors import CommandError
+from streamkeep.jobs import cancelling, ending
+from streamkeep.jobs.base import at_least
+from streamkeep.jobs.errors import QueueFullError
+from streamkeep.jobs.job import NOTHING, Job
+from streamkeep.jobs.queue import Queue, look_for_result
+from streamkeep.jobs.running import Outcome, aexecute
+from streamkeep.jobs.state import Settings, load_settings
+from streamkeep.jobs.stats import QueueStats
+from streamkeep.jobs.task import NO_OPTIONS, Options, Task
+from streamkeep.jobs.times import Duration, milliseconds
+from streamkeep.jobs.waiting import Take, known_tasks
+
+Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+
+
+class AsyncJob:
+    """A job of an `AsyncQueue`: a `Job` whose methods are awaited. `job` is that `Job`."""
+
+    def __init__(self, queue: AsyncQueue, job: Job) -> None:
+        self.queue = queue
+        self.job = job
+
+    def __repr__(self) -> str:
+        return repr(self.job)
+
+    @property
+    def id(self) -> str:
+        """The ID."""
+        return self.job.id
+
+    @property
+    def is_new(self) -> bool:
+        """False if a put found a job that has the same unique name, and this is that one."""
+        return self.job.is_new
+
+    @property
+    def payload(self) -> Any:
+        """What was put; see `Job.payload`."""
+        return self.job.payload
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1 on."""
+        return self.job.attempt
+
+    def set_result(self, result: Any) -> None:
+        """Set what the end of an `async with` block stores as the result."""
+        self.job.set_result(result)
+
+    async def result(self, timeout: Duration | None = None) -> Any:
+        """Wait for the result; see `Job.result`."""
+        return await self.queue.result_of(self.id, timeout)
+
+    async def state(self) -> str:
+        """Return what the job does now; see `Job.state`."""
+        return self.job.state()
+
+    async def cancel(self) -> bool:
+        """Remove it if it has not started; see `Job.cancel`."""
+        return await asyncio.to_thread(self.job.cancel)
+
+    async def done(self, result: Any = NOTHING) -> None:
+        """End the job; see `Job.done`."""
+        await self.queue.done_many([self], [result])
+
+    async def retry(self, after: Duration | None = None, reason: str = "the worker asked") -> bool:
+        """End this attempt as a failed one; see `Job.retry`."""
+        return await asyncio.to_thread(self.job.retry, after, reason)
+
+    async def fail(self, reason: str) -> None:
+        """End the job for good; see `Job.fail`."""
+        await asyncio.to_thread(self.job.fail, reason)
+
+    async def give_back(self) -> None:
+        """Return the job to the queue at once; see `Job.give_back`."""
+        await asyncio.to_thread(self.job.give_back)
+
+    async def extend(self, max_runtime: Duration | None = None) -> None:
+        """Let the job run for its `max_runtime` again; see `Job.extend`."""
+        await asyncio.to_thread(self.job.extend, max_runtime)
+
+
+class AsyncQueue:
+    """A durable queue for asyncio: the methods of `Queue`, awaited. `queue` is that `Queue`.
+
+    Tasks are declared and put on `queue`: `await aqueue.delay(send, "ann")`. A function that
+    `AsyncStore.run` runs as a transaction calls the methods of `queue` itself.
+    """
+
+    def __init__(
+        self,
+        path_or_store: str | Path | Store[Any] | AsyncStore[Any] | Queue,
+        name: str = "default",
+        **options: Any,
+    ) -> None:
+        """Name a queue; see `Queue`. A `Queue` that is given is used as it is."""
+        if isinstance(path_or_store, Queue):
+            self.queue = path_or_store
+        else:
+            if isinstance(path_or_store, AsyncStore):
+                path_or_store = path_or_store._store
+            self.queue = Queue(path_or_store, name, **options)
+        self.name = self.queue.name
+        self._own: AsyncStore[Any] | None = None
+
+    def __repr__(self) -> str:
+        return repr(self.queue).replace("jobs.Queue", "aio.Queue")
+
+    async def _store(self) -> AsyncStore[Any]:
+        """Return the store; the first call opens it in a thread."""
+        own = self._own
+        if own is None or own._store is not self.queue._opened:
+            await asyncio.to_thread(self.queue.set_up)
+            own = self._own = AsyncStore(self.queue.store)
+        return own
+
+    async def close(self) -> None:
+        """Close the store, if this queue has opened it."""
+        self._own = None
+        await asyncio.to_thread(self.queue.close)
+
+    async def __aenter__(self) -> AsyncQueue:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    # --- put ------------------------------------------------------------------------------------
+
+    async def put(self, payload: Any, **options: Any) -> AsyncJob:
+        """Put a payload, with the options of `Queue.put`; return its job."""
+        return (await self._put([(payload, _options(options))]))[0]
+
+    async def put_many(self, payloads: Iterable[Any], **options: Any) -> list[AsyncJob]:
+        """Put several payloads in one transaction."""
+        chosen = _options(options)
+        return await self._put([(payload, chosen) for payload in payloads])
+
+    async def delay(
+        self, task: Task[Parameters, Any], *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> AsyncJob:
+        """Put a call of a task, which may have options: `delay(send.options(key="a"), "ann")`."""
+        payload, common = task.call_of(args, kwargs)
+        return (await self._put([(payload, task.put_options)], common))[0]
+
+    async def _put(
+        self, payloads: list[tuple[Any, Options]], common: dict[bytes, bytes] | None = None
+    ) -> list[AsyncJob]:
+        store = await self._store()
+        work, jobs = self.queue.plan_put(payloads, common or {})
+        if not self.queue.collect(work):
+            await self._put_when_room(store, work)
+        return [AsyncJob(self, job) for job in jobs]
+
+    async def _put_when_room(
+        self, store: AsyncStore[Any], work: Callable[[Transaction[Any]], None]
+    ) -> None:
+        while True:
+            try:
+                return await self._apply(store, work)
+            except QueueFullError:
+                if (await self.settings()).when_full != "block":
+                    raise
+            await store.read_when(self.queue.has_room, [(self.queue.names.room_bell, None)])
+
+    async def _apply(
+        self,
+        store: AsyncStore[Any],
+        work: Callable[[Transaction[Any]], Result],
+        frees: bool = False,
+    ) -> Result:
+        return await store.apply(lambda txn: work(txn.as_bytes()), frees=frees)
+
+    # --- get and end ----------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def get(self, timeout: Duration | None = None) -> AsyncIterator[AsyncJob]:
+        """Take the next job for the block: `async with queue.get() as job:`; see `Queue.get`.
+
+        Raises:
+            TimeoutError: there was none in time.
+        """
+        found = await self.get_many(1, timeout)
+        if not found:
+            raise TimeoutError(f"no job of the queue {self.name!r} came in time")
+        job = found[0]
+        try:
+            yield job
+        except BaseException as error:
+            await asyncio.shield(asyncio.to_thread(job.job.__exit__, type(error), error, None))
+            raise
+        if not job.job.ended:
+            await job.done(job.job.given_result)
+
+    async def get_many(self, count: int, timeout: Duration | None = 0) -> list[AsyncJob]:
+        """Take up to so many jobs; wait until there is at least one; see `Queue.get_many`."""
+        found = await self.take(at_least(count, 1, "count"), timeout)
+        return [AsyncJob(self, job) for job in found]
+
+    async def take(
+        self, count: int, timeout: Duration | None = None, *, tasks_only: bool = False
+    ) -> list[Job]:
+        """Take jobs as `Job`, for workers.
+
+        Args:
+            tasks_only: leave jobs of tasks that this program does not have to other workers.
+        """
+        store = await self._store()
+        known = known_tasks([self.queue]) if tasks_only else None
+        call = Take([self.queue], self.queue.consumer, count, known)
+        wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+        again = False
+        while True:
+            try:
+                if wait_ms == 0:
+                    return call.jobs(await store.apply(call.work))
+                found = await store.apply_when(
+                    call.work,
+                    call.look,
+                    call.wake_on,
+                    block=wait_ms or 0,
+                    waiter=call.waiter,
+                    claims_dead=True,
+                )
+                return call.jobs(found)
+            except CommandError:  # a stream or its group was deleted
+                if again:
+                    raise
+                again = True
+                await asyncio.to_thread(call.set_up, again=True)
+
+    async def done_many(
+        self, jobs: Iterable[AsyncJob], results: Iterable[Any] | None = None
+    ) -> None:
+        """End several jobs in one transaction; see `Queue.done_many`."""
+        its = [one.job for one in jobs]
+        store = await self._store()
+        await self._apply(store, self.queue.plan_done(its, results), frees=True)
+        for job in its:
+            job.ended = True
+
+    async def execute(self, job: Job) -> Outcome:
+        """Run the handler of a job, a coroutine function, and end the job."""
+        return await aexecute(self.queue, job)
+
+    # --- jobs by their ID, and control ------------------------------------------------------------
+
+    def job(self, job_id: str) -> AsyncJob:
+        """Return a handle on a job, of which nothing is checked."""
+        return AsyncJob(self, self.queue.job(job_id))
+
+    async def find(self, job_id: str) -> cancelling.Found:
+        """Return where a job is; see `Queue.find`."""
+        await self._store()
+        return self.queue.find(job_id)
+
+    async def cancel(self, job_id: str) -> bool:
+        """Remove a job that has not started; see `Queue.cancel`."""
+        return await asyncio.to_thread(self.queue.cancel, job_id)
+
+    async def result_of(self, job_id: str, timeout: Duration | None = None) -> Any:
+        """Wait for the result of a job; see `Job.result`. A thousand tasks may wait."""
+        wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+        store = await self._store()
+
+        def look(snapshot: Snapshot[Any]) -> list[ending.Stored | None]:
+            return look_for_result(snapshot.as_bytes(), self.queue.names, job_id)
+
+        if wait_ms == 0:
+            found = self.queue.read(look)
+        else:
+            bell = self.queue.names.result_bell(job_id)
+            found = await store.read_when(look, [(bell, None)], block=wait_ms or 0)
+        return self.queue.open_result(job_id, found)
+
+    async def settings(self) -> Settings:
+        """Return the settings that all programs of the queue share."""
+        await self._store()
+        return self.queue.read(lambda one: load_settings(one, self.queue.names))
+
+    async def stats(self) -> QueueStats:
+        """Return the figures of the queue; see `Queue.stats`."""
+        await self._store()
+        return self.queue.stats()
+
+    async def pause(self) -> None:
+        """Let no worker take a job; see `Queue.pause`."""
+        await asyncio.to_thread(self.queue.pause)
+
+    async def resume(self) -> None:
+        """End `pause` and `drain`."""
+        await asyncio.to_thread(self.queue.resume)
+
+    async def drain(self, timeout: Duration | None = None) -> bool:
+        """Take no new jobs, and wait until all have ended; see `Queue.drain`."""
+        return await asyncio.to_thread(self.queue.drain, timeout)
+
+    async def set_limits(self, **limits: Any) -> Settings:
+        """Set limits of the queue; see `Queue.set_limits`."""
+        return await asyncio.to_thread(lambda: self.queue.set_limits(**limits))
+
+
+def _options(options: dict[str, Any]) -> Options:
+    return Options(**options) if options else NO_OPTIONS

@@ -1,0 +1,71 @@
+"""A program that forks workers of a queue, to be killed; see `fork_server`.
+
+Each job adds its number to the stream `effects` with its acknowledgement, and to `starts` before.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fork_server import serve
+from streamkeep.jobs import Queue, Retry, current_job, known_tasks, take
+
+
+@dataclass
+class Worker:
+    """What a process does.
+
+    Attributes:
+        note: a file that it makes when it has begun.
+        then: "hold": take one job and wait; "work": work until it is killed.
+    """
+
+    path: str
+    note: str
+    then: str
+
+
+def tasks(queue: Queue) -> Any:
+    """Give a queue the task of these tests; return it."""
+
+    @queue.task(retries=20, backoff="1ms..20ms")
+    def work(number: int, key: str | None, failures: int) -> int:
+        job = current_job()
+        queue.store.xadd("starts", {"number": number, "key": key or "", "due": job.queued_ms})
+        time.sleep(random.expovariate(200))
+        with job.transaction as txn:
+            txn.xadd("effects", {"number": number, "key": key or ""})
+            if number % 10 == 9:
+                queue.put(["follow", number], key="follow-ups")
+        if number % 50 == 17:
+            raise ValueError("for good")
+        if job.attempt <= failures:
+            raise Retry if number % 2 else OSError
+        return number
+
+    work._give_up_on = ValueError
+    return work
+
+
+def run(wanted: dict[str, Any]) -> None:
+    worker = Worker(**wanted)
+    queue = Queue(worker.path, sync="none", max_deaths=1000)
+    tasks(queue)
+    if worker.then == "hold":
+        queue.get(60)
+    Path(worker.note).touch()
+    while worker.then == "hold":
+        signal.pause()
+    while True:
+        known = known_tasks([queue])
+        for job in take([queue], queue.consumer, random.randint(1, 3), known=known):
+            queue.execute(job)
+
+
+if __name__ == "__main__":
+    serve(run, lambda wanted: f"{wanted['note']}.errors")

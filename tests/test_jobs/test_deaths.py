@@ -1,0 +1,119 @@
+"""Workers that die: their jobs go to others at once, and poison is counted by deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import job_workers
+from fork_server import forking
+from inside import context_of
+from job_workers import Worker
+from patience import wait_until
+from streamkeep import Store
+from streamkeep.engine.leases.lease_file import State
+from streamkeep.engine.leases.leases import Leases
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.jobs import Queue
+from test_jobs.test_queue import counts, letters
+
+
+class Lives:
+    """Leases in place of processes: each `get` is that of another process, which then dies."""
+
+    def __init__(self, store: Store[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1
+        self._dead: set[int] = set()
+        monkeypatch.setattr(store, "_lease", lambda: self.now)
+        monkeypatch.setattr(Leases, "state", self._state)
+        monkeypatch.setattr(Leases, "is_dead", lambda leases, number: number in self._dead)
+        assert context_of(store).leases is not None
+
+    def _state(self, leases: Leases, number: int) -> State:
+        return State.DEAD if number in self._dead else State.ALIVE
+
+    def die(self) -> None:
+        self._dead.add(self.now)
+        self.now += 1
+
+
+@pytest.fixture
+def lives(store: Store[Any], monkeypatch: pytest.MonkeyPatch) -> Lives:
+    return Lives(store, monkeypatch)
+
+
+def test_deaths_are_no_attempts_until_they_are_too_many(queue: Queue, lives: Lives) -> None:
+    poison = queue.put("poison", retries=0, key="k")
+    queue.put("next", key="k")
+    for death in range(5):
+        (job,) = queue.get_many(9)
+        assert (job.id, job.attempt, job.taken and job.taken.deaths) == (poison.id, 1, death)
+        lives.die()
+    assert [job.payload for job in queue.get_many(9)] == ["next"]
+    (letter,) = letters(queue)
+    assert letter.items() >= {
+        ("reason", "5 workers died while they ran it"),
+        ("deaths", "5"),
+        ("attempts", "1"),
+    }
+    assert not queue.store.row_range("jobs:mails", b"x", b"x\xff")
+
+
+def test_what_waits_for_a_retry_is_not_taken_from_the_dead(
+    queue: Queue, lives: Lives, clock: ManualClock
+) -> None:
+    queue.put_many("ab")
+    retried, running = queue.get_many(2)
+    assert retried.retry(after="1m")
+    lives.die()
+    (job,) = queue.get_many(9)
+    assert (job.payload, job.attempt) == ("b", 1)
+    clock.ms += 60_000
+    (job,) = queue.get_many(9)
+    assert (job.payload, job.attempt) == ("a", 2)
+    assert running.lost()
+
+
+def test_a_run_that_takes_too_long_is_a_failed_attempt(queue: Queue, clock: ManualClock) -> None:
+    queue.put("slow", max_runtime="1m", retries=1, backoff=0)
+    queue.put("patient", max_runtime="1m", retries=0)
+    slow, patient = queue.get_many(2)
+    clock.ms += 59_999
+    assert queue.get_many(9) == []
+    patient.extend()
+    patient.extend("2m")
+    clock.ms += 2001
+    (again,) = queue.get_many(9)
+    assert (again.payload, again.attempt, slow.lost(), patient.lost()) == ("slow", 2, True, False)
+    again.done()
+    patient.done()
+    clock.ms += 600_000
+    assert (queue.get_many(9), counts(queue)) == ([], (0, 0, 0, 0, 2))
+    assert queue.store.row_range("jobs:mails", b"s", b"s\xff" * 9) == []
+    queue.put("hangs", max_runtime="1s", retries=0)
+    queue.get(0)
+    clock.ms += 3001
+    assert queue.get_many(9) == []
+    assert [letter["error"] for letter in letters(queue)] == ["builtins.TimeoutError"]
+
+
+def test_a_killed_worker_wakes_one_that_waits(tmp_path: Path) -> None:
+    found: list[Any] = []
+    with Queue(tmp_path / "store", sync="none") as queue, forking(job_workers.__name__) as server:
+        queue.put("x")
+        note = tmp_path / "note"
+        worker = server.fork(Worker(str(tmp_path / "store"), str(note), "hold"))
+        wait_until(note.exists)
+        thread = threading.Thread(target=lambda: found.append(queue.get().attempt))
+        thread.start()
+        table = queue.store._environment.context.wait_table
+        wait_until(lambda: table.tickets() >= 1)
+        os.kill(worker, signal.SIGKILL)
+        thread.join()
+        server.wait(worker)
+    assert found == [1]

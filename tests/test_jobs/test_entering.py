@@ -1,0 +1,270 @@
+"""Delays, keys, unique names, priorities, limits: how jobs come into a queue."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from patience import wait_until
+from streamkeep import ArgumentError
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.jobs import JobCancelledError, Queue, QueueDrainingError, QueueFullError
+from test_jobs.test_queue import counts, letters
+
+
+def payloads(queue: Queue, count: int = 99) -> list[Any]:
+    return [job.payload for job in queue.get_many(count)]
+
+
+# --- times --------------------------------------------------------------------------------------
+
+
+def test_jobs_start_in_the_order_of_their_times_and_none_before(
+    queue: Queue, clock: ManualClock
+) -> None:
+    at = datetime.fromtimestamp(clock.ms / 1000, UTC)
+    for seconds in (3, 1, 2):
+        queue.put(seconds, delay=seconds)
+    queue.put(1.5, at=at + timedelta(seconds=1.5))
+    queue.put(0, at=at - timedelta(days=1))
+    assert (payloads(queue), counts(queue)) == ([0], (0, 1, 4, 0, 0))
+    for ms, due in ((999, []), (1000, [1]), (1499, []), (3000, [1.5, 2, 3])):
+        clock.ms = round(at.timestamp() * 1000) + ms
+        assert payloads(queue) == due
+
+
+def test_a_clock_that_is_set_back_and_forward_loses_no_job(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.put("a", delay="1h")
+    clock.ms -= 86_400_000
+    assert payloads(queue) == []
+    queue.put("b")
+    queue.put("c", delay="1m")
+    assert payloads(queue) == ["b"]
+    clock.ms += 2 * 86_400_000
+    assert payloads(queue) == ["c", "a"]
+
+
+def test_many_jobs_that_are_due_at_once_come_in_bounded_steps(
+    queue: Queue, clock: ManualClock
+) -> None:
+    queue.put_many(range(450), delay="1s")
+    clock.ms += 1000
+    assert (payloads(queue, 1), queue.stats().delayed) == ([0], 250)
+    assert payloads(queue, 999) + payloads(queue, 999) == list(range(1, 450))
+
+
+def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:
+    with Queue(tmp_path / "store", sync="none") as queue:
+        queue.put("later", delay=0.05)
+        assert queue.get(timeout=60).payload == "later"
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(queue.get().payload))
+        thread.start()
+        table = queue.store._environment.context.wait_table
+        wait_until(lambda: table.tickets() == 1)
+        queue.put("soon", delay=0.01)
+        thread.join()
+        assert found == ["soon"]
+
+
+@pytest.mark.parametrize("kind", ["delayed", "held", "waiting", "running"])
+def test_a_job_is_cancelled_unless_it_has_started(queue: Queue, kind: str) -> None:
+    options: dict[str, dict[str, Any]] = {"delayed": {"delay": 5}, "held": {"key": "k"}}
+    if kind == "held":
+        queue.put("first", key="k")
+    job = queue.put("x", unique="u", **options.get(kind, {}))
+    if kind == "running":
+        queue.get(0)
+    assert job.state() == kind
+    assert (job.cancel(), job.cancel()) == (kind != "running", False)
+    if kind == "running":
+        return
+    with pytest.raises(JobCancelledError):
+        job.result(0)
+    assert queue.put("again", unique="u").is_new
+    assert queue.stats().cancelled == 1
+    assert sorted(payloads(queue)) == (["again", "first"] if kind == "held" else ["again"])
+    left = queue.store.row_range("jobs:mails")
+    assert not [key for key, _ in left if key[:1] in b"jsh"]
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_jobs_of_a_key_run_in_order_one_at_a_time(queue: Queue, clock: ManualClock) -> None:
+    for number in range(3):
+        queue.put(("a", number), key="a")
+    queue.put(("b", 0), key="b", delay="1s")
+    queue.put(("b", 1), key="b")
+    jobs = queue.get_many(9)
+    assert [job.payload for job in jobs] == [["a", 0], ["b", 1]]
+    assert jobs[0].retry(after="1m")
+    clock.ms += 2000
+    jobs[1].done()
+    assert payloads(queue) == [["b", 0]]  # the retry holds back its own key only
+    clock.ms += 60_000
+    for number in range(3):
+        (job,) = queue.get_many(9)
+        assert job.payload == ["a", number]
+        if number == 1:
+            job.fail("x")
+        else:
+            job.done()
+    assert queue.get_many(9) == []
+
+
+def test_a_cancelled_job_of_a_key_lets_the_next_one_in(queue: Queue) -> None:
+    jobs = [queue.put(number, key="k") for number in range(4)]
+    assert jobs[2].cancel()
+    assert jobs[0].cancel()
+    (job,) = queue.get_many(9)
+    assert job.payload == 1
+    job.done()
+    assert payloads(queue) == [3]
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_jobs_of_one_key_do_not_slow_the_others(queue: Queue) -> None:
+    for _ in range(100):
+        queue.put_many(range(1000), key="k")
+    queue.put_many("abc")
+    assert payloads(queue, 4) == [0, "a", "b", "c"]
+    assert queue.stats().held == 99_999
+    assert queue.store.xlen("mails") == 4
+
+
+# --- unique names -------------------------------------------------------------------------------
+
+
+def test_a_unique_name_is_taken_until_its_job_ends(queue: Queue) -> None:
+    first = queue.put(1, unique="u")
+    again = queue.put(2, unique="u")
+    assert (again.id, first.is_new, again.is_new) == (first.id, True, False)
+    job = queue.get(0)
+    assert not queue.put(3, unique="u").is_new
+    assert job.retry(after=0)
+    assert not queue.put(4, unique="u").is_new
+    queue.get(0).done()
+    assert queue.put(5, unique="u").is_new
+    queue.get(0).fail("x")
+    assert queue.put(6, unique="u").is_new
+    assert counts(queue) == (1, 0, 0, 1, 1)
+
+
+# --- priorities ---------------------------------------------------------------------------------
+
+
+def test_higher_priorities_go_first_and_lower_ones_are_not_starved(queue: Queue) -> None:
+    for number in range(20):
+        for priority in ("low", "normal", "high"):
+            queue.put(f"{priority}{number}", priority=priority)
+    order = [payloads(queue, 1)[0] for _ in range(16)]
+    assert [one[:-1] if one[-2].isalpha() else one[:-2] for one in order].count("high") == 12
+    assert {"normal0", "normal1", "low0", "low1"} <= set(order)
+    assert order[0] == "high0"
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_refuses_or_drops_or_blocks(queue: Queue) -> None:
+    queue.set_limits(max_length=2)
+    queue.put_many([1, 2])
+    with pytest.raises(QueueFullError, match="2 jobs wait, the limit is 2"):
+        queue.put(3)
+    with pytest.raises(QueueFullError):
+        queue.put_many([3, 4])
+    queue.set_limits(when_full="drop")
+    queue.put(3)
+    assert [(one["reason"], one["payload"]) for one in letters(queue)] == [
+        ("the queue was full", "1")
+    ]
+    assert counts(queue) == (2, 0, 0, 1, 0)
+    queue.set_limits(when_full="block")
+    thread = threading.Thread(target=queue.put, args=[4])
+    thread.start()
+    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    job = queue.get(0)
+    assert job.payload == 2
+    thread.join()
+    assert counts(queue) == (2, 1, 0, 1, 0)
+    with pytest.raises(QueueFullError), queue.store.transaction():
+        queue.put(5)
+    with pytest.raises(ArgumentError, match="when_full"):
+        queue.set_limits(when_full="wait")
+    assert queue.set_limits(max_length=0).max_length == 0
+    queue.put(5)
+
+
+def test_the_age_of_the_oldest_job_is_a_limit(queue: Queue, clock: ManualClock) -> None:
+    queue.set_limits(max_age="1m")
+    queue.put(1)
+    clock.ms += 60_001
+    with pytest.raises(QueueFullError, match=r"60\.0 s, the limit is 60000 ms"):
+        queue.put(2)
+    queue.set_limits(when_full="drop")
+    assert payloads(queue) == []
+    queue.put(2)
+    assert payloads(queue) == [2]
+    assert [one["reason"] for one in letters(queue)] == ["it waited too long"]
+
+
+def test_a_job_that_expired_does_not_run(queue: Queue, clock: ManualClock) -> None:
+    queue.put(1, expires="1m", key="k")
+    queue.put(2, expires="1h", delay="30m", key="k")
+    clock.ms += 60_001
+    assert payloads(queue) == []
+    clock.ms += 1_800_000
+    assert payloads(queue) == [2]
+    assert [one["reason"] for one in letters(queue)] == ["it expired before it ran"]
+
+
+def test_so_many_jobs_run_as_the_limit_of_the_queue_says(queue: Queue) -> None:
+    queue.set_limits(concurrency=2)
+    queue.put_many(range(5))
+    jobs = queue.get_many(9)
+    assert ([job.payload for job in jobs], payloads(queue)) == ([0, 1], [])
+    jobs[0].done()
+    jobs[1].retry(after=0)
+    assert payloads(queue) == [1, 2]
+    queue.set_limits(concurrency=3)
+    assert payloads(queue) == [3]
+
+
+# --- control ------------------------------------------------------------------------------------
+
+
+def test_a_paused_queue_gives_no_jobs(queue: Queue, clock: ManualClock) -> None:
+    queue.put(1)
+    queue.put(2, delay=1)
+    queue.pause()
+    clock.ms += 1000
+    assert (payloads(queue), queue.stats().paused) == ([], True)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(queue.get().payload))
+    thread.start()
+    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    queue.resume()
+    thread.join()
+    assert found + payloads(queue) == [1, 2]
+
+
+def test_a_draining_queue_takes_no_jobs_and_says_when_it_is_empty(queue: Queue) -> None:
+    queue.put(1)
+    assert not queue.drain(0)
+    with pytest.raises(QueueDrainingError, match="resume it"):
+        queue.put(2)
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(queue.drain()))
+    thread.start()
+    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    queue.get(0).done()
+    thread.join()
+    assert found == [True]
+    queue.resume()
+    queue.put(2)

@@ -1,0 +1,127 @@
+"""Periodic tasks: each time fires once, and missed times as the rule says."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from streamkeep import ArgumentError, Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.jobs import Queue
+from streamkeep.jobs.periodic import Missed, next_time
+
+MINUTE = 60_000
+
+
+def ms(text: str, zone: str = "Europe/Berlin") -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "times"),
+    [
+        ("0 3 * * *", "2026-03-28T12:00", ["2026-03-29T03:00", "2026-03-30T03:00"]),
+        ("30 2 * * *", "2026-03-28T12:00", ["2026-03-29T03:00", "2026-03-30T02:30"]),
+        ("30 2 * * *", "2026-10-24T12:00", ["2026-10-25T02:30", "2026-10-26T02:30"]),
+        ("*/15 8-9 1 * mon", "2026-06-01T08:50", ["2026-06-01T09:00", "2026-06-01T09:15"]),
+    ],
+)
+def test_times_follow_the_zone_and_its_changes(cron: str, after: str, times: list[str]) -> None:
+    now = ms(after)
+    for time in times:
+        now = next_time(cron, "Europe/Berlin", now)
+        assert now == ms(time)
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "problem"),
+    [
+        ("0 3 * *", "UTC", "5 fields"),
+        ("0 0 3 * * *", "UTC", "5 fields"),
+        ("61 3 * * *", "UTC", "is wrong"),
+        ("0 0 30 2 *", "UTC", "is wrong|never"),
+        ("0 3 * * *", "Mars/Base", "no time zone"),
+    ],
+)
+def test_a_wrong_rule_is_refused_where_it_is_written(
+    queue: Queue, cron: str, zone: str, problem: str
+) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        queue.periodic(cron, tz=zone)
+    with pytest.raises(ArgumentError, match="missed"):
+        queue.periodic("* * * * *", missed="never")  # type: ignore[arg-type]
+
+
+def test_each_time_fires_once_however_many_workers_run(store: Store, clock: ManualClock) -> None:
+    workers = [Queue(store, "nightly") for _ in range(3)]
+    ran: list[int] = []
+    for worker in workers:
+
+        @worker.periodic("*/5 * * * *", kwargs={"step": 2})
+        def report(step: int) -> None:
+            ran.append(clock.ms)
+            assert step == 2
+
+        worker.register_periodic()
+        worker.register_periodic()
+    clock.ms = start = clock.ms // (5 * MINUTE) * 5 * MINUTE
+    for _ in range(20):
+        clock.ms += MINUTE
+        for worker in workers:
+            worker.run_until_idle()
+    assert ran == [start + 5 * MINUTE * number for number in range(1, 5)]
+    (rule,) = workers[0].schedules()
+    assert (rule.name, rule.next_ms) == ("report", start + 25 * MINUTE)
+
+
+@pytest.mark.parametrize(("missed", "jobs"), [("skip", 0), ("once", 1), ("all", 12)])
+def test_missed_times_are_made_up_for_as_the_rule_says(
+    queue: Queue, clock: ManualClock, missed: Missed, jobs: int
+) -> None:
+    clock.ms = clock.ms // (60 * MINUTE) * 60 * MINUTE
+    start = clock.ms
+
+    @queue.periodic("*/5 * * * *", missed=missed)
+    def report() -> None: ...
+
+    queue.register_periodic()
+    clock.ms += 62 * MINUTE
+    assert queue.run_until_idle() == jobs
+    clock.ms += 3 * MINUTE
+    assert queue.run_until_idle() == 1
+    assert queue.schedules()[0].next_ms == start + 70 * MINUTE
+
+
+def test_a_rule_is_replaced_and_removed(queue: Queue, clock: ManualClock) -> None:
+    @queue.periodic("*/5 * * * *")
+    def report() -> None: ...
+
+    queue.register_periodic()
+    queue.periodic("0 * * * *")(report.call)
+    queue.register_periodic()
+    (rule,) = queue.schedules()
+    assert rule.cron == "0 * * * *"
+    schedule = queue.store.row_range("jobs:mails", b"s", b"s\xff" * 20)
+    assert len(schedule) == 1
+    assert (queue.unschedule("report"), queue.unschedule("report")) == (True, False)
+    clock.ms += 60 * MINUTE
+    assert queue.run_until_idle() == 0
+    assert queue.store.row_range("jobs:mails", b"s", b"s\xff" * 20) == []
+
+
+def test_a_rule_without_a_task_fires_into_the_hands_of_a_later_worker(
+    store: Store, clock: ManualClock
+) -> None:
+    old, new = Queue(store, "n"), Queue(store, "n")
+
+    @new.periodic("0 * * * *", missed="once")
+    def report() -> str:
+        return "ran"
+
+    new.register_periodic()
+    clock.ms += 60 * MINUTE
+    assert old.run_until_idle() == 0
+    assert old.stats().parked == 1
+    assert new.run_until_idle() == 1

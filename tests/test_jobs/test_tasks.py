@@ -1,0 +1,225 @@
+"""Tasks: calls in the queue, what follows an exception, follow-ups, immediate queues."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from streamkeep import ArgumentError, Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.jobs import (
+    Job,
+    JobFailedError,
+    Queue,
+    QueueError,
+    Retry,
+    current_job,
+    known_tasks,
+    take,
+)
+from test_jobs.test_queue import counts, letters
+
+
+def test_a_call_runs_later_with_its_arguments(queue: Queue) -> None:
+    @queue.task(retries=5, backoff="2s..10m", max_runtime="1h")
+    def send(to: str, *, template: str) -> str:
+        job = current_job()
+        return f"{template} to {to}, {job.task} {job.attempt} {job.priority} {job.key}"
+
+    assert (send.name, send.is_async, send.max_runtime_s) == ("send", False, 3600.0)
+    job = send.options(key="ann", priority="high").delay("ann", template="hello")
+    assert queue.run_until_idle() == 1
+    assert job.result(0) == "hello to ann, send 1 high ann"
+    with pytest.raises(QueueError, match="for handlers"):
+        send("ann", template="hello")
+
+
+def test_coroutine_functions_are_tasks(queue: Queue) -> None:
+    @queue.task
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number
+
+    jobs = [double.delay(number) for number in range(3)]
+    assert (double.is_async, queue.run_until_idle()) == (True, 3)
+    assert [job.result(0) for job in jobs] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "reason"),
+    [
+        (OSError("down"), 3, "it failed 3 times"),
+        (ConnectionError("down"), 1, "builtins.ConnectionError is not retried"),
+        (ValueError("bad"), 1, "builtins.ValueError is not retried"),
+        (Retry(after=7), 3, "it failed 3 times"),
+    ],
+)
+def test_exceptions_are_retried_as_the_task_says(
+    queue: Queue, clock: ManualClock, error: Exception, attempts: int, reason: str
+) -> None:
+    ran: list[int] = []
+
+    @queue.task(
+        retries=2, backoff=7, retry_on=(OSError, Retry), give_up_on=ConnectionError, name="run"
+    )
+    def fail() -> None:
+        ran.append(clock.ms)
+        raise error
+
+    job = fail.delay()
+    for _ in range(60):
+        queue.run_until_idle()
+        clock.ms += 500
+    assert (len(ran), [letter["reason"] for letter in letters(queue)]) == (attempts, [reason])
+    assert all(later - earlier >= 3500 for earlier, later in itertools.pairwise(ran))
+    with pytest.raises(JobFailedError):
+        job.result(0)
+
+
+def test_the_waits_double_up_to_the_longest(queue: Queue, clock: ManualClock) -> None:
+    ran: list[int] = []
+
+    @queue.task(retries=6, backoff="1s..8s")
+    def fail() -> None:
+        ran.append(clock.ms)
+        raise OSError
+
+    fail.delay()
+    for _ in range(400):
+        queue.run_until_idle()
+        clock.ms += 100
+    waits = [later - earlier for earlier, later in itertools.pairwise(ran)]
+    assert len(waits) == 6
+    for wait, longest in zip(waits, (1, 2, 4, 8, 8, 8), strict=True):
+        assert 500 * longest <= wait <= 1000 * longest + 100
+
+
+def test_what_a_handler_collects_happens_with_its_acknowledgement(
+    queue: Queue, clock: ManualClock
+) -> None:
+    @queue.task(retries=1, backoff=0)
+    def count(number: int) -> int:
+        job = current_job()
+        with job.transaction as txn:
+            txn.xadd("log", {"number": number, "attempt": job.attempt})
+            if number:
+                follow = count.delay(number - 1)
+        if job.attempt == 1:
+            raise OSError
+        with pytest.raises(QueueError, match="no ID until"):
+            print(follow.id if number else job.queue._missing)  # type: ignore[attr-defined]
+        return number
+
+    with pytest.raises(AttributeError):
+        queue._missing  # type: ignore[attr-defined]  # noqa: B018
+    count.delay(1)
+    queue.run_until_idle()
+    log = [(e.fields[b"number"], e.fields[b"attempt"]) for e in queue.store.xrange("log")]
+    assert log == [(b"1", b"2")]
+
+
+def test_a_follow_up_that_fails_fails_the_attempt(queue: Queue) -> None:
+    @queue.task(retries=0)
+    def append() -> None:
+        current_job().transaction.xadd("log", {"a": 1})
+        current_job().transaction.xadd("log", {"a": 1}, id="0-0")
+
+    append.delay()
+    queue.run_until_idle()
+    assert (queue.store.exists("log"), counts(queue)) == (0, (0, 0, 0, 1, 0))
+
+
+def test_a_task_of_another_version_stays_for_a_worker_that_has_it(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = Queue(queue.store, "mails"), Queue(queue.store, "mails")
+
+    @old.task(name="known")
+    def known() -> str:
+        return "old"
+
+    @new.task(name="added")
+    def added() -> str:
+        return "new"
+
+    jobs = [added.delay(), known.delay()]
+    with caplog.at_level(logging.WARNING, "streamkeep.jobs"):
+        assert old.run_until_idle() == 1
+    assert "a job of the task 'added', which this worker does not know" in caplog.text
+    assert (jobs[0].state(), counts(queue)) == ("retrying", (1, 0, 0, 0, 1))
+    assert (new.run_until_idle(), jobs[0].result(0), jobs[1].result(0)) == (1, "new", "old")
+    assert counts(queue) == (0, 0, 0, 0, 2)
+
+
+def test_two_tasks_of_one_name_are_refused(queue: Queue) -> None:
+    @queue.task(name="same")
+    def one() -> None: ...
+
+    with pytest.raises(ArgumentError, match="another task called 'same'"):
+
+        @queue.task(name="same")
+        def other() -> None: ...
+
+    with pytest.raises(ArgumentError, match="classes of exceptions"):
+        queue.task(retry_on="OSError")(one.call)  # type: ignore[call-overload]
+
+
+def test_an_immediate_queue_runs_what_is_put(store: Store, clock: ManualClock) -> None:
+    queue = Queue(store, immediate=True)
+
+    @queue.task
+    def count(number: int) -> int:
+        if number:
+            count.delay(number - 1)
+        return number
+
+    assert count.delay(3).result() == 3
+    assert queue.stats().done == 4
+    later = count.options(delay="1h").delay(0)
+    with pytest.raises(TimeoutError):
+        later.result(0)
+    clock.ms += 3_600_000
+    assert later.result() == 0
+    with store.transaction():
+        inside = count.delay(0)
+    assert inside.result() == 0
+
+
+def test_jobs_of_a_limited_task_run_one_at_a_time(queue: Queue) -> None:
+    @queue.task(concurrency=2)
+    def slow(number: int) -> int:
+        return number
+
+    jobs: list[Job] = []
+
+    def take_all() -> list[int]:
+        nonlocal jobs
+        jobs = take([queue], queue.consumer, 9, timeout=0, known=known_tasks([queue]))
+        return [job.payload[0][0] for job in jobs]
+
+    for number in range(5):
+        slow.delay(number)
+    queue.put("of no task", priority="low")
+    assert (take_all(), queue.stats().held) == ([0, 1], 3)
+    jobs[1].done()
+    first = jobs[0]
+    assert (take_all(), queue.stats().held) == ([2], 2)
+    first.done()
+    jobs[0].fail("x")
+    assert (take_all(), queue.stats().held) == ([3, 4], 0)
+    queue.done_many(jobs)
+    assert queue.stats()[:5] == (1, 0, 0, 1, 4)
+
+
+def test_a_forked_child_opens_the_store_again(
+    queue: Queue, open_store: Callable[..., Store]
+) -> None:
+    own = Queue(queue.store.path, "mails", sync="none")
+    own.put("x")
+    own._pid -= 1  # as in a child
+    assert own.put("y").is_new
+    own.close()
