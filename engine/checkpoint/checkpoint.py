@@ -30,6 +30,7 @@ from streamkeep.engine.journal.control_file import LogPosition
 from streamkeep.engine.journal.journal import Journal, sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
+from streamkeep.engine.system.lock_file import LOCK_FILE as LOCK_FILE
 from streamkeep.engine.system.lock_order import make_reentrant_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import begin_read
@@ -40,7 +41,6 @@ from streamkeep.format.log.checkpoint import SLOT_SIZE, CheckpointSlot, root_che
 from streamkeep.format.log.meta_page import MetaPage, decode_meta_page
 
 DATA_FILE = "data.mdb"
-LOCK_FILE = "lock.mdb"  # LMDB's own lock file
 
 
 class Hold(NamedTuple):

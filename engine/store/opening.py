@@ -41,9 +41,9 @@ from streamkeep.engine.store.swap import (
 from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.lock_file import guard, reserve_lock_file
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.system.shared_file import keep_in_place, moves_blocks
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -72,7 +72,6 @@ _OURS: Final = {
 # it (a limit on address space), the next smaller size is tried, and `Environment.resize` grows it.
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
 _SPARE_TRANSACTIONS: Final = 4
-_READER_SIZE: Final = 64  # bytes of lock.mdb per reader; its header takes as many as three readers
 _NODE_LIMITS: Final = (PAGE_FIT, 100)  # bytes, entries
 
 
@@ -365,28 +364,6 @@ def is_listed(path: Path) -> bool:
     )
 
 
-def reserve_lock_file(folder: Folder, max_readers: int) -> None:
-    """Give LMDB's lock file all its blocks on disk; no process has the store open.
-
-    LMDB writes it through a map, so a missing block would be a signal and not an error. Where
-    blocks move, an old file may share its blocks with a copy, so it is replaced.
-    """
-    folder.make_file(LOCK_FILE)
-    handle = folder.open(LOCK_FILE, os.O_RDWR)
-    try:
-        size = os.fstat(handle).st_size
-        if size and moves_blocks(handle):
-            os.close(handle)
-            folder.remove(LOCK_FILE)
-            handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            size = 0
-        if not size:
-            keep_in_place(handle)
-        files.reserve(handle, _READER_SIZE * (max_readers + 2))
-    finally:
-        os.close(handle)
-
-
 def _open_lmdb(
     folder: Folder, readonly: bool, max_readers: int, max_store_bytes: int | None
 ) -> lmdb.Environment:
@@ -407,7 +384,7 @@ def _open_lmdb(
         sizes = [limited_map(max_store_bytes)]
     for size in sizes:
         try:
-            return lmdb.open(
+            raw = lmdb.open(
                 str(path),
                 map_size=size,
                 readonly=readonly,
@@ -420,6 +397,7 @@ def _open_lmdb(
                 lock=not readonly or is_listed(path),
                 lib_version=0,
             )
+            return guard(raw, folder) if not readonly or is_listed(path) else raw
         except lmdb.MemoryError:
             continue
         except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:

@@ -10,9 +10,8 @@ depends on the file system (`moves_blocks`):
   happens in LMDB's lock, the system cannot release the lock either. So the process writes by
   pwrite(2), which raises OSError.
 
-LMDB itself writes `lock.mdb` through a map; `store.opening` gives that file blocks that stay. A
-word of 8 bytes, at a multiple of 8, is copied at once in both ways, so no reader sees a half of it.
-Compiled by mypyc.
+LMDB itself writes `lock.mdb` through a map; see `lock_file`. A word of 8 bytes, at a multiple of 8,
+is copied at once in both ways, so no reader sees a half of it. Compiled by mypyc.
 """
 
 from __future__ import annotations

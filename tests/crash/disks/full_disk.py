@@ -7,6 +7,7 @@ The argument is a `Plan`, the output a `Report`.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import shutil
@@ -67,6 +68,7 @@ class Filling:
         if child == 0:
             with open(self.scratch / f"{role}.err", "w") as errors:
                 os.dup2(errors.fileno(), 2)
+            faulthandler.enable()
             try:
                 self.work(role)
             except BaseException as error:
@@ -133,7 +135,7 @@ class Filling:
             if found:
                 del self.children[child]
                 if status:
-                    said = (self.scratch / f"{role}.err").read_text()[-300:]
+                    said = (self.scratch / f"{role}.err").read_text()[:2000]
                     died.append(f"{role}: status {status} {said}")
         return died
 
