@@ -27,6 +27,7 @@ from streamkeep.jobs.running import Outcome
 from streamkeep.jobs.stats import QueueStats
 from streamkeep.jobs.task import Task
 from streamkeep.jobs.waiting import known_tasks, take
+from streamkeep.jobs.worker import Worker
 
 __all__ = [
     "Job",
@@ -45,6 +46,7 @@ __all__ = [
     "Retry",
     "Task",
     "UnknownTaskError",
+    "Worker",
     "current_job",
     "known_tasks",
     "queue_names",

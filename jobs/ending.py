@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 DONE: Final = b"d"
 FAILED: Final = b"f"
 CANCELLED: Final = b"c"
-_GRACE_MS: Final = 2000  # in which a worker itself ends a job that runs too long
+RUN_GRACE_MS: Final = 2000  # in which a worker itself ends a job that runs too long
 _EXPIRED_AT_ONCE: Final = 4  # results that each end of a job may remove
 _SEPARATOR: Final = b"\0"
 
@@ -262,7 +262,7 @@ def begin_run(
         step.unschedule(former_key)
     if not policy.max_runtime_ms:
         return b""
-    due_ms = step.now_ms + policy.max_runtime_ms + _GRACE_MS
+    due_ms = step.now_ms + policy.max_runtime_ms + RUN_GRACE_MS
     reference = place.pack() + pack_time(deliveries)
     step.schedule(due_ms, RUNTIME, reference, json.dumps(policy.pack()).encode())
     return due_key(due_ms, RUNTIME, reference)

@@ -84,7 +84,7 @@ def run(path: Path, options: Options, *, sync: Sync, create: bool = True) -> Non
         StoreError: the store cannot be opened, or a socket cannot be had.
     """
     check(options)
-    with streamkeep.open(path, sync=sync, create=create) as store:
+    with streamkeep.open(path, sync=sync, create=create, lease=False) as store:
         _runner()(serve(store, options))
 
 

@@ -77,6 +77,7 @@ COMMANDS: Final[Families] = (
             "remember": "stream_cmds",
         },
     ),
+    ("Run a queue of jobs", {"work": "work_cmd"}),
     ("Keep what was trimmed", {"archive": "archive_cmd"}),
     ("Move whole streams", {"dump": "dump_cmd", "diff": "diff_cmd"}),
     (

@@ -1,0 +1,434 @@
+"""Workers: processes that take the jobs of queues and run their handlers.
+
+    worker = Worker(queue, concurrency=4)
+    worker.run()                             # until `stop`, from any thread or a signal handler
+
+One process, in one of two modes. With *threads*, so many threads take and run one job at a time
+each. With *asyncio*, one event loop runs so many jobs at a time; handlers that are ordinary
+functions run in threads. `worker_processes` runs one such worker with one thread in each child.
+
+A job is taken when there is room to run it, never before. So stopping returns only jobs that
+run. The thread that calls `run` watches over the others:
+
+1. A job that runs longer than its `max_runtime` ends as a failed attempt. Its thread is abandoned,
+   since Python cannot end a thread, and another one takes its place.
+2. After `stop`, no job is taken. Jobs that still run after the time of grace are given back to the
+   queue, which counts as no attempt. Their threads are abandoned, and end with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
+from streamkeep.jobs.errors import JobLostError
+from streamkeep.jobs.times import Duration, milliseconds
+from streamkeep.jobs.waiting import known_tasks, take
+from streamkeep.jobs.worker_log import LogReport, Report, log
+from streamkeep.jobs.worker_runs import TOO_LONG, Run
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.job import Job
+    from streamkeep.jobs.queue import Queue
+    from streamkeep.jobs.running import Outcome
+
+Result = TypeVar("Result")
+Mode = Literal["threads", "asyncio"]
+
+EXIT_HUNG: Final = 70  # of a process whose handler ran too long
+
+_MODES: Final = ("threads", "asyncio")
+_TICK_S: Final = 1.0
+_FAILED_PAUSE_S: Final = 1.0  # after a failure of the store, such as a full disk
+_JOIN_S: Final = 5.0  # for threads that are about to end
+
+
+class Worker:
+    """Takes the jobs of one queue, or of several in one store, and runs their handlers."""
+
+    _wakeup = _waker = -1
+
+    def __init__(
+        self,
+        queues: Queue | Sequence[Queue],
+        *,
+        concurrency: int = 1,
+        mode: Mode = "threads",
+        grace: Duration = 30,
+        exits: bool = False,
+        max_memory: int = 0,
+        report: Report | None = None,
+    ) -> None:
+        """Make a worker; it begins with `run`.
+
+        Args:
+            queues: several are of one store, and take turns.
+            concurrency: how many jobs run at a time.
+            mode: "threads", or "asyncio" for an event loop.
+            grace: how long jobs may go on after `stop`: seconds, or a text such as "30s".
+            exits: end the process in place of abandoning a thread; for one that is replaced.
+            max_memory: end after a job that leaves the process with more bytes; 0 for no limit.
+            report: receives what happens; by default, the logger `streamkeep.worker`.
+
+        Raises:
+            ArgumentError: an argument is out of range.
+        """
+        self.queues: list[Queue] = list(queues) if isinstance(queues, Sequence) else [queues]
+        if not self.queues:
+            raise ArgumentError("a worker needs a queue")
+        if isinstance(concurrency, bool) or not 1 <= concurrency <= 10_000:
+            raise ArgumentError(f"concurrency must be between 1 and 10000, not {concurrency!r}")
+        if mode not in _MODES:
+            raise ArgumentError(f"mode must be one of {', '.join(_MODES)}, not {mode!r}")
+        self.concurrency = concurrency
+        self.mode = mode
+        self.recycled = False  # it ended because of its memory
+        self._grace_s = milliseconds(grace, "grace") / 1000
+        self._exits = exits
+        self._max_memory = max_memory
+        self._report = report or LogReport()
+        self._lock = threading.Lock()
+        self._runs: set[Run] = set()
+        self._threads: set[threading.Thread] = set()
+        self._stopping = False
+        self._now = False  # stop without grace
+        # A signal handler may not take a lock, so what it does is written to a pipe.
+        self._wakeup, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        os.set_blocking(self._wakeup, False)
+
+    def __del__(self) -> None:
+        """Close the pipe."""
+        for handle in (self._wakeup, self._waker):
+            with suppress(OSError):
+                os.close(handle)
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Take and run jobs until `stop`; then finish, or return, those that run."""
+        for queue in self.queues:
+            queue.register_periodic()
+        self._report.begun(self.queues, self.concurrency, self.mode)
+        if self.mode == "threads":
+            for _ in range(self.concurrency):
+                self._start_thread()
+        else:
+            self._start(self._run_loop, "streamkeep worker loop")
+        self._watch()
+        self._report.ended()
+
+    def stop(self) -> None:
+        """Take no more jobs, and end when those that run have ended; at the second call, at once.
+
+        May be called in any thread, and by a signal handler.
+        """
+        self._now = self._stopping
+        self._stopping = True
+        self._wake()
+
+    def stop_once(self, *, now: bool = False) -> None:
+        """Do as the first call of `stop`; with `now`, as the second; again, nothing."""
+        if not self._stopping or (now and not self._now):
+            self._now = self._now or now
+            self._stopping = True
+            self._wake()
+
+    def run_until_idle(self) -> int:
+        """Run, in the calling thread, the jobs that are due, until there are none; for tests.
+
+        Returns:
+            How many jobs ran.
+        """
+        ran = 0
+        while True:
+            some = sum(queue.run_until_idle() for queue in self.queues)
+            if not some:
+                return ran
+            ran += some
+
+    @property
+    def running(self) -> list[Job]:
+        """The jobs that run now."""
+        with self._lock:
+            return [run.job for run in self._runs]
+
+    def _wake(self) -> None:
+        """Make the watching thread look."""
+        with suppress(OSError):  # full, so that it looks anyway
+            os.write(self._waker, b"!")
+
+    def _stops(self) -> bool:
+        return self._stopping
+
+    # --- the watch ------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Watch over the jobs that run, until the worker has stopped."""
+        poller = select.poll()
+        poller.register(self._wakeup, select.POLLIN)
+        woken = False
+        deadline = float("inf")
+        while True:
+            if self._stopping:
+                if not woken:
+                    woken = True
+                    deadline = time.monotonic() + self._grace_s
+                    self._report.stopping(len(self.running), self._grace_s)
+                self._wake_takers()
+                if not self._busy():
+                    break
+                if self._now or time.monotonic() >= deadline:
+                    self._give_back()
+                    break
+            left = min(_TICK_S, deadline - time.monotonic(), self._end_late())
+            if poller.poll(max(1, int(left * 1000) + 1)):
+                with suppress(BlockingIOError):
+                    os.read(self._wakeup, 4096)
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_S if not self._now else 0.1)
+
+    def _busy(self) -> bool:
+        """Return whether a thread runs a job, or may be about to."""
+        with self._lock:
+            return bool(self._runs) or any(thread.is_alive() for thread in self._threads)
+
+    def _wake_takers(self) -> None:
+        """End the waits of the threads that take jobs."""
+        for queue in self.queues:
+            with suppress(StreamkeepError):
+                queue.store.ask_stops()
+
+    def _end_late(self) -> float:
+        """End the jobs that have run too long; return in how many seconds the next one does."""
+        least = _TICK_S
+        with self._lock:
+            runs = list(self._runs)
+        for run in runs:
+            left = run.left_s()
+            if left > 0:
+                least = min(least, left)
+            elif self._abandon(run):
+                self._report.too_long(run)
+                try:
+                    run.job.end_attempt(TOO_LONG, run.limit_text(), "")
+                except JobLostError as error:
+                    log.warning("%s", error)
+                except StreamkeepError as error:
+                    log.error("job %s was not ended after its max_runtime: %s", run.job.id, error)
+                if self._exits:
+                    os._exit(EXIT_HUNG)
+                run.cancel()
+                if self.mode == "threads" and not self._stopping:
+                    self._start_thread()
+        return least
+
+    def _abandon(self, run: Run) -> bool:
+        """Stop waiting for a job; return False if it has ended in the meantime."""
+        with self._lock:
+            if run not in self._runs:
+                return False
+            self._runs.discard(run)
+            if run.thread is not None:
+                self._threads.discard(run.thread)
+            run.abandoned = True
+            return True
+
+    def _give_back(self) -> None:
+        """Give the jobs that still run back to their queues; this counts as no attempt."""
+        with self._lock:
+            runs = list(self._runs)
+        for run in runs:
+            if self._abandon(run):
+                try:
+                    run.job.give_back()
+                except JobLostError:
+                    continue
+                except StreamkeepError as error:
+                    # The lease of this process ends with it, so another worker takes the job then.
+                    log.error("job %s could not be given back: %s", run.job.id, error)
+                self._report.given_back(run)
+                run.cancel()
+
+    # --- threads --------------------------------------------------------------------------------
+
+    def _start(self, work: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def _start_thread(self) -> None:
+        self._start(self._run_jobs, "streamkeep worker")
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except StoreClosedError:
+            self.stop()
+        except BaseException:
+            log.exception("a thread of the worker ended")
+            self.stop()
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+            self._wake()
+
+    def _take(self, count: int) -> list[Job]:
+        """Take jobs; [] when the worker stops."""
+        try:
+            return take(
+                self.queues,
+                self.queues[0].consumer,
+                count,
+                known=known_tasks(self.queues),
+                stop=self._stops,
+            )
+        except StoreClosedError:
+            raise
+        except StreamkeepError as error:
+            log.error("no job can be taken: %s", error)
+            time.sleep(_FAILED_PAUSE_S)
+            return []
+
+    def _run_jobs(self) -> None:
+        """Take and run one job at a time, in this thread."""
+        runner: asyncio.Runner | None = None
+        try:
+            while not self._stopping:
+                for job in self._take(1):
+                    task = job.queue.task_of(job)
+                    run = self._begin(job, thread=threading.current_thread())
+                    if task is not None and task.is_async:
+                        runner = runner or asyncio.Runner()
+                        try:
+                            outcome = runner.run(self._cancellable(run))
+                        except asyncio.CancelledError:
+                            return  # it was abandoned
+                    else:
+                        outcome = job.queue.execute(job)
+                    if not self._end(run):
+                        return  # another thread has taken its place
+                    self._report.ran(run, outcome)
+                    self._check_memory()
+        finally:
+            if runner is not None:
+                runner.close()
+
+    async def _cancellable(self, run: Run) -> Outcome:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        run.cancel = lambda: _cancel(loop, task)
+        return await run.job.queue.aexecute(run.job)
+
+    def _begin(self, job: Job, thread: threading.Thread | None) -> Run:
+        run = Run(job, thread)
+        with self._lock:
+            self._runs.add(run)
+        if run.left_s() < _TICK_S:
+            self._wake()  # the watch must not sleep past its end
+        self._report.started(run)
+        return run
+
+    def _end(self, run: Run) -> bool:
+        """Note that a job has ended; return False if it was abandoned."""
+        with self._lock:
+            self._runs.discard(run)
+            return not run.abandoned
+
+    def _check_memory(self) -> None:
+        """Stop if the process has grown too large."""
+        if self._max_memory and not self._stopping:
+            used = resident_bytes()
+            if used > self._max_memory:
+                self.recycled = True
+                self._report.too_large(used, self._max_memory)
+                self.stop()
+
+    # --- asyncio --------------------------------------------------------------------------------
+
+    def _run_loop(self) -> None:
+        asyncio.run(self._run_tasks())
+
+    async def _run_tasks(self) -> None:
+        """Take jobs when there is room, and run them as tasks."""
+        room = asyncio.Semaphore(self.concurrency)
+        tasks: set[asyncio.Task[None]] = set()
+        while not self._stopping:
+            await room.acquire()
+            count = 1
+            while not room.locked():
+                await room.acquire()
+                count += 1
+            jobs = await _in_thread(partial(self._take, count))
+            for _ in range(count - len(jobs)):
+                room.release()
+            for job in jobs:
+                task = asyncio.create_task(self._run_task(job, room))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+        while tasks and not self._now:
+            await asyncio.wait(tasks, timeout=_TICK_S)
+
+    async def _run_task(self, job: Job, room: asyncio.Semaphore) -> None:
+        loop, current = asyncio.get_running_loop(), asyncio.current_task()
+        run = self._begin(job, thread=None)
+        run.cancel = lambda: _cancel(loop, current)
+        task = job.queue.task_of(job)
+        try:
+            if task is not None and task.is_async:
+                outcome = await job.queue.aexecute(job)
+            else:
+                outcome = await _in_thread(partial(job.queue.execute, job))
+            if self._end(run):
+                self._report.ran(run, outcome)
+                self._check_memory()
+        finally:
+            self._end(run)
+            room.release()
+            self._wake()
+
+
+async def _in_thread(work: Callable[[], Result]) -> Result:
+    """Run a function in a thread of its own, which keeps no process from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def finish(set_it: Callable[[Any], None], value: object) -> None:
+        if not future.done():
+            set_it(value)
+
+    def run() -> None:
+        try:
+            finished = partial(finish, future.set_result, work())
+        except BaseException as error:
+            finished = partial(finish, future.set_exception, error)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(finished)
+
+    threading.Thread(target=run, name="streamkeep handler", daemon=True).start()
+    return await future
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> None:
+    """Cancel a task of an event loop that may have ended."""
+    if task is not None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(task.cancel)
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Return the memory of a process; 0 if the system does not say."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

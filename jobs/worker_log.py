@@ -1,0 +1,273 @@
+"""What a worker says: a line per job in the log, and a line of status on a terminal.
+
+A `Report` receives each event. The text of a line is for people; with JSON, each line is an
+object with `time`, `level`, `event`, and members that depend on the event.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.queue import Queue
+    from streamkeep.jobs.running import Outcome
+    from streamkeep.jobs.worker_runs import Run
+
+log = logging.getLogger("streamkeep.worker")
+
+_LEVELS: Final = {"done": logging.INFO, "dead": logging.ERROR}
+_REDRAW_S: Final = 0.2
+_CLEAR: Final = "\r\x1b[K"
+
+
+class Report:
+    """What a worker reports; this one says nothing."""
+
+    def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
+        """The worker begins."""
+
+    def started(self, run: Run) -> None:
+        """A handler begins."""
+
+    def ran(self, run: Run, outcome: Outcome) -> None:
+        """A handler has ended, and its job was ended or retried."""
+
+    def too_long(self, run: Run) -> None:
+        """A handler runs longer than its limit, and is abandoned."""
+
+    def given_back(self, run: Run) -> None:
+        """A job was given back, since the worker stops."""
+
+    def too_large(self, used: int, limit: int) -> None:
+        """The process has more memory than it may, and stops."""
+
+    def stopping(self, running: int, grace_s: float) -> None:
+        """The worker takes no more jobs."""
+
+    def ended(self) -> None:
+        """The worker has ended."""
+
+
+class LogReport(Report):
+    """Logs each event."""
+
+    def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
+        """Log it."""
+        names = ", ".join(queue.name for queue in queues)
+        _say(
+            logging.INFO,
+            f"worker begins: queue {names}, {concurrency} at a time, {mode}",
+            event="begun",
+            queues=[queue.name for queue in queues],
+            concurrency=concurrency,
+            mode=mode,
+        )
+
+    def ran(self, run: Run, outcome: Outcome) -> None:
+        """Log it."""
+        level = _LEVELS.get(outcome.state, logging.WARNING)
+        text = f"{outcome.state} {_named(run)} in {outcome.seconds * 1000:.1f} ms"
+        members = _members(run)
+        if run.attempt > 1:
+            text += f", attempt {run.attempt}"
+        if outcome.error is not None:
+            kind = type(outcome.error).__name__
+            text += f": {kind}: {outcome.error}"
+            members |= {"error": kind, "message": str(outcome.error)}
+        _say(level, text, event=outcome.state, seconds=round(outcome.seconds, 6), **members)
+
+    def too_long(self, run: Run) -> None:
+        """Log it."""
+        _say(
+            logging.ERROR,
+            f"{_named(run)} ran longer than its max_runtime; its thread is abandoned, and this "
+            "attempt has failed",
+            event="too_long",
+            seconds=round(run.seconds(), 3),
+            **_members(run),
+        )
+
+    def given_back(self, run: Run) -> None:
+        """Log it."""
+        _say(
+            logging.WARNING,
+            f"{_named(run)} did not end in time and was given back; this was no attempt",
+            event="given_back",
+            seconds=round(run.seconds(), 3),
+            **_members(run),
+        )
+
+    def too_large(self, used: int, limit: int) -> None:
+        """Log it."""
+        text = f"this process has {used:,} bytes of memory, {limit:,} are allowed; it ends"
+        _say(logging.WARNING, text, event="too_large", used_bytes=used, limit_bytes=limit)
+
+    def stopping(self, running: int, grace_s: float) -> None:
+        """Log it."""
+        text = f"worker stops; {running} running jobs have {grace_s:g} s to end"
+        _say(logging.INFO, text, event="stopping", running=running, grace_seconds=grace_s)
+
+    def ended(self) -> None:
+        """Log it."""
+        _say(logging.INFO, "worker has ended", event="ended")
+
+
+def _named(run: Run) -> str:
+    job = run.job
+    return f"{run.task or 'job'} {job.id} of {job.queue.name}"
+
+
+def _members(run: Run) -> dict[str, Any]:
+    job = run.job
+    return {"queue": job.queue.name, "job": job.id, "task": run.task, "attempt": run.attempt}
+
+
+def _say(level: int, text: str, **members: Any) -> None:
+    log.log(level, "%s", text, extra={"streamkeep": members})
+
+
+# --- formats ------------------------------------------------------------------------------------
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-01-02T03:04:05.678Z warning text`, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        text = f"{_time_of(record)} {record.levelname.lower()} {record.getMessage()}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        line: dict[str, Any] = {
+            "time": _time_of(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "pid": record.process,
+        }
+        line |= getattr(record, "streamkeep", {"event": "log"})
+        line["text"] = record.getMessage()
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
+
+
+# --- the line of status -------------------------------------------------------------------------
+
+
+class StatusLine(Report):
+    """Counts events, passes them on, and draws a line on a terminal that is always the last one."""
+
+    def __init__(self, stream: Any, then: Report) -> None:
+        self._stream = stream
+        self._then = then
+        self._lock = threading.RLock()
+        self._counts: dict[str, int] = {}
+        self._running = 0
+        self._begun = time.monotonic()
+        self._drawn_at = 0.0
+        self._recent: list[float] = []
+
+    def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
+        """Pass it on."""
+        self._then.begun(queues, concurrency, mode)
+
+    def started(self, run: Run) -> None:
+        """Count it."""
+        self._then.started(run)
+        self.count("", 1)
+
+    def ran(self, run: Run, outcome: Outcome) -> None:
+        """Count it."""
+        self._then.ran(run, outcome)
+        self.count(outcome.state, -1)
+
+    def too_long(self, run: Run) -> None:
+        """Count it."""
+        self._then.too_long(run)
+        self.count("too long", -1)
+
+    def given_back(self, run: Run) -> None:
+        """Count it."""
+        self._then.given_back(run)
+        self.count("given back", -1)
+
+    def too_large(self, used: int, limit: int) -> None:
+        """Pass it on."""
+        self._then.too_large(used, limit)
+
+    def stopping(self, running: int, grace_s: float) -> None:
+        """Pass it on."""
+        self._then.stopping(running, grace_s)
+
+    def ended(self) -> None:
+        """Remove the line."""
+        with self._lock:
+            self._stream.write(_CLEAR)
+        self._then.ended()
+
+    def count(self, state: str, more: int) -> None:
+        """Count an event: so many jobs more run, and one has come into a state."""
+        with self._lock:
+            self._running += more
+            now = time.monotonic()
+            if state:
+                self._counts[state] = self._counts.get(state, 0) + 1
+                self._recent = [one for one in self._recent if now - one < 5.0] + [now]
+            if now - self._drawn_at >= _REDRAW_S:
+                self._drawn_at = now
+                self.draw()
+
+    def text(self) -> str:
+        """Return the line."""
+        counts = [f"{count:,} {state}" for state, count in sorted(self._counts.items())]
+        span = min(5.0, max(0.2, time.monotonic() - self._begun))
+        rate = f"{len(self._recent) / span:,.0f}/s"
+        return " · ".join([f"{self._running} running", *counts, rate])
+
+    def draw(self) -> None:
+        """Draw the line."""
+        with self._lock:
+            self._stream.write(_CLEAR + self.text())
+            self._stream.flush()
+
+
+class LineHandler(logging.Handler):
+    """Writes log lines above the line of status, if there is one."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        super().__init__()
+        self._stream = stream or sys.stderr
+        self.status: StatusLine | None = None
+        self.terminal: Any = None  # where a line of status is, of any process
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        try:
+            text = self.format(record) + "\n"
+            if self.terminal is not None:
+                self.terminal.write(_CLEAR)
+            self._stream.write(text)
+            self._stream.flush()
+            if self.status is not None:
+                self.status.draw()
+        except Exception:
+            self.handleError(record)

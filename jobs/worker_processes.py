@@ -1,0 +1,310 @@
+"""Workers in processes: a parent that runs no handler, and children that run one job at a time.
+
+The parent forks each child, and replaces one that ends: after a crash, after its memory grew beyond
+the limit, or after a handler that ran too long. It opens no store and starts no thread, so that it
+can fork at any time.
+
+Two pipes connect parent and child. Through one the child says which job it runs, so that the parent
+can kill a child that hangs as a whole. Through the other the parent says `s` (stop) and `n` (now).
+The other end of it closes when the parent dies, which is a stop as well. Children do not react to
+Ctrl-C, which the terminal sends to all processes, but to the parent only.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs.ending import RUN_GRACE_MS
+from streamkeep.jobs.times import Duration, milliseconds
+from streamkeep.jobs.worker import Worker
+from streamkeep.jobs.worker_log import LogReport, Report, StatusLine, log
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.queue import Queue
+    from streamkeep.jobs.running import Outcome
+    from streamkeep.jobs.worker_runs import Run
+
+EXIT_RECYCLED: Final = 75  # its memory grew too large
+EXIT_FAILED: Final = 1
+_EARLY_S: Final = 1.0  # a child that ends so soon has not worked
+_MOST_EARLY: Final = 5  # such ends, one after the other, after which the parent gives up
+_LONGEST_PAUSE_S: Final = 5.0
+_TICK_S: Final = 0.5
+_KILL_AFTER_S: Final = 5.0  # beyond the time of grace
+
+
+class Child:
+    """A child, as the parent sees it."""
+
+    def __init__(self, pid: int, orders: int, events: int) -> None:
+        self.pid = pid
+        self.orders = orders  # the parent writes to it
+        self.events = events  # the parent reads from it
+        self.begun = time.monotonic()
+        self.job = ""  # what it runs
+        self.worked = False  # it has begun to run a job
+        self.kill_at = float("inf")
+        self._rest = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the events that have come."""
+        with suppress(BlockingIOError):
+            self._rest += os.read(self.events, 1 << 16)
+        *lines, self._rest = self._rest.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def order(self, what: bytes) -> None:
+        """Tell it to stop, if it lives."""
+        with suppress(OSError):
+            os.write(self.orders, what)
+
+    def close(self) -> None:
+        """Close the pipes."""
+        os.close(self.orders)
+        os.close(self.events)
+
+
+class ChildReport(LogReport):
+    """What a child reports: to the log, and to its parent."""
+
+    def __init__(self, events: int) -> None:
+        self._events = events
+
+    def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
+        """Say nothing: the parent has."""
+
+    def started(self, run: Run) -> None:
+        """Tell the parent."""
+        left = run.left_s()
+        self._tell(job=run.job.id, left=None if left == float("inf") else left)
+
+    def ran(self, run: Run, outcome: Outcome) -> None:
+        """Log it and tell the parent."""
+        super().ran(run, outcome)
+        self._tell(ended=outcome.state)
+
+    def too_long(self, run: Run) -> None:
+        """Log it and tell the parent."""
+        log.error(
+            "job %s ran longer than its max_runtime; its process ends, and this attempt has failed",
+            run.job.id,
+        )
+        self._tell(ended="too long")
+
+    def given_back(self, run: Run) -> None:
+        """Log it and tell the parent."""
+        super().given_back(run)
+        self._tell(ended="given back")
+
+    def stopping(self, running: int, grace_s: float) -> None:
+        """Say nothing: the parent has."""
+
+    def ended(self) -> None:
+        """Say nothing: the parent does."""
+
+    def _tell(self, **event: Any) -> None:
+        with suppress(OSError):
+            os.write(self._events, json.dumps(event).encode() + b"\n")
+
+
+class Processes:
+    """Runs the handlers of queues in child processes, one job in each."""
+
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        *,
+        concurrency: int = 1,
+        grace: Duration = 30,
+        max_memory: int = 0,
+        report: Report | None = None,
+        in_child: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Name the queues; the children open their stores.
+
+        Args:
+            concurrency: the number of children.
+            grace: how long jobs may go on after `stop`.
+            max_memory: bytes; a child that has more after a job is replaced; 0 for no limit.
+            in_child: called first in each child.
+        """
+        if isinstance(concurrency, bool) or not 1 <= concurrency <= 1000:
+            raise ArgumentError(f"concurrency must be between 1 and 1000, not {concurrency!r}")
+        self.queues = list(queues)
+        self._concurrency = concurrency
+        self._grace_s = milliseconds(grace, "grace") / 1000
+        self._max_memory = max_memory
+        self._report = report or LogReport()
+        self._in_child = in_child
+        self._children: dict[int, Child] = {}
+        self._stops = 0
+        self._early = 0
+        self._wait_until = 0.0  # before this time, no child is started
+        self._wakeup, self._waker = os.pipe()
+        for handle in (self._wakeup, self._waker):
+            os.set_blocking(handle, False)
+
+    def stop(self) -> None:
+        """Stop all children, with grace at the first call; may be called by a signal handler."""
+        self._stops += 1
+        with suppress(OSError):
+            os.write(self._waker, b"!")
+
+    def run(self) -> bool:
+        """Run children until `stop`; return False if they end again and again without work."""
+        self._report.begun(self.queues, self._concurrency, "processes")
+        told = 0
+        deadline = float("inf")
+        while True:
+            if not self._stops:
+                self._fill()
+            elif told < min(self._stops, 2):
+                told = min(self._stops, 2)
+                grace_s = self._grace_s if told == 1 else 0.0
+                deadline = time.monotonic() + grace_s + _KILL_AFTER_S
+                running = sum(bool(child.job) for child in self._children.values())
+                self._report.stopping(running, grace_s)
+                for child in self._children.values():
+                    child.order(b"sn"[told - 1 : told])
+            if self._stops and not self._children:
+                break
+            self._sleep()
+            self._reap()
+            now = time.monotonic()
+            for child in self._children.values():
+                if now >= min(child.kill_at, deadline):
+                    log.error("process %d hangs in job %s and is killed", child.pid, child.job)
+                    child.kill_at = float("inf")
+                    os.kill(child.pid, signal.SIGKILL)
+        self._report.ended()
+        return self._early < _MOST_EARLY
+
+    def _sleep(self) -> None:
+        """Sleep until a child says something or ends, or `stop` is called."""
+        poller = select.poll()
+        poller.register(self._wakeup, select.POLLIN)
+        by_events = {child.events: child for child in self._children.values()}
+        for events in by_events:
+            poller.register(events, select.POLLIN)
+        for handle, _ in poller.poll(_TICK_S * 1000):
+            if handle == self._wakeup:
+                with suppress(BlockingIOError):
+                    os.read(handle, 4096)
+            else:
+                self._hear(by_events[handle])
+
+    def _hear(self, child: Child) -> None:
+        for event in child.read():
+            if "job" in event:
+                child.job, child.worked = event["job"], True
+                if event["left"] is not None:
+                    child.kill_at = time.monotonic() + event["left"] + RUN_GRACE_MS / 2000
+                self._count("", 1)
+            elif "ended" in event:
+                child.job, child.kill_at = "", float("inf")
+                self._count(event["ended"], -1)
+
+    def _count(self, state: str, more: int) -> None:
+        if isinstance(self._report, StatusLine):
+            self._report.count(state, more)
+
+    # --- children -------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Start children until there are enough."""
+        while len(self._children) < self._concurrency and time.monotonic() >= self._wait_until:
+            self._start()
+
+    def _start(self) -> None:
+        orders_read, orders = os.pipe()
+        events, events_write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            status = EXIT_FAILED
+            try:
+                for child in self._children.values():
+                    child.close()
+                for handle in (orders, events, self._wakeup, self._waker):
+                    os.close(handle)
+                status = self._be_child(orders_read, events_write)
+            except BaseException:
+                log.exception("a worker process failed")
+            finally:
+                with suppress(BaseException):
+                    logging.shutdown()
+                os._exit(status)
+        os.close(orders_read)
+        os.close(events_write)
+        os.set_blocking(events, False)
+        os.set_blocking(orders, False)
+        self._children[pid] = Child(pid, orders, events)
+
+    def _be_child(self, orders: int, events: int) -> int:
+        self._in_child()
+        worker = Worker(
+            self.queues,
+            grace=self._grace_s,
+            exits=True,
+            max_memory=self._max_memory,
+            report=ChildReport(events),
+        )
+
+        def obey() -> None:
+            while order := os.read(orders, 1):  # b"" when the parent has died
+                worker.stop_once(now=order == b"n")
+            worker.stop_once()
+
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda number, frame: worker.stop_once())
+        threading.Thread(target=obey, name="streamkeep orders", daemon=True).start()
+        worker.run()
+        for queue in self.queues:
+            queue.close()
+        return EXIT_RECYCLED if worker.recycled else 0
+
+    def _reap(self) -> None:
+        """Note which children have ended."""
+        for pid, child in list(self._children.items()):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if not found:
+                continue
+            self._hear(child)
+            child.close()
+            del self._children[pid]
+            code = os.waitstatus_to_exitcode(status)
+            if self._stops:
+                continue
+            early = not child.worked and time.monotonic() - child.begun < _EARLY_S
+            self._early = self._early + 1 if early else 0
+            self._wait_until = 0.0
+            if early:
+                pause = min(_LONGEST_PAUSE_S, 0.1 * 2**self._early)
+                self._wait_until = time.monotonic() + pause
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+            what = f" while it ran job {child.job}" if child.job else ""
+            if child.job:
+                self._count("crashed", -1)
+            log.log(
+                logging.INFO if code == EXIT_RECYCLED else logging.ERROR,
+                "process %d %s%s; another one takes its place",
+                pid,
+                how,
+                what,
+                extra={"streamkeep": {"event": "child_ended", "status": code, "job": child.job}},
+            )
+            if self._early >= _MOST_EARLY:
+                log.error("%d processes ended without work; the worker gives up", self._early)
+                self.stop()

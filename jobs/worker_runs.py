@@ -1,0 +1,46 @@
+"""One job that runs in a worker, and for how long it may."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from streamkeep.jobs.ending import RUN_GRACE_MS
+from streamkeep.jobs.layout import parse_due
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.job import Job
+
+TOO_LONG: Final = "builtins.TimeoutError"
+
+
+class Run:
+    """One job that runs."""
+
+    def __init__(self, job: Job, thread: threading.Thread | None) -> None:
+        self.job = job
+        self.task, self.attempt = job.task, job.attempt
+        self.thread = thread  # that runs the handler, if the job has one of its own
+        self.begun = time.monotonic()
+        self.abandoned = False  # it was ended from outside, and its outcome does not count
+        self.cancel: Callable[[], None] = lambda: None
+
+    def seconds(self) -> float:
+        """Return for how long it has run."""
+        return time.monotonic() - self.begun
+
+    def left_s(self) -> float:
+        """Return for how many seconds it may still run; `Job.extend` moves the end."""
+        taken = self.job.taken
+        if taken is None or not taken.runtime_key or self.job.ended:
+            return float("inf")
+        # The row of the schedule is there in case this process hangs as a whole, so it is later.
+        end_ms = parse_due(taken.runtime_key).due_ms - RUN_GRACE_MS
+        return end_ms / 1000 - time.time()
+
+    def limit_text(self) -> str:
+        """Return what a dead letter says of a run that was too long."""
+        limit = self.job.queue.policy_of(self.job.fields).max_runtime_ms
+        return f"it ran longer than max_runtime, {limit / 1000:g} s"

@@ -1,0 +1,202 @@
+"""`streamkeep work` as a process: what it imports, how it stops, and children that die."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_runner import run
+from patience import PATIENCE_S, wait_until
+from streamkeep.jobs import Queue
+
+TASKS = """
+import os, time
+from pathlib import Path
+from streamkeep.jobs import Queue
+
+queue = Queue("jobs.store", backoff="1ms..2ms", sync="none")
+mail = Queue("jobs.store", "mail", sync="none")
+
+@queue.task
+def note(name):
+    Path(name).touch()
+
+@queue.task
+def hold(name):
+    Path(name).touch()
+    time.sleep(3600)
+
+@queue.task(max_runtime="300ms", retries=1)
+def hang(name):
+    with open(name, "a") as file:
+        file.write("x")
+    if Path(name).stat().st_size == 1:
+        time.sleep(3600)
+
+@queue.task
+def die(name):
+    with open(name, "a") as file:
+        file.write("x")
+    if Path(name).stat().st_size < 3:
+        os._exit(9)
+
+@queue.task
+def grow(name):
+    queue.ballast = bytearray(os.urandom(1)) * (64 << 20)
+    with open(name, "a") as file:
+        file.write(f"{os.getpid()}\\n")
+
+@mail.task(name="send")
+def send(name):
+    Path(name).touch()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a module of tasks, which is the working directory."""
+    (tmp_path / "shop.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("shop", None)
+
+
+@pytest.fixture
+def queue(folder: Path) -> Iterator[Queue]:
+    """The queue of the module, in this process."""
+    with Queue(folder / "jobs.store", sync="none") as queue:
+        yield queue
+
+
+def put(queue: Queue, task: str, *args: Any) -> Any:
+    """Put a job for a task that this process does not have."""
+    known = queue.tasks.get(task) or queue.task(name=task)(lambda *args: None)
+    return known.delay(*args)
+
+
+@contextmanager
+def worker(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A worker of the queue `shop:queue`; killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamkeep", "work", "shop:queue", "--log-json", *options],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def lines_of(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """Return the log of a worker that ended well."""
+    _, log = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, log
+    return [json.loads(line) for line in log.splitlines()]
+
+
+# --- in this process ----------------------------------------------------------------------------
+
+
+def test_what_cannot_be_imported_ends_with_status_2(folder: Path) -> None:
+    (folder / "broken_module.py").write_text("import this_is_missing\n")
+    for target, problem in (
+        ("broken_module:queue", "No module named 'this_is_missing'"),
+        ("shop:basket", "has no queue 'basket'"),
+        ("shop", "is not MODULE:QUEUE"),
+    ):
+        assert problem in run("work", target, status=2).stderr
+    found = run("work", "shop:queue", "--queues", "post", status=2)
+    assert "its queues are default, mail" in found.stderr
+    run("work", "shop:queue", "--max-memory", "1G", status=2)
+
+
+def test_until_idle_runs_what_is_due(folder: Path, queue: Queue) -> None:
+    put(queue, "note", "a")
+    put(Queue(queue.store, "mail"), "send", "b")
+    queue.close()
+    run("work", "shop:queue", "--until-idle", "--queues", "mail,default")
+    assert (folder / "a").exists()
+    assert (folder / "b").exists()
+
+
+# --- as a process -------------------------------------------------------------------------------
+
+
+def test_a_stopped_worker_gives_back_and_a_killed_one_loses_nothing(
+    folder: Path, queue: Queue
+) -> None:
+    put(queue, "hold", "a")
+    with worker(folder, "--grace", "10ms") as process:
+        wait_until((folder / "a").exists)
+        process.send_signal(signal.SIGTERM)
+        events = [line["event"] for line in lines_of(process)]
+    assert events[0] == "begun"
+    assert events[-3:] == ["stopping", "given_back", "ended"]
+    (folder / "a").unlink()
+    with worker(folder) as process:
+        wait_until((folder / "a").exists)
+        process.kill()
+        process.wait()
+        (job,) = queue.get_many(1, timeout=PATIENCE_S)
+        assert job.attempt == 1  # neither the stop nor the death was one
+        job.done()
+
+
+@pytest.mark.slow
+def test_children_that_hang_die_or_grow_are_replaced(folder: Path, queue: Queue) -> None:
+    for task in ("hang", "die", "grow", "grow", "note"):
+        put(queue, f"{task}", task)
+    with worker(folder, "--processes", "-c", "2", "--max-memory", "60M") as process:
+        wait_until(lambda: queue.stats().done == 5)
+        process.send_signal(signal.SIGINT)
+        lines = lines_of(process)
+    assert (folder / "hang").read_text() == "xx"
+    assert (folder / "die").read_text() == "xxx"
+    pids = (folder / "grow").read_text().split()
+    assert len(pids) == len(set(pids)) == 2
+    ends = sorted(line["status"] for line in lines if line["event"] == "child_ended")
+    assert ends.count(9) == 2
+    assert 70 in ends
+    assert 75 in ends
+
+
+@pytest.mark.slow
+def test_children_end_when_their_parent_is_killed(folder: Path, queue: Queue) -> None:
+    put(queue, "hold", "a")
+    with worker(folder, "--processes", "--grace", "10ms") as process:
+        wait_until((folder / "a").exists)
+        process.kill()
+        process.wait()
+        wait_until(lambda: queue.stats().running == 0)
+
+
+@pytest.mark.slow
+def test_a_worker_starts_again_after_a_change(folder: Path, queue: Queue) -> None:
+    with worker(folder, "--reload") as process:
+        put(queue, "note", "a")
+        wait_until((folder / "a").exists)
+        changed = TASKS.replace("Path(name).touch()", "Path(name + '2').touch()", 1)
+        (folder / "shop.py").write_text(changed)
+        put(queue, "note", "b")
+
+        def came() -> bool:  # the former worker may have taken it
+            put(queue, "note", "c")
+            time.sleep(0.05)
+            return (folder / "c2").exists()
+
+        wait_until(came)
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)

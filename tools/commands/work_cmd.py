@@ -1,0 +1,289 @@
+"""`work`: run the handlers of a queue."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from streamkeep.tools.base.arguments import Duration
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import as_json
+from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.base.terminal import unguarded
+from streamkeep.tools.commands.retention_cmd import Size
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.queue import Queue
+    from streamkeep.jobs.worker_log import Report
+
+_LOOK_S: Final = 0.5
+_SKIPPED: Final = {"node_modules", "__pycache__", "site-packages"}
+_RELOADING: Final = "STREAMKEEP_RELOADING"
+
+
+@command(finishes=True)
+@click.argument("target", metavar="MODULE:QUEUE")
+@click.option(
+    "-c",
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Run so many jobs at a time.",
+)
+@click.option("--threads", "mode", flag_value="threads", help="Run them in threads. The default.")
+@click.option("--processes", "mode", flag_value="processes", help="Run each in its own process.")
+@click.option("--asyncio", "mode", flag_value="asyncio", help="Run them in one event loop.")
+@click.option(
+    "--queues",
+    metavar="NAMES",
+    help="Work on these queues of the module, by name, separated by commas, instead of QUEUE.",
+)
+@click.option(
+    "--grace",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long running jobs may go on after SIGTERM or Ctrl-C.",
+)
+@click.option(
+    "--max-memory",
+    type=Size(),
+    default="none",
+    metavar="SIZE",
+    help="Replace a process that has more memory after a job; only with --processes.",
+)
+@click.option("--reload", is_flag=True, help="Start again when a .py file below . has changed.")
+@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
+@click.option("--until-idle", is_flag=True, help="Run what is due, then end.")
+def work(
+    target: str,
+    concurrency: int,
+    mode: str | None,
+    queues: str | None,
+    grace: int,
+    max_memory: int,
+    reload: bool,
+    log_json: bool,
+    until_idle: bool,
+) -> None:
+    """Take jobs of a queue and run their handlers.
+
+    MODULE is imported from the working directory, or from where Python finds it; QUEUE is the name
+    of a `streamkeep.jobs.Queue` in it.
+
+    SIGTERM and Ctrl-C stop the worker: it takes no more jobs, lets those that run end within
+    --grace, and gives the rest back at once, which counts as no attempt. A second signal stops it
+    now. If it is killed, its jobs go to another worker within milliseconds.
+
+    A job that runs longer than its `max_runtime` has failed. With --processes its process is
+    killed. A thread cannot be killed: it is abandoned, and the log says so.
+
+    \b
+    Examples:
+      streamkeep work shop.tasks:queue
+      streamkeep work shop.tasks:queue -c 4 --processes --max-memory 500M
+      streamkeep work shop.tasks:queue --queues mail,thumbnails --asyncio -c 100
+    """
+    chosen = mode or "threads"
+    if max_memory >= 0 and chosen != "processes":
+        raise click.UsageError("--max-memory needs --processes, which replaces a process")
+    if reload and os.environ.pop(_RELOADING, None) is None:
+        _work_again_and_again()
+        return
+    found = _queues(target, queues)
+    with _log_to_stderr(log_json or as_json()) as report:
+        if chosen == "processes" and not until_idle:
+            _run_processes(found, concurrency, grace, max(0, max_memory), report)
+            return
+        from streamkeep.jobs.worker import Worker
+
+        worker = Worker(
+            found,
+            concurrency=concurrency,
+            mode="asyncio" if chosen == "asyncio" else "threads",
+            grace=grace / 1000,
+            report=report,
+        )
+        if until_idle:
+            worker.run_until_idle()
+        else:
+            _on_signals(worker.stop)
+            worker.run()
+        for queue in found:
+            queue.close()
+
+
+def _run_processes(
+    queues: list[Queue], concurrency: int, grace: int, max_memory: int, report: Report
+) -> None:
+    from streamkeep.jobs.worker_log import LineHandler
+    from streamkeep.jobs.worker_processes import Processes
+
+    def in_child() -> None:
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, LineHandler):
+                handler.status = None  # the parent draws it
+
+    pool = Processes(
+        queues,
+        concurrency=concurrency,
+        grace=grace / 1000,
+        max_memory=max_memory,
+        report=report,
+        in_child=in_child,
+    )
+    _on_signals(pool.stop)
+    if not pool.run():
+        raise Failure(
+            "the processes of the worker ended again and again before they could work",
+            hint="see the log above; the same with --threads shows the error in one process",
+        )
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, frame: stop())
+
+
+# --- the log ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _log_to_stderr(json: bool) -> Iterator[Report]:
+    """Write the log to standard error; on a terminal, with a line of status. Yield the report."""
+    from streamkeep.jobs.worker_log import (
+        JsonFormatter,
+        LineHandler,
+        LogReport,
+        StatusLine,
+        TextFormatter,
+    )
+
+    handler = LineHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if json else TextFormatter())
+    root = logging.getLogger()
+    report: Report = LogReport()
+    if not json and sys.stderr.isatty():
+        handler.terminal = unguarded(sys.stderr)
+        report = handler.status = StatusLine(handler.terminal, report)
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield report
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+# --- the module ---------------------------------------------------------------------------------
+
+
+def _queues(target: str, names: str | None) -> list[Queue]:
+    """Import the module and return the queues to work on."""
+    from streamkeep.jobs.queue import Queue
+
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute:
+        raise click.UsageError(f"{target!r} is not MODULE:QUEUE, such as shop.tasks:queue")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module: Any = import_module(module_name)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        if not as_json():
+            click.echo(traceback.format_exc().rstrip(), err=True)
+        raise Failure(
+            f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error}",
+            hint="correct the module, or run the command in the directory that contains it",
+            status=Exit.USAGE,
+        ) from error
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Queue):
+        has = sorted(name for name, one in vars(module).items() if isinstance(one, Queue))
+        raise Failure(
+            f"{module_name!r} has no queue {attribute!r}",
+            hint=f"it has {', '.join(has)}" if has else "make one with streamkeep.jobs.Queue",
+            status=Exit.USAGE,
+        )
+    if names is None:
+        return [found]
+    known = {one.name: one for one in vars(module).values() if isinstance(one, Queue)}
+    known[found.name] = found
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    missing = [name for name in wanted if name not in known]
+    if missing or not wanted:
+        raise Failure(
+            f"{module_name!r} has no queue of the name {', '.join(missing) or names!r}",
+            hint=f"its queues are {', '.join(sorted(known))}",
+            status=Exit.USAGE,
+        )
+    return [known[name] for name in dict.fromkeys(wanted)]
+
+
+# --- again after changes ------------------------------------------------------------------------
+
+
+def _work_again_and_again() -> None:
+    """Run this command as a child, and again whenever a source file has changed."""
+    stops: list[int] = []
+    child: list[subprocess.Popen[bytes]] = []
+
+    def stop() -> None:
+        stops.append(1)
+        if child:
+            child[0].send_signal(signal.SIGTERM)
+
+    _on_signals(stop)
+    while not stops:
+        before = _sources()
+        # A session of its own: the terminal sends Ctrl-C to this process only.
+        child[:] = [
+            subprocess.Popen(
+                [sys.executable, "-m", "streamkeep", *sys.argv[1:]],
+                env={**os.environ, _RELOADING: "1"},
+                start_new_session=True,
+            )
+        ]
+        while child[0].poll() is None:
+            time.sleep(_LOOK_S)
+            if not stops and _sources() != before:
+                click.echo("a source file has changed; the worker starts again", err=True)
+                child[0].send_signal(signal.SIGTERM)
+                child[0].wait()
+        while not stops and child[0].returncode and _sources() == before:
+            time.sleep(_LOOK_S)  # it failed, such as for an error in the module
+
+
+def _sources() -> dict[str, int]:
+    """Return when each .py file below the working directory was written."""
+    found: dict[str, int] = {}
+    for folder, folders, names in os.walk("."):
+        folders[:] = [one for one in folders if one not in _SKIPPED and not one.startswith(".")]
+        for name in names:
+            if name.endswith(".py"):
+                path = Path(folder, name)
+                try:
+                    found[str(path)] = path.stat().st_mtime_ns
+                except OSError:
+                    continue
+    return found
