@@ -11,9 +11,10 @@ All functions here run in a transaction, and see `Step`.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from streamkeep.engine.api.views import Transaction
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.entering import release
 from streamkeep.jobs.errors import JobLostError
@@ -61,6 +62,21 @@ class Stored(NamedTuple):
     data: bytes
 
 
+class End(NamedTuple):
+    """The end of a job that did its work.
+
+    Attributes:
+        result: the name of a codec and the bytes that it made; None if there is no result.
+        ttl_ms: how long the result is kept; 0 for not at all.
+        works: functions of the transaction that its handler has collected.
+    """
+
+    job: Taken
+    result: tuple[str, bytes] | None
+    ttl_ms: int
+    works: Sequence[Callable[[Transaction[Any]], object]]
+
+
 # --- ownership ----------------------------------------------------------------------------------
 
 
@@ -98,28 +114,22 @@ def _deliveries(
 # --- ends ---------------------------------------------------------------------------------------
 
 
-def finish(step: Step, job: Taken, result: tuple[str, bytes] | None, ttl_ms: int) -> None:
-    """End a job that did its work; the caller has checked that it is this worker's.
-
-    Args:
-        result: the name of a codec and the bytes that it made; None if there is no result.
-        ttl_ms: how long the result is kept; 0 for not at all.
-    """
-    _leave(step, job.place, job.fields, job.runtime_key, job.deliveries)
-    step.counters.done += 1
-    job_id = job_id_of(job.place, job.fields)
-    if ttl_ms and result is not None:
-        put_result(step, job_id, Stored(step.now_ms + ttl_ms, DONE, *result))
-    _tell(step, job_id)
-
-
-def _leave(step: Step, place: Place, fields: Fields, runtime_key: bytes, deliveries: int) -> None:
-    """Take a job out of its stream, with everything that it holds."""
-    name = step.stream(place.priority)
-    step.txn.xackdel(name, GROUP, place.entry_id, ref_policy="ACKED")
-    if runtime_key:
-        step.unschedule(runtime_key)
-    forget(step, place, fields, deliveries)
+def finish(step: Step, ends: Sequence[End]) -> None:
+    """End jobs that did their work; the caller has checked that they are this worker's."""
+    by_stream: dict[int, list[str]] = {}
+    for one in ends:
+        by_stream.setdefault(one.job.place.priority, []).append(one.job.place.entry_id)
+    for priority, ids in by_stream.items():
+        step.txn.xackdel(step.stream(priority), GROUP, *ids, ref_policy="ACKED")
+    for job, result, ttl_ms, _ in ends:
+        if job.runtime_key:
+            step.unschedule(job.runtime_key)
+        forget(step, job.place, job.fields, job.deliveries)
+        job_id = job_id_of(job.place, job.fields)
+        if ttl_ms and result is not None:
+            put_result(step, job_id, Stored(step.now_ms + ttl_ms, DONE, *result))
+        _tell(step, job_id)
+    step.counters.done += len(ends)
 
 
 def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:

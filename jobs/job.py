@@ -228,15 +228,14 @@ class Job:
         """
         self.queue.done_many([self], [result])
 
-    def parts(
-        self, result: Any = NOTHING
-    ) -> tuple[Taken, tuple[str, bytes] | None, int, list[Callable[[Transaction[Any]], object]]]:
+    def end(self, result: Any = NOTHING) -> ending.End:
         """Return what the end of the job needs: its result, encoded, and what was collected."""
         taken, queue = self._taken(), self.queue
         self._check_running()
         stored = None if result is NOTHING else queue.encode_result(self, result)
         ttl_ms = queue.policy_of(taken.fields).result_ttl_ms
-        return taken, stored, ttl_ms, self._transaction.works() if self._transaction else []
+        works = self._transaction.works() if self._transaction else ()
+        return ending.End(taken, stored, ttl_ms, works)
 
     def retry(self, after: Duration | None = None, reason: str = "the worker asked") -> bool:
         """End this attempt as a failed one.

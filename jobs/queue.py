@@ -87,17 +87,17 @@ class Queue(TaskMethods, ControlMethods):
             raise ArgumentError(f"{len(its)} jobs, and {len(given)} results")
         if any(job.queue.names.name != self.names.name for job in its):
             raise ArgumentError(f"a job of another queue than {self.name!r}")
-        ends = [job.parts(one) for job, one in zip(its, given, strict=True)]
+        ends = [job.end(one) for job, one in zip(its, given, strict=True)]
 
         def end(txn: Transaction[Any]) -> None:
             step = Step(txn, self.names)
-            ending.check_owned(step, [taken for taken, _, _, _ in ends])
-            for taken, stored, ttl_ms, works in ends:
-                for work in works:
-                    step.save()
-                    work(txn)
-                    step = Step(txn, self.names)
-                ending.finish(step, taken, stored, ttl_ms)
+            ending.check_owned(step, [one.job for one in ends])
+            works = [work for one in ends for work in one.works]
+            for work in works:
+                work(txn)
+            if works:  # they may have put jobs into this queue
+                step = Step(txn, self.names)
+            ending.finish(step, ends)
             step.save()
 
         return end

@@ -53,11 +53,11 @@ def xackdel(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids, policy: int
     for ms, seq in parse_ids(ids):
         if not group.ack(ms, seq):
             results.append(ABSENT)
-        elif deletion.delete(ms, seq) == REFERENCED:
-            results.append(REFERENCED)
-        else:
+        elif deletion.includes(ms, seq):
             results.append(DELETED)
-    deletion.finish()
+        else:
+            results.append(REFERENCED)
+    deletion.run()
     group.save()
     return results
 
@@ -73,37 +73,50 @@ def xdelex(txn: WriteTxn, name: bytes, ids: Ids, policy: int) -> list[int]:
     if stream is None:
         return [ABSENT] * len(ids)
     deletion = Deletion(txn, stream, policy)
-    results = [deletion.delete(ms, seq) for ms, seq in parse_ids(ids)]
-    deletion.finish()
+    wanted = parse_ids(ids)
+    included = [deletion.includes(ms, seq) for ms, seq in wanted]
+    gone = deletion.run()
+    results: list[int] = []
+    for one, goes in zip(wanted, included, strict=True):
+        if not goes:
+            results.append(REFERENCED)
+        elif one in gone:
+            gone.discard(one)  # the same ID may be given again
+            results.append(DELETED)
+        else:
+            results.append(ABSENT)
     return results
 
 
 class Deletion:
-    """Deletes entries of a stream one by one under a reference policy."""
+    """Deletes entries of a stream under a reference policy, all at once: each node changes once."""
 
     def __init__(self, txn: WriteTxn, stream: Stream, policy: int) -> None:
         self.txn = txn
         self.stream = stream
         self.policy = policy
+        self.wanted: list[tuple[int, int]] = []
         self.references: References | None = None
         if policy in (DELREF, ACKED):
             self.references = References(txn, stream)
 
-    def delete(self, ms: int, seq: int) -> int:
-        """Delete one entry; return DELETED, ABSENT or REFERENCED."""
+    def includes(self, ms: int, seq: int) -> bool:
+        """Note an entry for deletion; return False if the policy keeps it."""
         references = self.references
         if references is not None:
             if self.policy == ACKED and references.held(ms, seq):
-                return REFERENCED
+                return False
             if self.policy == DELREF:
                 references.drop(ms, seq)
-        gone = delete_entries(self.txn, self.stream, [(ms, seq)])
-        return DELETED if gone else ABSENT
+        self.wanted.append((ms, seq))
+        return True
 
-    def finish(self) -> None:
-        """Write the changes to the groups."""
+    def run(self) -> set[tuple[int, int]]:
+        """Delete the entries, and write the changes to the groups; return those that were live."""
+        gone = delete_entries(self.txn, self.stream, self.wanted)
         if self.references is not None:
             self.references.flush()
+        return gone
 
 
 def xnack(
