@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -61,8 +62,10 @@ class Browser:
         self.requests: list[str] = []
         self._number = 0
         port, path = self._endpoint()
-        self._socket = websockets.connect(
-            f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=PATIENCE_S, compression=None
+        url = f"ws://127.0.0.1:{port}{path}"
+        self._stack = ExitStack()
+        self._socket = self._stack.enter_context(
+            websockets.connect(url, max_size=None, open_timeout=PATIENCE_S, compression=None)
         )
         self._session = ""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -92,7 +95,7 @@ class Browser:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._socket.close()
+        self._stack.close()
         self._process.terminate()
         self._process.wait(PATIENCE_S)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.server.http import groups, health, openapi, streams
+from streamkeep.server.http import groups, health, openapi, queues, streams
 from streamkeep.server.http.access import Access
 from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
 from streamkeep.server.http.guard import Guard
@@ -127,6 +127,9 @@ def _routes(page: bool) -> list[Route | Mount]:
         Route("/streams/{key:encoded}/info", streams.info, methods=["GET"]),
         Route("/streams/{key:encoded}/search", streams.searched, methods=["GET"]),
         Route("/streams/{key:encoded}/figures", streams.timeline, methods=["GET"]),
+        Route("/queues", queues.queues, methods=["GET"]),
+        Route("/queues/{name:encoded}/jobs", queues.jobs, methods=["GET"]),
+        Route("/queues/{name:encoded}/{action}", queues.act, methods=["POST"]),
         Route("/openapi.json", openapi.description, methods=["GET"]),
     ]
     methods = ["GET", "PUT", "POST", "DELETE"]

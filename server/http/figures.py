@@ -12,10 +12,11 @@ over the time of their segment.
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.segments import iter_retired
 from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.system.lmdb_errors import translated
@@ -24,6 +25,8 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.node.node import live_ids
 
+_LEAST_MS: Final = 60_000  # of a window that is not given
+_MOST_RETIRED: Final = 2000  # nodes that wait to be archived, and are looked at
 _EXACT: Final = 64  # nodes that are read
 _EXACT_BYTES: Final = 1 << 20
 _PARTS: Final = 4  # of a bucket
@@ -49,7 +52,7 @@ class Counted(NamedTuple):
 
 
 def figures(store: Store[bytes], key: bytes, span: Span) -> dict[str, Any]:
-    """Return the entries of a stream over time: live, and archived.
+    """Return the entries of a stream over time: live, trimmed and to be archived, archived.
 
     Raises:
         NoSuchKeyError: the stream does not exist.
@@ -57,15 +60,24 @@ def figures(store: Store[bytes], key: bytes, span: Span) -> dict[str, Any]:
     with store.snapshot() as snapshot, translated():
         stream = existing_stream(snapshot.txn, key)
         segments = store.archived_segments(key)
+        waiting = list(islice(iter_retired(snapshot.txn, stream.number), _MOST_RETIRED))
         record = stream.record
-        firsts = [one.first_ms for one in segments] + [record.first_ms] * (record.length > 0)
-        lasts = [one.last_ms for one in segments] + [record.last_live_ms] * (record.length > 0)
+        firsts = [one.first_ms for one in segments] + [node.first_id.ms for node in waiting]
+        lasts = [one.last_ms for one in segments] + [node.last_id.ms for node in waiting]
+        if record.length:
+            firsts.append(record.first_ms)
+            lasts.append(record.last_live_ms)
         start = min(firsts, default=0) if span.start_ms is None else span.start_ms
         end = max(lasts, default=0) + 1 if span.end_ms is None else span.end_ms
+        if span.start_ms is None:
+            start = max(0, min(start, end - _LEAST_MS))
         edges = bucket_edges(start, end, span.buckets)
         live = count_live(snapshot.txn, stream, edges)
     archived = [0.0] * (len(edges) - 1)
+    retired = archived.copy()
     erased = 0
+    for node in waiting:
+        _spread(retired, edges, node.first_id.ms, node.last_id.ms, node.entries)
     for one in segments:
         erased += one.erased
         _spread(archived, edges, one.first_ms, one.last_ms, one.entries)
@@ -73,11 +85,13 @@ def figures(store: Store[bytes], key: bytes, span: Span) -> dict[str, Any]:
         "key": json_bytes(key),
         "edges_ms": edges,
         "live": live.entries,
+        "trimmed": [round(count) for count in retired],
         "archived": [round(count) for count in archived],
-        "exact": live.exact and not segments,
+        "exact": live.exact and not segments and not waiting,
         "first_live_ms": record.first_ms if record.length else None,
         "last_live_ms": record.last_live_ms if record.length else None,
         "archived_entries": sum(one.entries for one in segments),
+        "trimmed_entries": sum(node.entries for node in waiting),
         "erased_entries": erased,
     }
 

@@ -35,10 +35,12 @@ _MEANINGS: Final = {
     "match": "only keys that contain this, or match it as a pattern with `*`",
     "maxlen": "then trim the stream to about this many entries",
     "min_idle_ms": "only entries that were delivered at least so many milliseconds ago",
+    "NAME": "the name of a queue, percent-encoded",
     "nomkstream": "1: append only if the stream exists",
     "producer": "the producer of the idempotency key; `http` by default",
     "reverse": "1: the newest entries first",
     "shape": "`pairs` for entries as lists of [field, value]; `fields` (the default) for objects",
+    "state": "waiting (the default), running, delayed or dead",
     "start": "the first entry ID, or a date or time in ISO 8601, included; `(id` excludes it",
     "start_ms": "begin of the window, Unix milliseconds",
     "text": "the text to find in names and values of fields; ASCII letters match in both cases",
@@ -168,6 +170,21 @@ ROUTES: Final = (
             "count": "integer: at most this many; 100 by default",
         },
     ),
+    Route("get", "/queues", "The durable queues and their figures."),
+    Route(
+        "get",
+        "/queues/{NAME}/jobs",
+        "Jobs of one state: waiting, running, delayed or dead.",
+        query="state count",
+    ),
+    Route(
+        "post",
+        "/queues/{NAME}/cancel",
+        "Remove jobs that have not started; the reply names those that were removed.",
+        body={"ids": "array: IDs of jobs"},
+    ),
+    Route("post", "/queues/{NAME}/pause", "Let no worker take a job. Running jobs continue."),
+    Route("post", "/queues/{NAME}/resume", "End a pause."),
 )
 
 
@@ -227,7 +244,7 @@ def _member(text: str) -> dict[str, str]:
 
 
 def _parameters(route: Route) -> Iterator[dict[str, Any]]:
-    for name in ("KEY", "GROUP"):
+    for name in ("KEY", "GROUP", "NAME"):
         if f"{{{name}}}" in route.path:
             yield _parameter(name, "path", _MEANINGS[name])
     for name in route.query:

@@ -17,6 +17,8 @@ from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core.errors import NoSuchGroupError, NoSuchKeyError
 from streamkeep.format.core.json_form import JsonBytes, json_bytes
 from streamkeep.format.core.keys import KEYS
+from streamkeep.jobs import queue_names
+from streamkeep.jobs.layout import QUEUES_SPACE, Names
 from streamkeep.server.http.access import Rights
 from streamkeep.server.http.figures import bucket_edges, count_live
 
@@ -213,6 +215,7 @@ def survey(store: Store[bytes], rights: Rights) -> dict[str, Any]:
                 groups += 1
                 pending += one["pending"]
                 stuck += _troubles(snapshot, name, one)
+        stuck += _dead_letters(snapshot, rights)
     stuck.sort(key=lambda one: -int(one["since_ms"] or 0))
     return {
         "streams": total if rights.prefixes is None else scanned,
@@ -223,8 +226,22 @@ def survey(store: Store[bytes], rights: Rights) -> dict[str, Any]:
         "groups": groups,
         "pending": pending,
         "stuck": stuck[:_MOST_STUCK],
+        "queues": sum(rights.sees(name.encode()) for name in queue_names(store)),
         "time_ms": now_ms(),
     }
+
+
+def _dead_letters(snapshot: Snapshot[bytes], rights: Rights) -> list[dict[str, Any]]:
+    """Return the queues that have dead letters."""
+    found: list[dict[str, Any]] = []
+    for key, _ in snapshot.row_range(QUEUES_SPACE, count=_MOST_SCANNED):
+        name = key.decode()
+        letters = snapshot.xlen(Names(name).dead) if rights.sees(key) else 0
+        if letters:
+            first = snapshot.xrange(Names(name).dead, count=1)[0]
+            since = now_ms() - id_ms(first.id.decode())
+            found.append({"kind": "dead", "queue": name, "since_ms": since, "letters": letters})
+    return found
 
 
 def _troubles(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> list[dict[str, Any]]:

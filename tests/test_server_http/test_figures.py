@@ -54,10 +54,14 @@ def test_archived_entries_are_beside_live_ones(store: Store, client: Client) -> 
     ids = [f"{BEGIN + 1000 * second}-0" for second in range(1000)]
     store.xadd_many("k", [{"n": 1}] * 1000, ids)
     store.xtrim("k", maxlen=300, approximate=False)
+    waiting = client.get("/streams/k/figures?buckets=10")
     store.archive()
     found = client.get("/streams/k/figures?buckets=10")
     assert sum(found["live"]) == 300
     assert sum(found["archived"]) == found["archived_entries"]
+    assert waiting["trimmed_entries"] == found["archived_entries"]
+    assert abs(sum(waiting["trimmed"]) - sum(found["archived"])) <= 10  # of rounding
+    assert waiting["archived"] == found["trimmed"] == [0] * 10
     assert 600 <= found["archived_entries"] <= 700
     assert found["archived"][:6] == [100] * 6
     assert found["first_live_ms"] == BEGIN + 700_000

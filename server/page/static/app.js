@@ -4,12 +4,14 @@ import { get, setToken, takeToken } from "./api.js";
 import { el, fill, setText } from "./dom.js";
 import { group } from "./group.js";
 import { overview } from "./overview.js";
+import { queue, queues } from "./queues.js";
 import { reference } from "./reference.js";
 import { store } from "./store.js";
 import { stream } from "./stream.js";
 import { empty, notice } from "./ui.js";
 
-const VIEWS = { "/": overview, "/stream": stream, "/group": group, "/store": store, "/api": reference };
+const VIEWS = { "/": overview, "/stream": stream, "/group": group, "/queues": queues, "/queue": queue, "/store": store, "/api": reference };
+const PARENTS = { "/stream": "/", "/group": "/", "/queue": "/queues" };
 const main = document.getElementById("main");
 const state = { write: false, onSurvey };
 let ended = null;
@@ -17,6 +19,7 @@ let ended = null;
 function onSurvey(survey) {
   state.write = survey.write;
   setText(document.getElementById("store-name"), survey.name);
+  document.getElementById("nav-queues").hidden = !survey.queues && !location.hash.startsWith("#/queue");
   setText(document.getElementById("mode"), survey.write ? "may write" : "read-only");
 }
 
@@ -41,7 +44,7 @@ async function show() {
   notice("");
   const address = addressOf(location.hash);
   for (const link of document.querySelectorAll("#nav a")) {
-    const here = link.getAttribute("href") === `#${address.path}`;
+    const here = link.getAttribute("href") === `#${PARENTS[address.path] ?? address.path}`;
     if (here) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   }
   const view = VIEWS[address.path];

@@ -40,27 +40,29 @@ export function sparkline(counts, edges, firstMs) {
 
 // Stacked bars of live and archived entries. `onPick(from, to)` is called with a bucket's bounds.
 export function bars(figures, onPick) {
-  const { edges_ms: edges, live, archived } = figures;
+  const { edges_ms: edges, live, trimmed, archived } = figures;
+  const sums = live.map((value, at) => value + trimmed[at] + archived[at]);
   const width = 1000, height = 130, gap = live.length > 100 ? 0 : 1.5;
-  const most = Math.max(1, ...live.map((value, at) => value + archived[at]));
+  const most = Math.max(1, ...sums);
   const step = width / live.length;
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "group",
     "aria-label": "Entries over time; each bar shows its part of the stream" });
   live.forEach((value, at) => {
-    const both = value + archived[at];
+    const both = sums[at];
     const scaled = (part) => part ? Math.max(2, (height - 6) * part / most) : 0;
-    const high = scaled(value), low = scaled(archived[at]);
+    const high = scaled(value), middle = scaled(trimmed[at]), low = scaled(archived[at]);
     const about = figures.exact ? "" : "about ";
     const text = `${clock(edges[at])} to ${clock(edges[at + 1])}: ${about}${entries(both)}`
-      + (archived[at] ? `, ${count(archived[at])} archived` : "");
+      + (trimmed[at] ? `, ${count(trimmed[at])} trimmed` : "") + (archived[at] ? `, ${count(archived[at])} archived` : "");
     const box = { x: (at * step + gap / 2).toFixed(2), width: Math.max(0.5, step - gap).toFixed(2) };
-    const group = svg("g", { class: "bucket", ...(both && { role: "button", tabindex: at === firstFilled(live, archived) ? 0 : -1 }),
+    const group = svg("g", { class: "bucket", ...(both && { role: "button", tabindex: at === sums.findIndex(Boolean) ? 0 : -1 }),
       "aria-label": text });
     group.append(
       svg("title", {}, text),
       svg("rect", { class: "hit", ...box, y: 0, height }),
       svg("rect", { class: "live", ...box, y: height - high, height: high }),
-      svg("rect", { class: "archived", ...box, y: height - high - low, height: low }),
+      svg("rect", { class: "trimmed", ...box, y: height - high - middle, height: middle }),
+      svg("rect", { class: "archived", ...box, y: height - high - middle - low, height: low }),
     );
     if (both) {
       const pick = () => onPick(edges[at], edges[at + 1] - 1);
@@ -80,8 +82,4 @@ export function bars(figures, onPick) {
   return el("figure", { class: "bars" }, drawn,
     el("figcaption", {}, el("span", {}, clock(edges[0])), el("span", {}, `${span(edges[1] - edges[0])} per bar, UTC`),
       el("span", {}, clock(edges.at(-1)))));
-}
-
-function firstFilled(live, archived) {
-  return live.findIndex((value, at) => value + archived[at] > 0);
 }

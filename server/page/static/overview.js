@@ -111,10 +111,10 @@ function showStuck(calm, list, survey) {
     : "Nothing is stuck: no stream has consumer groups.") : null);
   list.hidden = quiet;
   calm.hidden = !quiet;
-  keyed(list, survey.stuck, (one) => `${one.kind} ${percent(one.key)} ${percent(one.group)}`, (one) => {
+  keyed(list, survey.stuck, (one) => `${one.kind} ${percent(one.key ?? one.queue)} ${percent(one.group ?? "")}`, (one) => {
     const text = el("span", { class: "what" });
-    const made = el("li", {}, el("span", { class: "badge" }, one.kind === "pending" ? "pending" : "unread"),
-      el("a", { href: `#/group?key=${percent(one.key)}&group=${percent(one.group)}`,
+    const made = el("li", {}, el("span", { class: "badge" }, one.kind),
+      one.kind === "dead" ? el("a", { href: `#/queue?name=${percent(one.queue)}&state=dead` }, el("span", { class: "of" }, "queue "), named(one.queue)) : el("a", { href: `#/group?key=${percent(one.key)}&group=${percent(one.group)}`,
         "aria-label": `Group ${textOf(one.group)} of ${textOf(one.key)}` },
         named(one.group), el("span", { class: "of" }, " of "), named(one.key)), text);
     made.refresh = (now) => fill(text, sentence(now));
@@ -123,6 +123,7 @@ function showStuck(calm, list, survey) {
 }
 
 function sentence(one) {
+  if (one.kind === "dead") return `${many(one.letters, "dead letter")}; the first job was given up ${span(one.since_ms)} ago.`;
   if (one.kind === "pending") {
     return [`${many(one.pending, "entry is", "entries are")} not acknowledged; `,
       one.since_ms === null ? "the first waits to be claimed" : `the first was delivered ${span(one.since_ms)} ago`,

@@ -47,7 +47,7 @@ export function stream(main, state, signal, address) {
     try {
       const found = await get(streamPath(key, "figures", { buckets: 80, ...window }), signal);
       if (signal.aborted) return;
-      const total = [...found.live, ...found.archived].some(Boolean);
+      const total = [...found.live, ...found.trimmed, ...found.archived].some(Boolean);
       fill(figures, total ? bars(found, (from, to) => {
         form.set(isTime(from) ? `${clock(from, true).replace(" ", "T")}Z` : String(from),
           isTime(to) ? `${clock(to, true).replace(" ", "T")}Z` : String(to));
@@ -55,6 +55,7 @@ export function stream(main, state, signal, address) {
       }) : empty("No entries in this time."),
       total && el("p", { class: "legend quiet" },
         el("span", { class: "key live" }), " live ",
+        found.trimmed_entries > 0 && [el("span", { class: "key trimmed" }), ` trimmed, to be archived (${count(found.trimmed_entries)}) `],
         found.archived_entries > 0 && [el("span", { class: "key archived" }), ` archived (${count(found.archived_entries)}) `],
         found.erased_entries > 0 && `${count(found.erased_entries)} erased from the archive. `,
         !found.exact && "Estimated from the index, without reading the entries. ",
