@@ -84,6 +84,7 @@ COMMANDS: Final[Families] = (
         "Check, repair and back up a store",
         {"fsck": "fsck_cmd", "repair": "repair_cmd", "backup": "copy_cmds", "compact": "copy_cmds"},
     ),
+    ("Check the machine", {"doctor": "doctor_cmd"}),
     ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd"}),
     ("Work on Spark", {"spark": "spark_cmd"}),
     ("Set up your shell", {"completion": "completion_cmd"}),

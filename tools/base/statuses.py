@@ -30,7 +30,7 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.LOSS: "repaired, and something was lost",
     Exit.MISSING: "there is no such store, stream, group, consumer or entry",
     Exit.DIFFERENT: "`diff`: the stores are different",
-    Exit.ATTENTION: "`status`: the store needs attention",
+    Exit.ATTENTION: "`status`: the store needs attention; `doctor`: something is wrong",
 }
 
 

@@ -1,0 +1,242 @@
+"""Tries what a store needs of this machine: locks, shared maps, syncs, blocks that stay granted.
+
+Documentation of a file system says what it should do; a file on it shows what it does. Each check
+uses files of its own in a temporary folder beside the store, and a second process where one
+matters.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+State = Literal["ok", "note", "wrong"]
+
+PAGE: Final = 4096  # of LMDB's file and of everything that a store reserves
+_SYNCS: Final = 32
+_SLOW_SYNC_MS: Final = 20.0
+_FEW_FILES: Final = 256
+_CHILD_S: Final = 30
+_MOUNTS: Final = "/proc/self/mountinfo"
+_LOCAL: Final = "use a folder on a local file system, such as ext4 or XFS"
+
+# What is known of file systems: the state, and a sentence for people.
+FILE_SYSTEMS: Final[dict[str, tuple[State, str]]] = {
+    "ext4": ("ok", "overwrites blocks in place"),
+    "xfs": ("ok", "overwrites blocks in place, but for files that share blocks after a reflink"),
+    "btrfs": ("ok", "copies blocks on writing; a store turns that off for its own files"),
+    "tmpfs": ("note", "is memory: nothing of it outlives the machine"),
+    "ramfs": ("note", "is memory: nothing of it outlives the machine"),
+    "overlay": ("note", "is the layer of a container, which ends with it; mount a volume"),
+    "nfs": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
+    "nfs4": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
+    "cifs": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
+    "smb3": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
+    "ceph": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
+    "9p": ("wrong", "shares a folder of a host: its maps are not those of other guests"),
+    "virtiofs": ("note", "shares a folder of a host: only this guest may use the store"),
+    "fuse": ("note", "is a program: it decides what locks, maps and syncs are worth"),
+    "vfat": ("wrong", "has no owners and no links"),
+    "exfat": ("wrong", "has no owners and no links"),
+}
+
+# The other process: says which locks of the parent it could take, and writes into the shared map.
+_OTHER: Final = """
+import fcntl, mmap, sys
+path = sys.argv[1]
+with open(path, "r+b") as file:
+    for lock in (fcntl.flock, fcntl.lockf):
+        try:
+            lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        print(lock.__name__)
+    with mmap.mmap(file.fileno(), 4096) as data:
+        data[100:105] = b"child"
+"""
+
+
+class Check(NamedTuple):
+    """The result of one check.
+
+    Attributes:
+        state: "wrong" if a store is not safe or does not work here; "note" for what to know.
+        next: what to do; empty if there is nothing to do.
+    """
+
+    name: str
+    state: State
+    text: str
+    next: str = ""
+
+
+def examine(place: str | Path) -> Iterator[Check]:
+    """Try what a store in the folder `place`, which may be a store, would need.
+
+    Nothing remains of the files that it makes, in the folder that contains `place`, or in `place`
+    itself where that is the root of another file system.
+
+    Raises:
+        OSError: no folder can be made there.
+    """
+    folder = _writable_place(Path(place).absolute())
+    yield check_page_size()
+    yield check_limits()
+    yield check_file_system(file_system_of(folder))
+    with tempfile.TemporaryDirectory(prefix=".streamkeep-doctor-", dir=folder) as made:
+        for check in (check_sharing, check_blocks, check_links, check_syncs):
+            yield _tried(check, Path(made))
+
+
+def _writable_place(place: Path) -> Path:
+    """Return the folder for temporary files, on the file system of the store."""
+    while not place.is_dir():
+        place = place.parent
+    above = place.parent
+    if above != place and above.stat().st_dev == place.stat().st_dev and os.access(above, os.W_OK):
+        return above
+    return place
+
+
+def _tried(check: Callable[[Path], Check], folder: Path) -> Check:
+    try:
+        return check(folder)
+    except OSError as error:
+        name = check.__name__.removeprefix("check_").replace("_", " ")
+        return Check(name, "wrong", f"{error.strerror or error}", _LOCAL)
+
+
+# --- the machine --------------------------------------------------------------------------------
+
+
+def check_page_size(size: int = mmap.PAGESIZE) -> Check:
+    """The pages of the system are those of a store."""
+    if size == PAGE:
+        return Check("page size", "ok", f"{size:,} bytes")
+    text = f"{size:,} bytes; a store has pages of {PAGE:,}"
+    return Check("page size", "wrong", text, "use a kernel with pages of 4,096 bytes")
+
+
+def check_limits() -> Check:
+    """The limits of the process let it map a store, and write to it."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    found = []
+    if 0 <= files < _FEW_FILES:
+        found.append(f"{files} open files")
+    for name, what in ((resource.RLIMIT_FSIZE, "of a file"), (resource.RLIMIT_AS, "of memory")):
+        most = resource.getrlimit(name)[0]
+        if most != resource.RLIM_INFINITY:
+            found.append(f"{most:,} bytes {what}")
+    if not found:
+        return Check("limits", "ok", f"{files:,} open files, no limit of file size and memory")
+    hint = "raise them with `ulimit`, or LimitNOFILE=, LimitFSIZE= and LimitAS= of the unit"
+    return Check("limits", "note", f"the process is limited to {', '.join(found)}", hint)
+
+
+def file_system_of(folder: Path) -> str:
+    """Return the type of the file system of a folder, as the kernel names it; "" if unknown."""
+    found, length = "", -1
+    place = os.fsencode(folder.resolve())
+    with open(_MOUNTS, "rb") as mounts:
+        for line in mounts:
+            before, _, after = line.partition(b" - ")
+            point = before.split(b" ")[4].decode("unicode_escape").encode("latin-1")
+            inside = place == point or place.startswith(point.rstrip(b"/") + b"/")
+            if inside and len(point) >= length:  # of two mounts at one place, the later one
+                found, length = after.split(b" ", 1)[0].decode(), len(point)
+    return found
+
+
+def check_file_system(kind: str) -> Check:
+    """What is known of the type of file system."""
+    known = FILE_SYSTEMS.get(kind) or FILE_SYSTEMS.get(kind.partition(".")[0])
+    if known is None:
+        text = f"{kind or 'unknown'}: Streamkeep was not tried on it"
+        return Check("file system", "note", text, "see what the other checks say")
+    state, text = known
+    return Check("file system", state, f"{kind} {text}", _LOCAL if state == "wrong" else "")
+
+
+# --- the file system, tried ---------------------------------------------------------------------
+
+
+def check_sharing(folder: Path) -> Check:
+    """Locks of one process keep another out, and both see one map."""
+    path = folder / "shared"
+    path.write_bytes(bytes(PAGE))
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), PAGE) as data:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        words = [sys.executable, "-I", "-c", _OTHER, str(path)]
+        other = subprocess.run(words, capture_output=True, text=True, timeout=_CHILD_S)
+        if other.returncode:
+            last = (other.stderr.strip() or "no message").splitlines()[-1]
+            return Check("sharing", "wrong", f"a second process failed: {last}", _LOCAL)
+        taken = other.stdout.split()
+        if taken:
+            text = f"two processes hold the same lock at once ({', '.join(taken)})"
+            return Check("sharing", "wrong", text, _LOCAL)
+        if data[100:105] != b"child":
+            text = "a process does not see what another writes into a map"
+            return Check("sharing", "wrong", text, _LOCAL)
+    return Check("sharing", "ok", "two processes exclude each other, and share a map")
+
+
+def check_blocks(folder: Path) -> Check:
+    """Blocks can be reserved, so that a full disk is an error when a file grows."""
+    path = folder / "blocks"
+    with open(path, "w+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, 1 << 20)
+        except OSError as error:
+            text = f"no blocks can be reserved ({error.strerror})"
+            return Check("blocks", "wrong", text, _LOCAL)
+        granted = os.fstat(file.fileno()).st_blocks * 512
+    if granted < 1 << 20:
+        text = f"of 1 MiB that was reserved, the file system granted {granted:,} bytes"
+        return Check("blocks", "note", text, "leave room on the disk")
+    return Check("blocks", "ok", "can be reserved")
+
+
+def check_links(folder: Path) -> Check:
+    """A file can be renamed over another, and have a second name, which backups use."""
+    for name in ("one", "two"):
+        (folder / name).write_bytes(name.encode())
+    os.replace(folder / "one", folder / "two")
+    if (folder / "two").read_bytes() != b"one":
+        return Check("names", "wrong", "a rename did not replace a file", _LOCAL)
+    try:
+        os.link(folder / "two", folder / "three")
+    except OSError as error:
+        text = f"a file cannot have two names ({error.strerror}): backups copy all segments"
+        return Check("names", "note", text)
+    return Check("names", "ok", "can be replaced and linked")
+
+
+def check_syncs(folder: Path) -> Check:
+    """What a durable commit costs: the median of syncs of one page."""
+    times = []
+    with open(folder / "sync", "w+b", buffering=0) as file:
+        file.write(bytes(PAGE * _SYNCS))
+        os.fsync(file.fileno())
+        for number in range(_SYNCS):
+            os.pwrite(file.fileno(), b"x" * PAGE, number * PAGE)
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append((time.perf_counter() - began) * 1000)
+    median, worst = statistics.median(times), max(times)
+    text = f"{median:.2f} ms for each, {worst:.2f} ms the slowest of {_SYNCS}"
+    if median > _SLOW_SYNC_MS:
+        hint = "commit many entries together, or open with sync='interval'"
+        return Check("syncs", "note", text, hint)
+    return Check("syncs", "ok", text)

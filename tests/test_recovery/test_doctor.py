@@ -1,0 +1,134 @@
+"""`recovery.doctor`: each check says what is right, and what is wrong where something is."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from streamkeep.recovery import doctor
+
+
+def states(place: Path) -> dict[str, str]:
+    """Return the state of each check."""
+    return {check.name: check.state for check in doctor.examine(place)}
+
+
+def test_nothing_is_wrong_where_the_tests_run_and_nothing_remains(tmp_path: Path) -> None:
+    place = tmp_path / "above" / "store"
+    with streamkeep.open(tmp_path / "above" / "store"):
+        pass
+    before = sorted((tmp_path / "above").rglob("*"))
+    assert "wrong" not in states(place).values()
+    assert "wrong" not in states(tmp_path / "missing" / "too").values()
+    assert sorted((tmp_path / "above").rglob("*")) == before
+
+
+def test_other_pages_are_wrong() -> None:
+    check = doctor.check_page_size(16384)
+    assert (check.state, check.text) == ("wrong", "16,384 bytes; a store has pages of 4,096")
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "text"),
+    [
+        ("ext4", "ok", "in place"),
+        ("nfs4", "wrong", "network"),
+        ("fuse.sshfs", "note", "is a program"),
+        ("tmpfs", "note", "memory"),
+        ("zfs", "note", "zfs: Streamkeep was not tried on it"),
+        ("", "note", "unknown: "),
+    ],
+)
+def test_what_is_known_of_a_file_system_is_said(kind: str, state: str, text: str) -> None:
+    check = doctor.check_file_system(kind)
+    assert check.state == state
+    assert text in check.text
+
+
+def test_the_file_system_is_that_of_the_mount_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "1 0 8:1 / / rw - ext4 /dev/a rw\n"
+        f"2 1 8:2 / {str(tmp_path).replace('-', chr(92) + '055')} rw shared:1 - xfs /dev/b rw\n"
+        f"3 1 8:3 / {tmp_path}-not rw - btrfs /dev/c rw\n"
+    )
+    monkeypatch.setattr(doctor, "_MOUNTS", str(mounts))
+    assert doctor.file_system_of(tmp_path) == "xfs"
+    assert doctor.file_system_of(Path("/")) == "ext4"
+
+
+@pytest.mark.parametrize("lock", ["flock", "lockf"])
+def test_locks_that_keep_no_process_out_are_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    monkeypatch.setattr(fcntl, lock, lambda *args: None)
+    check = doctor.check_sharing(tmp_path)
+    assert check.state == "wrong"
+    assert check.text == f"two processes hold the same lock at once ({lock})"
+
+
+def test_a_map_that_is_not_shared_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes_nothing = doctor._OTHER.replace("data[100:105]", "_")
+    monkeypatch.setattr(doctor, "_OTHER", writes_nothing)
+    assert "does not see what another writes" in doctor.check_sharing(tmp_path).text
+    monkeypatch.setattr(doctor, "_OTHER", "raise OSError('no maps here')")
+    assert "no maps here" in doctor.check_sharing(tmp_path).text
+
+
+def fails(number: int) -> Callable[..., Any]:
+    """Return a function that fails as the system does."""
+
+    def fail(*args: Any, **settings: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_what_the_file_system_cannot_do_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", fails(errno.EOPNOTSUPP))
+    assert doctor.check_blocks(tmp_path).state == "wrong"
+    monkeypatch.setattr(os, "link", fails(errno.EPERM))
+    assert doctor.check_links(tmp_path).state == "note"
+    monkeypatch.setattr(os, "replace", fails(errno.EIO))
+    found = {check.name: check for check in doctor.examine(tmp_path)}
+    assert (found["links"].state, found["links"].text) == ("wrong", os.strerror(errno.EIO))
+
+
+def test_slow_syncs_are_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(1000))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks) * 0.05)
+    check = doctor.check_syncs(tmp_path)
+    assert (check.state, check.text[:8]) == ("note", "50.00 ms")
+    assert "interval" in check.next
+
+
+def test_limits_of_the_process_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = {resource.RLIMIT_NOFILE: 64, resource.RLIMIT_FSIZE: 1 << 20, resource.RLIMIT_AS: -1}
+    monkeypatch.setattr(resource, "getrlimit", lambda name: (most[name], -1))
+    text = "the process is limited to 64 open files, 1,048,576 bytes of a file"
+    assert doctor.check_limits()[1:3] == ("note", text)
+
+
+def test_a_second_process_that_hangs_ends_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_OTHER", "import time; time.sleep(1000)")
+    monkeypatch.setattr(doctor, "_CHILD_S", 0.2)
+    with pytest.raises(subprocess.TimeoutExpired):
+        doctor.check_sharing(tmp_path)
