@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.testing import CliRunner, Result
@@ -20,6 +20,9 @@ from streamkeep.tools.cli import main
 _MIXED = "mix_stderr" in inspect.signature(CliRunner.__init__).parameters
 _OPTIONS: dict[str, Any] = {"mix_stderr": False} if _MIXED else {}
 _RUNNER = CliRunner(**_OPTIONS)
+
+# Commands that go on until they are stopped, and those of Spark: they have tests of their own.
+APART: Final = ("serve", "spark", "top", "ui", "work")
 
 
 def below(command: click.Command) -> dict[str, click.Command]:

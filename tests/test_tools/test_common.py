@@ -13,7 +13,7 @@ import click
 import pytest
 
 import streamkeep
-from cli_runner import _RUNNER, below, lines, run, spawn, start
+from cli_runner import _RUNNER, APART, below, lines, run, spawn, start
 from patience import PATIENCE_S
 from streamkeep.tools.base import common
 from streamkeep.tools.base.statuses import MEANINGS, Exit
@@ -145,10 +145,10 @@ def test_with_json_nothing_is_asked_and_nothing_is_lost_without_yes() -> None:
 
 
 def leaves(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Return the words of every command but those of Spark."""
+    """Return the words of every command but those of `APART`."""
     if not isinstance(command, click.Group):
         return [words]
-    found = {name: one for name, one in below(command).items() if name != "spark"}
+    found = {name: one for name, one in below(command).items() if name not in APART}
     return [each for name, one in found.items() for each in leaves(one, (*words, name))]
 
 

@@ -16,7 +16,7 @@ import click
 import pytest
 
 import streamkeep
-from cli_runner import _RUNNER, below, run
+from cli_runner import _RUNNER, APART, below, run
 from patience import PATIENCE_S
 from streamkeep.pipeline.jobs.report_page import _Page as Page
 from streamkeep.tools.base import output
@@ -47,10 +47,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[Any]:
-    """Yield every command but those of Spark: (words, command)."""
+    """Yield every command but those of `APART`: (words, command)."""
     if isinstance(command, click.Group):
         for name, one in below(command).items():
-            if name != "spark":
+            if name not in APART:
                 yield from leaves(one, (*words, name))
     else:
         yield words, command

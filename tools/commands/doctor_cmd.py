@@ -94,7 +94,7 @@ def _store(place: Path) -> Check:
         with open_store(place, readonly=True) as store, store.snapshot() as snapshot:
             backup = last_backup(snapshot)
             last = store.durability().last_commit
-    except StreamkeepError as error:
+    except (StreamkeepError, Failure) as error:
         return Check("store", "wrong", str(error), f"streamkeep status {place}")
     if backup is None:
         return Check("store", "note", "opens; it knows of no backup", "see `streamkeep backup`")

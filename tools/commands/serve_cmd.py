@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--bind",
     multiple=True,
     metavar="HOST:PORT",
-    help="Listen on an address; may be repeated. [default: 127.0.0.1:6379, without --socket]",
+    help="Listen on an address; may be repeated. Without it and --socket, on 127.0.0.1:6379.",
 )
 @click.option("--http", metavar="HOST:PORT", help="Also serve HTTP and a page to look at.")
 @click.option("--write", is_flag=True, help="Callers of --http may change the store.")
