@@ -33,7 +33,7 @@ _LOCAL: Final = "use a folder on a local file system, such as ext4 or XFS"
 # What is known of file systems: the state, and a sentence for people.
 FILE_SYSTEMS: Final[dict[str, tuple[State, str]]] = {
     "ext4": ("ok", "overwrites blocks in place"),
-    "xfs": ("ok", "overwrites blocks in place, but for files that share blocks after a reflink"),
+    "xfs": ("ok", "overwrites blocks in place, except in files that share blocks"),
     "btrfs": ("ok", "copies blocks on writing; a store turns that off for its own files"),
     "tmpfs": ("note", "is memory: nothing of it outlives the machine"),
     "ramfs": ("note", "is memory: nothing of it outlives the machine"),
