@@ -4,7 +4,10 @@ The schema decides what is decoded. Its columns are
 
     name                 types                                    content
     -------------------  ---------------------------------------  ---------------------------------
-    stream               string, binary                           key of the stream
+    store                string                                   UUID of its store
+    stream               string, binary                           key of the stream; `keys` says how
+                                                                  one that is not UTF-8 is a string
+    incarnation          bigint                                   number of the stream in its store
     id                   string, binary                           `ms-seq`; or 16 bytes, big-endian,
                                                                   which sort as IDs do
     ms, seq              bigint, decimal(20,0) or wider           the two halves of the ID
@@ -37,6 +40,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkeep.arrow import FAILFAST, PERMISSIVE
+from streamkeep.arrow.keys import key_text
 from streamkeep.arrow.types import TIMESTAMP, cast, cast_each, converter, spark_name
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
@@ -45,8 +49,9 @@ from streamkeep.format.node.columns import FULL, PAST_END, Columns, ColumnWriter
 
 BATCH_ENTRIES: Final = 65_536
 BATCH_BYTES: Final = 8 << 20
-SYSTEM_COLUMNS: Final = ("stream", "id", "ms", "seq", "ts", "fields")
+SYSTEM_COLUMNS: Final = ("store", "stream", "incarnation", "id", "ms", "seq", "ts", "fields")
 _FIELD_PREFIX: Final = "field."
+_LAST_MS: Final = 253_402_300_799_999  # the end of 9999, the last time of most programs
 _PAIR: Final = pa.struct([pa.field("field", pa.binary()), pa.field("value", pa.binary())])
 
 # Exactly the Arrow form of the source's default schema in Spark.
@@ -82,6 +87,10 @@ class RowShape:
     Args:
         schema: of the batches.
         key: of the stream that the entries belong to.
+        store: UUID of their store, for the column `store`.
+        number: of their stream, for the column `incarnation`.
+        wrapped: an ID above 2^63-1 becomes the negative number with the same bits, and its time
+            null, instead of an error.
         mode: PERMISSIVE makes a promoted value that is not of its type null; FAILFAST raises
             ValueMismatchError.
 
@@ -92,7 +101,19 @@ class RowShape:
         SchemaError: entries cannot fill a column; the message names the possible types.
     """
 
-    def __init__(self, schema: pa.Schema, key: bytes, mode: str = PERMISSIVE) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        key: bytes,
+        mode: str = PERMISSIVE,
+        *,
+        store: str = "",
+        number: int = 0,
+        wrapped: bool = False,
+    ) -> None:
+        self._store = store
+        self._number = number
+        self._wrapped = wrapped
         self.schema = schema
         self.key = key
         self.strict = mode == FAILFAST
@@ -128,6 +149,10 @@ class RowShape:
     def _maker(self, field: pa.Field) -> Maker:
         kind = field.type
         match field.name:
+            case "store":
+                return self._constant_maker("store", kind, pa.string(), self._store)
+            case "incarnation":
+                return self._constant_maker("incarnation", kind, pa.int64(), self._number)
             case "stream":
                 return self._stream_maker(kind)
             case "id":
@@ -144,16 +169,16 @@ class RowShape:
         if pa.types.is_binary(kind):
             value = pa.scalar(self.key, kind)
         elif pa.types.is_string(kind):
-            try:
-                value = pa.scalar(self.key.decode(), kind)
-            except UnicodeDecodeError:
-                raise SchemaError(
-                    f"the key {self.key!r} is not UTF-8, which column 'stream' needs; next: give "
-                    "the column the type binary, or leave it out"
-                ) from None
+            value = pa.scalar(key_text(self.key), kind)
         else:
             raise _no_such_type("stream", kind, "string or binary")
         return lambda columns, _: pa.repeat(value, columns.entries)
+
+    def _constant_maker(self, name: str, kind: pa.DataType, only: pa.DataType, value: Any) -> Maker:
+        if kind != only:
+            raise _no_such_type(name, kind, spark_name(only))
+        constant = pa.scalar(value, kind)
+        return lambda columns, _: pa.repeat(constant, columns.entries)
 
     def _id_maker(self, kind: pa.DataType) -> Maker:
         if pa.types.is_binary(kind):
@@ -173,7 +198,7 @@ class RowShape:
 
         def signed(columns: Columns, _: str) -> Any:
             array = numbers(columns).view(pa.int64())
-            if columns.beyond_i64 is not None:
+            if columns.beyond_i64 is not None and not self._wrapped:
                 self._refuse_below_zero(columns, array, name, "decimal(20,0)")
             return array
 
@@ -185,6 +210,11 @@ class RowShape:
 
         def times(columns: Columns, _: str) -> Any:
             ms = _plain(columns.ms, columns.entries, pa.int64())
+            if self._wrapped:
+                too_late = pc.or_(pc.less(ms, 0), pc.greater(ms, _LAST_MS))
+                if pc.any(too_late).as_py():
+                    ms = pc.if_else(too_late, pa.scalar(None, pa.int64()), ms)
+                return pc.multiply(ms, 1000).view(pa.timestamp("us")).view(kind)
             if columns.beyond_i64 is not None:
                 self._refuse_below_zero(columns, ms, "ts", None)
             try:

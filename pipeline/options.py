@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from streamkeep.arrow import FAILFAST, PERMISSIVE
+from streamkeep.arrow.keys import key_of_text
 from streamkeep.format.core.entry import MAX_ID, MAX_U64, MIN_ID, StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
 
@@ -130,7 +131,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         raise OptionError("one of the options 'subscribe' and 'subscribePattern' is required")
     keys = None
     if subscribe is not None:
-        keys = tuple(dict.fromkeys(part.encode() for part in _split_keys(subscribe)))
+        keys = tuple(dict.fromkeys(_key("subscribe", part) for part in _split_keys(subscribe)))
     if given.text("maxEntriesPerTrigger") and given.text("maxOffsetsPerTrigger"):
         raise OptionError(
             "'maxOffsetsPerTrigger' is another name of 'maxEntriesPerTrigger'; next: use only one"
@@ -170,7 +171,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         raise OptionError("the options 'maxLen' and 'minId' exclude each other; next: use only one")
     return WriteOptions(
         path=path,
-        key=None if key is None else key.encode(),
+        key=None if key is None else _key("stream", key),
         application=application,
         version=version,
         checkpoint=given.text("checkpointLocation"),
@@ -240,6 +241,14 @@ class _Given:
         raise OptionError(f"option {name!r} is {value!r}, expected one of {', '.join(choices)}")
 
 
+def _key(name: str, text: str) -> bytes:
+    """Return the key from the text of an option."""
+    try:
+        return key_of_text(text)
+    except ValueError as error:
+        raise OptionError(f"option {name!r}: {error}") from None
+
+
 def _split_keys(text: str) -> list[str]:
     """Return the keys of `subscribe`: separated by commas, or a JSON array for arbitrary keys."""
     if text.startswith("["):
@@ -282,7 +291,7 @@ def _offsets(given: _Given, by_id: str, by_time: str, *, ending: bool) -> Offset
         return Offsets(_offset(by_id, ids, ending=ending))
     parsed = _json(by_id, ids)
     streams = {
-        key.encode(): _offset(by_id, str(value), ending=ending) for key, value in parsed.items()
+        _key(by_id, key): _offset(by_id, str(value), ending=ending) for key, value in parsed.items()
     }
     return Offsets(default, streams)
 

@@ -14,17 +14,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.engine.commands import keys
 from streamkeep.engine.model.manifest import erased_ids, iter_segments
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at
-from streamkeep.pipeline.lake.files import LakeError, LakeFile
+from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.source.losses import DataLossError
+from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.tasks.packing import spread
 from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
@@ -55,7 +61,13 @@ def audit(
     with Stopwatch(Report(NAME)) as report:
         table = Lake.open(lake) if lake is not None else None
         files = table.files() if table is not None else []
-        segments, erased = _known(store, files) if store is not None else ([], {})
+        known: set[Origin] = set()
+        segments: list[SegmentRecord] = []
+        erased: dict[str, tuple[StreamId, ...]] = {}
+        if store is not None:
+            segments, erased = _known(store, files)
+            if table is not None and not table.is_fleet:
+                known = _uncopied(store, table, report)
         archive = os.path.abspath(Path(store) / "archive") if store is not None else ""
         tasks = plan(archive, segments, table.uri if table is not None else "", files, erased)
         found = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
@@ -64,9 +76,16 @@ def audit(
         report.size_bytes = sum(one["size_bytes"] for one in found)
         report.problems += sorted(problem for one in found for problem in one["problems"])
         report.problems += _overlapping(segments)
-        if lake is not None:
+        if table is not None:
             report.problems += _twice(files)
-        report.details = {"segments": len(segments), "lake_files": len(files)}
+            if not table.is_fleet:
+                report.problems += _unbalanced(table, files, known)
+        foreign = sum(file.foreign for file in files)
+        report.details = {
+            "segments": len(segments),
+            "lake_files": len(files),
+            "lake_files_of_other_programs": foreign,
+        }
         if table is not None:
             report.details["lake_version"] = table.version
     return report
@@ -98,9 +117,8 @@ def _known(
     with reading(store) as opened, opened.snapshot() as snapshot:
         txn = snapshot.txn
         for file in files:
-            stream = txn.find_stream(file.key)
-            if stream is not None:
-                ids = erased_ids(txn, stream.number, file.first, file.last)
+            if file.origin.store == opened.uuid:
+                ids = erased_ids(txn, file.origin.number, file.first, file.last)
                 if ids:
                     erased[file.path] = tuple(StreamId(*one) for one in sorted(ids))
         return list(iter_segments(txn)), erased
@@ -119,11 +137,65 @@ def _overlapping(segments: Sequence[SegmentRecord]) -> list[str]:
 def _twice(files: Sequence[LakeFile]) -> list[str]:
     """Return a problem for each pair of overlapping files: the lake may have entries twice."""
     problems = []
-    for _, group in groupby(files, key=lambda file: (file.store, file.key)):
+    for _, group in groupby(files, key=lambda file: file.origin):
         reached: LakeFile | None = None
         for file in group:
             if reached is not None and file.first <= reached.last:
                 problems.append(f"lake file {file.path}: begins before {reached.path} ends")
             if reached is None or file.last > reached.last:
                 reached = file
+    return problems
+
+
+# --- the balance of a lake ------------------------------------------------------------------------
+
+
+def _uncopied(store: str, table: Lake, report: Report) -> set[Origin]:
+    """Return the streams of a store that a lake has a position of; report entries lost since then.
+
+    An entry that was trimmed after the last run of `to-lake`, and before it was copied, is a
+    problem. One that was appended since then and is still there is not.
+    """
+    found = set()
+    with reading(store) as opened, opened.snapshot() as snapshot:
+        txn = snapshot.txn
+        for key, number in keys.iter_keys(txn):
+            origin = Origin(opened.uuid, number, key)
+            done, counts = table.checkpoint(origin.application), table.counts(origin.application)
+            if done is None:
+                continue
+            found.add(origin)
+            options = parse_read({"path": store, "subscribePattern": ""})
+            position = Position(number, done, added=counts.added)
+            try:
+                check_nothing_lost(txn, options, key, position)
+            except DataLossError as error:
+                report.problems.append(f"{origin}: {str(error).partition('; next:')[0]}")
+            stream = txn.find_stream(key)
+            if stream is not None and stream.record.entries_added < counts.added:
+                report.problems.append(
+                    f"{origin}: the lake has counted {counts.added} entries that were ever added, "
+                    f"the store has {stream.record.entries_added}"
+                )
+    return found
+
+
+def _unbalanced(table: Lake, files: Sequence[LakeFile], known: set[Origin]) -> list[str]:
+    """Return a problem for each stream of which the lake has not as many rows as it should.
+
+    Entries that were ever added are in the lake, were gone before they could be copied, or were
+    erased from the lake. A file that was taken out of the log shows here.
+    """
+    rows = Counter({origin: 0 for origin in known})
+    for file in files:
+        rows[file.origin] += file.entries
+    problems = []
+    for origin, found in sorted(rows.items()):
+        counts = table.counts(origin.application)
+        if found != counts.rows:
+            problems.append(
+                f"{origin}: the lake has {found} entries, expected {counts.rows}: "
+                f"{counts.added} added less {counts.absent} that could not be copied and "
+                f"{counts.erased} erased"
+            )
     return problems

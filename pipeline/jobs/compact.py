@@ -4,7 +4,8 @@ A run of `to-lake` leaves at least one file per stream and day, so an hourly run
 merges consecutive files of a partition up to the target size, and replaces them in one transaction
 that is marked as moving no data, so that a streaming read of the table does not see the entries
 again. Readers that began before continue with the old files, which are kept for the retention time.
-Files with overlapping IDs are left alone; `audit` reports them.
+Files with overlapping IDs are left alone; `audit` reports them. Files of other programs, such as
+those of Delta's OPTIMIZE, are written again, so that they have checksums and ordered IDs.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def compact(
     """
     with Stopwatch(Report(NAME)) as report:
         table = Lake.open(lake)
-        schema = table.file_schema.serialize().to_pybytes()
+        schema = table.entry_schema.serialize().to_pybytes()
         tasks = [Task(table.uri, schema, group) for group in groups(table.files(), target_bytes)]
         removed = [file for task in tasks for file in task.files]
         with table.reading(removed, NAME):
@@ -74,7 +75,7 @@ def compact(
 def groups(files: list[LakeFile], target_bytes: int) -> list[tuple[LakeFile, ...]]:
     """Return groups of files to merge: neighbours in one partition."""
     found: list[tuple[LakeFile, ...]] = []
-    for _, partition in groupby(files, key=lambda file: (file.store, file.key, file.date)):
+    for _, partition in groupby(files, key=lambda file: (file.origin, file.date)):
         group: list[LakeFile] = []
         for file in partition:
             size = sum(one.size_bytes for one in group)
@@ -83,4 +84,4 @@ def groups(files: list[LakeFile], target_bytes: int) -> list[tuple[LakeFile, ...
                 group = []
             group.append(file)
         found.append(tuple(group))
-    return [group for group in found if len(group) > 1]
+    return [group for group in found if len(group) > 1 or group[0].foreign]

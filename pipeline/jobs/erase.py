@@ -17,23 +17,29 @@ After a crash, the job can be run again and skips what is done.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
-from streamkeep.format.core.entry import StreamId
+from streamkeep.arrow.keys import key_text
+from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.pipeline.jobs.executor.erase import Task, count_in_file, rewrite_file
 from streamkeep.pipeline.lake.files import (
     LakeConflictError,
     LakeError,
     LakeFile,
-    folder_of,
+    Origin,
     ids_of_path,
     ids_within,
+    stream_folder,
+    unsigned,
 )
 from streamkeep.pipeline.lake.read import read_lake
 from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.places import file_system
 from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
@@ -47,11 +53,12 @@ _TRIES: Final = 5
 
 def erase(
     spark: SparkSession,
-    key: str,
+    key: str | bytes,
     ids: Sequence[str | StreamId] = (),
     *,
     store: str | None = None,
     lake: str | None = None,
+    store_id: str | None = None,
     where: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -62,10 +69,13 @@ def erase(
         ids: of the entries.
         store: None if the entries are already erased from the store.
         lake: None if there is no lake.
+        store_id: UUID of the store whose entries are erased from the lake; by default that of
+            `store`. The same IDs of other stores stay.
         where: an SQL condition on the columns of the lake; matching entries are erased, too.
 
     Raises:
-        LakeError: there is no such lake, or neither store nor lake was named.
+        LakeError: there is no such lake, or neither store nor lake was named, or the lake has the
+            key from several stores and none was named.
         LakeConflictError: other jobs committed to the same files in every try.
     """
     if store is None and lake is None:
@@ -73,28 +83,33 @@ def erase(
     if where is not None and lake is None:
         raise LakeError("a condition needs a lake to search in; next: name a lake")
     with Stopwatch(Report(NAME)) as report:
-        name = key.encode()
+        name = key.encode() if isinstance(key, str) else key
         wanted = {one if isinstance(one, StreamId) else StreamId.parse(one) for one in ids}
-        if where is not None and lake is not None:
-            rows = read_lake(spark, lake).where(f"stream = {_sql_text(key)}").where(where)
+        origins: list[Origin] = []
+        if lake is not None:
+            origins = _origins(Lake.open(lake), name, store, store_id)
+        if where is not None and lake is not None and origins:
+            rows = read_lake(
+                spark, lake, streams=[key_text(name)], stores=[origins[0].store]
+            ).where(where)
             for row in rows.select("ms", "seq").toLocalIterator():
-                wanted.add(StreamId(row.ms, row.seq))
+                wanted.add(StreamId(unsigned(row.ms), unsigned(row.seq)))
         chosen = tuple(sorted(wanted))
         erased = 0
         if store is not None and chosen:
             erased = _erase_in_store(store, name, chosen)
         rewritten = removed = 0
         if lake is not None and chosen:
-            removed, rewritten = _erase_in_lake(spark, lake, name, chosen, progress)
-            swept, drafts = _remove_old_files(lake, name, chosen)
+            removed, rewritten = _erase_in_lake(spark, lake, origins, chosen, progress)
+            swept, drafts = _remove_old_files(lake, origins, chosen)
             report.details["files_removed"] = swept
             if drafts:
                 report.problems.append(
-                    f"{drafts} unfinished files of other jobs are in the partitions of {key!r}; "
+                    f"{drafts} unfinished files of other jobs are in the partitions of {name!r}; "
                     "next: run erase again when these jobs have ended; if they died, first run "
                     f"`streamkeep spark compact {lake} --keep 0`"
                 )
-            left = _count_left(lake, name, chosen)
+            left = _count_left(lake, origins, chosen)
             report.details["found_in_lake_again"] = left
             if left:
                 report.problems.append(f"{left} of the entries are still in files of the lake")
@@ -107,6 +122,21 @@ def erase(
         report.files = rewritten
         report.details |= {"erased_in_store": erased, "erased_in_lake": removed}
     return report
+
+
+def _origins(table: Lake, key: bytes, store: str | None, store_id: str | None) -> list[Origin]:
+    """Return the streams of one store that had the key, as far as the lake has entries of them."""
+    if store_id is None and store is not None:
+        with reading(store) as opened:
+            store_id = opened.uuid
+    found = sorted({file.origin for file in table.files() if file.key == key})
+    stores = sorted({one.store for one in found})
+    if store_id is None and len(stores) > 1:
+        raise LakeError(
+            f"{table.uri}: {len(stores)} stores have a stream {key_text(key)!r}: "
+            f"{', '.join(stores)}; next: name one with store_id (--store-id)"
+        )
+    return [one for one in found if store_id in (None, one.store)]
 
 
 # --- the store ------------------------------------------------------------------------------------
@@ -132,14 +162,14 @@ def _count_in_store(store: str, key: bytes, ids: Sequence[StreamId]) -> int:
 def _erase_in_lake(
     spark: SparkSession,
     lake: str,
-    key: bytes,
+    origins: Sequence[Origin],
     ids: tuple[StreamId, ...],
     progress: Progress | None,
 ) -> tuple[int, int]:
     """Replace the files that hold one of the IDs; return (erased entries, new files)."""
     for last_try in [False] * (_TRIES - 1) + [True]:
         try:
-            return _rewrite_files(spark, Lake.open(lake), key, ids, progress)
+            return _rewrite_files(spark, Lake.open(lake), origins, ids, progress)
         except LakeConflictError:
             if last_try:
                 raise
@@ -149,31 +179,42 @@ def _erase_in_lake(
 def _rewrite_files(
     spark: SparkSession,
     table: Lake,
-    key: bytes,
+    origins: Sequence[Origin],
     ids: tuple[StreamId, ...],
     progress: Progress | None,
 ) -> tuple[int, int]:
-    schema = table.file_schema.serialize().to_pybytes()
+    schema = table.entry_schema.serialize().to_pybytes()
     tasks = [
         Task(table.uri, schema, file, inside)
         for file in table.files()
-        if file.key == key and (inside := ids_within(ids, file.first, file.last))
+        if file.origin in origins and (inside := ids_within(ids, file.first, file.last))
     ]
     with table.reading([task.file for task in tasks], NAME):
         found = [json.loads(line) for line in run_units(spark, tasks, rewrite_file, progress)]
     by_path = {task.file.path: task.file for task in tasks}
     removed = [by_path[one["path"]] for one in found if one["gone"]]
     added = [LakeFile.from_json(text) for one in found for text in one["files"]]
+    gone = Counter[Origin]()
+    for one in found:
+        gone[by_path[one["path"]].origin] += one["gone"]
+    counts = {}
+    for origin, number in gone.items():
+        before = table.counts(origin.application)
+        counts[origin.application] = before._replace(erased=before.erased + number)
     try:
-        table.commit(NAME, added, removed=removed, keys=[key])
+        table.commit(NAME, added, removed=removed, counts=counts, origins=origins)
     except LakeConflictError:
         table.discard(added)
         raise
-    return sum(one["gone"] for one in found), len(added)
+    return sum(gone.values()), len(added)
 
 
-def _remove_old_files(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> tuple[int, int]:
+def _remove_old_files(
+    lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...]
+) -> tuple[int, int]:
     """Remove the files that the present version does not name and that may hold one of the IDs.
+
+    Files of other programs do not name their IDs, so they are opened.
 
     Returns:
         The number of removed files, and of drafts of running jobs, whose IDs are unknown.
@@ -181,39 +222,53 @@ def _remove_old_files(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> tuple
     system, root = file_system(lake)
     named = {file.path for file in Lake.open(lake).files()}
     removed = drafts = 0
-    for path in _paths_of(system, root, key):
-        ends = ids_of_path(path)
-        if ends is None:
+    for path, origin in _paths_of(system, root, origins):
+        if not path.endswith(".parquet"):
             drafts += 1
-        elif path not in named and ids_within(ids, *ends):
+        elif path not in named and _holds(system, root, path, origin, ids):
             system.delete_file(f"{root}/{path}")
             removed += 1
     return removed, drafts
 
 
-def _count_left(lake: str, key: bytes, ids: tuple[StreamId, ...]) -> int:
-    """Return how many of the entries are still in files of the stream's partitions."""
+def _holds(
+    system: pafs.FileSystem, root: str, path: str, origin: Origin, ids: tuple[StreamId, ...]
+) -> bool:
+    """Return whether a file may hold one of the IDs."""
+    ends = ids_of_path(path)
+    if ends is not None:
+        return bool(ids_within(ids, *ends))
+    try:
+        return bool(count_in_file(system, root, _unnamed(path, origin), ids))
+    except pa.ArrowInvalid:
+        return True  # half of a file, of a program that died or is still writing
+
+
+def _unnamed(path: str, origin: Origin) -> LakeFile:
+    ends = ids_of_path(path) or (MIN_ID, MAX_ID)
+    return LakeFile(path, origin, None, 0, 0, *ends)
+
+
+def _count_left(lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...]) -> int:
+    """Return how many of the entries are still in files of the streams' partitions."""
     system, root = file_system(lake)
     left = 0
-    for path in _paths_of(system, root, key):
-        ends = ids_of_path(path)
-        if ends is not None and (inside := ids_within(ids, *ends)):
-            file = LakeFile(path, key, None, 0, 0, *ends)
-            left += count_in_file(system, root, file, inside)
+    for path, origin in _paths_of(system, root, origins):
+        if path.endswith(".parquet"):
+            file = _unnamed(path, origin)
+            if inside := ids_within(ids, file.first, file.last):
+                left += count_in_file(system, root, file, inside)
     return left
 
 
-def _paths_of(system: pafs.FileSystem, root: str, key: bytes) -> list[str]:
-    """Return the paths, relative to the lake, of all files in the partitions of a stream."""
-    folder = folder_of(key, None).split("/")[0]
-    selector = pafs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
-    return [
-        info.path[len(root) + 1 :]
-        for info in system.get_file_info(selector)
-        if info.type == pafs.FileType.File
-    ]
-
-
-def _sql_text(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+def _paths_of(
+    system: pafs.FileSystem, root: str, origins: Sequence[Origin]
+) -> Iterator[tuple[str, Origin]]:
+    """Yield the paths, relative to the lake, of all files in the partitions of streams."""
+    for origin in origins:
+        selector = pafs.FileSelector(
+            f"{root}/{stream_folder(origin)}", recursive=True, allow_not_found=True
+        )
+        for info in system.get_file_info(selector):
+            if info.type == pafs.FileType.File:
+                yield info.path[len(root) + 1 :], origin

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.arrow.keys import key_text
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.shown import MAX_CALENDAR_MS, plan_buckets
@@ -86,7 +87,7 @@ def report(
         MeasureError: no entry has the measure.
         PlotMissingError: matplotlib is not installed; nothing was read.
     """
-    from streamkeep.pipeline import report_page
+    from streamkeep.pipeline.jobs import report_page
 
     report_page.check_plots()
     with Stopwatch(Report(NAME)) as done:
@@ -241,7 +242,7 @@ def _measure(
         ]
     )
     reader = spark.read.format("streamkeep").schema(schema)
-    reader = reader.options(path=store, subscribe=json.dumps([key.decode()]))
+    reader = reader.options(path=store, subscribe=json.dumps([key_text(key)]))
     if folder is not None:
         reader = reader.option("tailExport", folder)
     rows = reader.load().where(f.col(_quoted(name)).isNotNull())

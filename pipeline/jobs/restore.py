@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.arrow.keys import key_text
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.iterate import ArchivedNode
 from streamkeep.engine.archive.restore import restore_nodes
@@ -55,9 +56,11 @@ def restore(
     spark: SparkSession,
     source: str,
     store: str,
-    key: str,
+    key: str | bytes,
     *,
-    into: str | None = None,
+    into: str | bytes | None = None,
+    store_id: str | None = None,
+    incarnation: int | None = None,
     start: str = "-",
     end: str = "+",
     staging: str | None = None,
@@ -73,6 +76,9 @@ def restore(
         store: directory of the store to write to; made if there is none.
         key: of the stream in the source.
         into: key of the stream to write to, by default the same; made if there is none.
+        store_id: UUID of the store whose entries are restored; needed if the lake has the key from
+            several stores.
+        incarnation: number of the stream; needed if streams of this key have overlapping IDs.
         start, end: IDs, both included, as in `xrange`.
         staging: a folder that all hosts reach, path or URI, through which workers on other hosts
             send nodes to the driver; by default a folder in the store.
@@ -83,21 +89,23 @@ def restore(
         CommandError: another restore into the stream is unfinished, or the stream was appended to
             during this one.
     """
-    target = (into if into is not None else key).encode()
+    name, target = (
+        one.encode() if isinstance(one, str) else one
+        for one in (key, into if into is not None else key)
+    )
     # Opened first, so that no store is made if there is no lake.
     lake = None if (Path(source) / "data.mdb").is_file() else Lake.open(source)
     with Stopwatch(Report(NAME)) as report, Store(store) as opened:
         if lake is None:
             with Store(source, readonly=True, create=False) as origin:
-                done = opened.restore_archive(
-                    target, key.encode(), from_store=origin, start=start, end=end
-                )
+                done = opened.restore_archive(target, name, from_store=origin, start=start, end=end)
         else:
             low, high = range_start(start), range_end(end)
             if not staging:
                 opened._environment.folder.make_folder(STAGING_FOLDER, durable=False)
             folder = plain(staging or str(Path(store) / STAGING_FOLDER))
-            done = _from_lake(spark, lake, opened, key, target, low, high, folder, progress)
+            files = _files_of(lake, name, store_id, incarnation)
+            done = _from_lake(spark, lake, files, opened, name, target, low, high, folder, progress)
         report.entries = done.entries
         report.details = {
             "stream": target.decode(errors="backslashreplace"),
@@ -109,11 +117,48 @@ def restore(
     return report
 
 
+def _files_of(
+    lake: Lake, name: bytes, store_id: str | None, incarnation: int | None
+) -> list[LakeFile]:
+    """Return the files of one stream, ascending by ID."""
+    files = [
+        one
+        for one in lake.files()
+        if one.key == name
+        and store_id in (None, one.origin.store)
+        and incarnation in (None, one.origin.number)
+    ]
+    if not files:
+        raise LakeError(f"{lake.uri}: the lake has no entries of {key_text(name)!r}")
+    stores = sorted({one.origin.store for one in files})
+    if len(stores) > 1:
+        raise LakeError(
+            f"{lake.uri}: {len(stores)} stores have a stream {key_text(name)!r}: "
+            f"{', '.join(stores)}; next: name one with store_id"
+        )
+    files.sort(key=lambda one: one.first)
+    for before, after in pairwise(files):
+        if after.first > before.last:
+            continue
+        numbers = sorted({one.origin.number for one in files})
+        if len(numbers) > 1:
+            raise LakeError(
+                f"{lake.uri}: {key_text(name)!r} was deleted and made again, with overlapping IDs: "
+                f"incarnations {', '.join(map(str, numbers))}; next: name one with incarnation"
+            )
+        raise LakeError(
+            f"{lake.uri}: {after.path} begins before {before.path} ends; next: `streamkeep "
+            "spark audit` lists all problems of the lake"
+        )
+    return files
+
+
 def _from_lake(
     spark: SparkSession,
     lake: Lake,
+    files: list[LakeFile],
     store: Store[bytes],
-    key: str,
+    name: bytes,
     target: bytes,
     start: Id,
     end: Id,
@@ -121,16 +166,6 @@ def _from_lake(
     progress: Progress | None,
 ) -> Any:
     """Restore a range of one stream of a lake."""
-    name = key.encode()
-    files = [one for one in lake.files() if one.key == name]
-    if not files:
-        raise LakeError(f"{lake.uri}: the lake has no entries of {key!r}")
-    for before, after in pairwise(files):
-        if after.first <= before.last:
-            raise LakeError(
-                f"{lake.uri}: {after.path} begins before {before.path} ends; next: `streamkeep "
-                "spark audit` lists all problems of the lake"
-            )
     identity = uuid.UUID(str(lake.table.metadata().id)).bytes
     number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
     asked = Restoring(identity, number, *start, *end)

@@ -60,6 +60,7 @@ def tail(
     available_now: bool = False,
     every_s: float = 0.0,
     max_entries: int | None = None,
+    fail_on_data_loss: bool = True,
     tail_export: str | None = None,
     staging: str | None = None,
     on_batch: Callable[[int], None] | None = None,
@@ -77,6 +78,7 @@ def tail(
         available_now: end when all present entries have been written.
         every_s: seconds between batches; 0 for as soon as possible.
         max_entries: the limit for one batch.
+        fail_on_data_loss: end with an error if entries were removed before they were read.
         tail_export: a folder that all hosts reach, path or URI, for entries outside of segments, if
             workers are on other hosts than the store.
         staging: such a folder through which workers send files to the driver, for the target store.
@@ -91,6 +93,7 @@ def tail(
         raise TailError(f"the target {target} {'has no' if path else 'needs a'} path")
     frame = spark.readStream.format("streamkeep").options(**subscription(streams, pattern))
     frame = frame.option("startingOffsets", "earliest" if from_start else "latest")
+    frame = frame.option("failOnDataLoss", fail_on_data_loss)
     if max_entries is not None:
         frame = frame.option("maxEntriesPerTrigger", max_entries)
     # A folder for this query, because Spark ends a query without reporting its last batch as done.

@@ -8,26 +8,36 @@
 If the job is killed before the commit, readers see nothing of it, and it can be run again. After
 the commit, another run finds nothing to do. Entries that were deleted before this job are not in
 the lake; entries that are erased later are removed by the job `erase`.
+
+The commit also notes how many entries the stream ever had, and how many of them were gone before
+they could be copied, so that `audit` can prove that the lake has all others. A stream that cannot
+be copied is a problem in the report, and the other streams are committed.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.jobs.executor.to_lake import Task, write_files
-from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
+from streamkeep.pipeline.lake.table import Counts, Lake
 from streamkeep.pipeline.options import ReadOptions, parse_read, with_full_paths
+from streamkeep.pipeline.source.losses import DataLossError
+from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.plan import plan_pins
+from streamkeep.pipeline.source.slices import Pin, Slice
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
+from streamkeep.pipeline.storage.places import StorageError
 from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
 
 
 NAME: Final = "to-lake"
+_log = logging.getLogger(__name__)
 
 
 def to_lake(
@@ -46,6 +57,7 @@ def to_lake(
     pattern: str | None = None,
     columns: pa.Schema | None = None,
     tail_export: str | None = None,
+    fail_on_data_loss: bool = True,
     progress: Progress | None = None,
 ) -> Report:
     """Copy the entries that streams have gained since the last run, exactly once.
@@ -59,18 +71,27 @@ def to_lake(
         tail_export: a folder that all hosts reach, path or URI. Entries outside of segments are
             written there for workers on other hosts, and removed at the end. These must also reach
             `STORE/archive`.
+        fail_on_data_loss: do not copy a stream of which entries were trimmed since the last run;
+            the report names it. False: copy what remains, and count the lost entries.
+
+    Returns:
+        A report whose `problems` name each stream that could not be copied; the others are. Its
+        detail `absent` is the number of entries that were gone before this run could copy them.
 
     Raises:
-        LakeError: the lake cannot be opened, or cannot hold a stream.
+        LakeError: the lake cannot be opened.
         LakeConflictError: other jobs on the same streams committed first, three times.
-        IdRangeError: an ID is too large for the lake.
     """
-    options = read_options(store, streams, pattern, tail_export)
+    options = read_options(store, streams, pattern, tail_export, fail_on_data_loss)
     with Stopwatch(Report(NAME)) as report:
         with reading(options.path):
             pass  # opened first, so that no lake is made if there is no store
         for last_try in (False, False, True):
             table = Lake.create(lake, columns)
+            if table.is_fleet:
+                raise LakeError(
+                    f"{lake}: the lake of a fleet; next: copy into it with fleet (--fleet URI)"
+                )
             try:
                 _take_over(spark, options, table, report, progress)
             except LakeConflictError:
@@ -81,6 +102,21 @@ def to_lake(
     return report
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be copied of one stream.
+
+    Attributes:
+        added: entries that were ever added to it.
+        before: what the lake knows of it.
+    """
+
+    pin: Pin
+    origin: Origin
+    added: int
+    before: Counts
+
+
 def _take_over(
     spark: SparkSession,
     options: ReadOptions,
@@ -88,36 +124,98 @@ def _take_over(
     report: Report,
     progress: Progress | None,
 ) -> None:
-    checkpoints: dict[str, StreamId] = {}
-    pins = []
-    with reading(options.path) as source, source.snapshot() as snapshot:
-        for pin in pin_streams(snapshot.txn, options):
-            application = application_of(source.uuid, pin.number)
-            done = lake.checkpoint(application)
-            start = pin.start if done is None else max(pin.start, done.next())
-            if start <= pin.end:
-                pins.append(replace(pin, start=start))
-                checkpoints[application] = pin.end
-    schema = lake.file_schema.serialize().to_pybytes()
+    problems: dict[Origin, str] = {}
+    plans = _plans(options, lake, problems)
+    schema = lake.entry_schema.serialize().to_pybytes()
     folder = None if options.tail_export is None else new_folder(options.tail_export)
     try:
-        parts = plan_pins(options, tuple(pins), folder)
-        tasks = [Task(options, lake.uri, schema, part) for part in parts]
+        parts = _partitions(options, plans, folder, problems)
+        store = plans[0].origin.store if plans else ""
+        tasks = [Task(options, lake.uri, store, schema, part) for part in parts]
         lines = run_units(spark, tasks, write_files, progress)
     finally:
         if folder is not None:
             remove_folder(folder)
-    files = [LakeFile.from_json(line) for line in lines]
-    if checkpoints:
+    written: list[LakeFile] = []
+    for line in map(json.loads, lines):
+        if len(line) == 3:
+            problems.setdefault(Origin(store, line[1], bytes.fromhex(line[0])), line[2])
+        else:
+            written.append(LakeFile.from_json(json.dumps(line)))
+    lake.discard(file for file in written if file.origin in problems)
+    files = [file for file in written if file.origin not in problems]
+    taken = [one for one in plans if one.origin not in problems]
+    absent = 0
+    if taken:
+        counts = {}
+        for one in taken:
+            copied = sum(file.entries for file in files if file.origin == one.origin)
+            gone = one.added - one.before.added - copied
+            absent += gone
+            application = one.origin.application
+            counts[application] = Counts(one.added, one.before.absent + gone, one.before.erased)
         try:
-            lake = lake.commit(NAME, files, checkpoints=checkpoints, keys={pin.key for pin in pins})
+            lake = lake.commit(
+                NAME,
+                files,
+                checkpoints={one.origin.application: one.pin.end for one in taken},
+                counts=counts,
+                origins=[one.origin for one in taken],
+            )
         except LakeConflictError:
             lake.discard(files)
             raise
     report.entries = sum(file.entries for file in files)
     report.files = len(files)
     report.size_bytes = sum(file.size_bytes for file in files)
-    report.details = {"streams": len(pins), "lake_version": lake.version}
+    report.details = {"streams": len(taken), "absent": absent, "lake_version": lake.version}
+    report.problems = [f"{origin}: not copied: {text}" for origin, text in sorted(problems.items())]
+
+
+def _plans(options: ReadOptions, lake: Lake, problems: dict[Origin, str]) -> list[_Plan]:
+    """Return what is new in each stream; add streams to `problems` of which entries are lost."""
+    plans = []
+    with reading(options.path) as source, source.snapshot() as snapshot:
+        txn = snapshot.txn
+        for pin in pin_streams(txn, options):
+            origin = Origin(source.uuid, pin.number, pin.key)
+            done, before = lake.checkpoint(origin.application), lake.counts(origin.application)
+            if done is not None:
+                try:
+                    check_nothing_lost(
+                        txn, options, pin.key, Position(pin.number, done, added=before.added)
+                    )
+                except DataLossError as error:
+                    if options.fail_on_data_loss:
+                        problems[origin] = str(error)
+                        continue
+                    _log.warning("%s", error)
+            if done is not None and done >= pin.end:
+                continue
+            start = pin.start if done is None else max(pin.start, done.next())
+            stream = txn.find_stream(pin.key)
+            if start <= pin.end and stream is not None:
+                added = stream.record.entries_added
+                plans.append(_Plan(replace(pin, start=start), origin, added, before))
+    return plans
+
+
+def _partitions(
+    options: ReadOptions, plans: list[_Plan], folder: str | None, problems: dict[Origin, str]
+) -> list[tuple[Slice, ...]]:
+    """Return the partitions of all streams; leave out those that cannot be planned."""
+    try:
+        return plan_pins(options, tuple(one.pin for one in plans), folder)
+    except StorageError:
+        raise
+    except StreamkeepError:
+        parts = []
+        for one in plans:
+            try:
+                parts += plan_pins(options, (one.pin,), folder)
+            except StreamkeepError as error:
+                problems[one.origin] = str(error)
+        return parts
 
 
 def promoted_columns(spark: SparkSession, ddl: str) -> pa.Schema:
@@ -139,19 +237,16 @@ def promoted_columns(spark: SparkSession, ddl: str) -> pa.Schema:
     return to_arrow_schema(columns, timezone="UTC")
 
 
-def application_of(store_uuid: str, number: int) -> str:
-    """Return the name under which a lake stores the position of a stream."""
-    return f"streamkeep/{store_uuid}/{number}"
-
-
 def read_options(
     store: str,
     streams: Sequence[str] | None,
     pattern: str | None,
     tail_export: str | None = None,
+    fail_on_data_loss: bool = True,
 ) -> ReadOptions:
     """Return the options of the data source for a job on streams of a store."""
     given = {"path": store, **subscription(streams, pattern)}
+    given["failOnDataLoss"] = str(fail_on_data_loss)
     if tail_export is not None:
         given["tailExport"] = tail_export
     return with_full_paths(parse_read(given))

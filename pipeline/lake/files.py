@@ -1,7 +1,12 @@
 """The files of a lake: their names, partitions and ranges, for the driver and for executors.
 
-The files of a partition are in `stream=<key>/date=<day>/`. Their names contain the first and the
-last ID and a checksum of the file.
+The files of a partition are in `bucket=<hash>/date=<day>/`. The bucket is a hash of the store, the
+stream's number in it, and its key, so that any key of any length has a folder; the files have the
+three as columns. The name of a file contains the first and the last ID and a checksum. Files of
+other programs, such as those that Delta's OPTIMIZE writes, have other names.
+
+A lake has IDs as two signed numbers, and IDs are unsigned. A half from 2^63 on has the same 64 bits
+as a negative number: `ms` + 2^64. Entries keep the order of their unsigned IDs.
 """
 
 from __future__ import annotations
@@ -12,17 +17,20 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from typing import Final
 
+import xxhash
+
+from streamkeep.arrow.keys import key_text
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 
-PARTITIONS: Final = ("stream", "date")  # of the lake of one store
-FLEET_PARTITIONS: Final = ("store", *PARTITIONS)  # of the lake of a fleet
+PARTITIONS: Final = ("bucket", "date")
+ORIGIN: Final = ("store", "stream", "incarnation")
 LAST_MS: Final = 253_402_300_799_999  # the end of 9999, the last year of ISO 8601
 _DAY_MS: Final = 86_400_000
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-_ESCAPED: Final = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{}\[\]^]")
 _FILE_NAME: Final = re.compile(
     r"(\d{1,20}-\d{1,20})_(\d{1,20}-\d{1,20})\.([0-9a-f]{16})\.[0-9a-f]{8}\.parquet"
 )
@@ -36,6 +44,36 @@ class LakeConflictError(LakeError):
     """Another job committed to the lake first; the files of this one are not valid."""
 
 
+@dataclass(frozen=True, order=True)
+class Origin:
+    """The stream that entries come from.
+
+    Attributes:
+        store: UUID of its store.
+        number: of the stream in its store: a stream that was deleted and created again has another.
+    """
+
+    store: str
+    number: int
+    key: bytes
+
+    @cached_property
+    def bucket(self) -> str:
+        """The value of the partition column `bucket`."""
+        digest = xxhash.xxh3_64(self.store.encode())
+        digest.update(self.number.to_bytes(8, "big"))
+        digest.update(self.key)
+        return digest.hexdigest()
+
+    @property
+    def application(self) -> str:
+        """The name under which a lake stores the position and the counts of the stream."""
+        return f"streamkeep/{self.store}/{self.number}"
+
+    def __str__(self) -> str:
+        return f"stream {key_text(self.key)!r} (number {self.number} of store {self.store})"
+
+
 @dataclass(frozen=True, slots=True)
 class LakeFile:
     """One Parquet file of a lake.
@@ -44,34 +82,44 @@ class LakeFile:
         path: relative to the lake, as on disk.
         entries: the number of rows.
         first, last: the lowest and the highest ID.
-        store: UUID of the store, in the lake of a fleet; otherwise "".
     """
 
     path: str
-    key: bytes
+    origin: Origin
     date: str | None
     entries: int
     size_bytes: int
     first: StreamId
     last: StreamId
-    store: str = ""
+
+    @property
+    def key(self) -> bytes:
+        """The key of the stream."""
+        return self.origin.key
+
+    @property
+    def store(self) -> str:
+        """The UUID of the store."""
+        return self.origin.store
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another program wrote it: its checksum is unknown, and IDs may be unordered."""
+        return checksum_of_path(self.path) is None
 
     def as_json(self) -> str:
         """Return the file as text, which a worker sends to the driver."""
-        key = self.key.hex()
+        origin = (self.origin.store, self.origin.number, self.origin.key.hex())
         ids = (str(self.first), str(self.last))
-        facts = [self.path, key, self.date, self.entries, self.size_bytes, *ids, self.store]
-        return json.dumps(facts)
+        return json.dumps([self.path, *origin, self.date, self.entries, self.size_bytes, *ids])
 
     @classmethod
     def from_json(cls, text: str) -> LakeFile:
         """Return the file from the text of `as_json`."""
-        path, key, day, entries, size, first, last, store = json.loads(text)
+        path, store, number, key, day, entries, size, first, last = json.loads(text)
         ids = (StreamId.parse(first), StreamId.parse(last))
-        return cls(path, bytes.fromhex(key), day, entries, size, *ids, store)
-
-
-# --- names ----------------------------------------------------------------------------------------
+        origin = Origin(store, number, bytes.fromhex(key))
+        return cls(path, origin, day, entries, size, *ids)
 
 
 def day_of(ms: int) -> str | None:
@@ -81,33 +129,18 @@ def day_of(ms: int) -> str | None:
     return str(date.fromordinal(date(1970, 1, 1).toordinal() + ms // _DAY_MS))
 
 
-def partition_name(key: bytes) -> str:
-    """Return a key as the value of the partition column `stream`."""
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        text = ""
-    if not text:
-        raise LakeError(
-            f"the key {key!r} cannot name a partition of a lake, which takes UTF-8 that is not "
-            "empty; next: rename the stream, or restore it under another key first"
-        )
-    return text
+def folder_of(origin: Origin, day: str | None) -> str:
+    """Return the folder of a partition."""
+    return f"{stream_folder(origin)}/date={day or _NO_VALUE}"
 
 
-def folder_of(key: bytes, day: str | None, store: str = "") -> str:
-    """Return the folder of a partition, with the escapes of Hive and Spark."""
-    return f"{stream_folder(key, store)}/date={day or _NO_VALUE}"
-
-
-def stream_folder(key: bytes, store: str = "") -> str:
+def stream_folder(origin: Origin) -> str:
     """Return the folder of all partitions of a stream."""
-    escaped = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", partition_name(key))
-    return f"store={store}/stream={escaped}" if store else f"stream={escaped}"
+    return f"bucket={origin.bucket}"
 
 
 def new_path(
-    key: bytes, day: str | None, first: StreamId, last: StreamId, checksum: str, store: str = ""
+    origin: Origin, day: str | None, first: StreamId, last: StreamId, checksum: str
 ) -> str:
     """Return a unique path for a new file.
 
@@ -115,7 +148,7 @@ def new_path(
         checksum: XXH3-64 of the file, 16 hexadecimal digits.
     """
     own = secrets.token_hex(4)
-    return f"{folder_of(key, day, store)}/{first}_{last}.{checksum}.{own}.parquet"
+    return f"{folder_of(origin, day)}/{first}_{last}.{checksum}.{own}.parquet"
 
 
 def checksum_of_path(path: str) -> str | None:
@@ -133,3 +166,13 @@ def ids_of_path(path: str) -> tuple[StreamId, StreamId] | None:
 def ids_within(ids: Iterable[StreamId], first: StreamId, last: StreamId) -> tuple[StreamId, ...]:
     """Return the IDs that a file from `first` to `last` may hold."""
     return tuple(one for one in ids if first <= one <= last)
+
+
+def signed(number: int) -> int:
+    """Return one half of an ID as a lake has it."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def unsigned(number: int) -> int:
+    """Return one half of an ID from the number that a lake has."""
+    return number + (1 << 64) if number < 0 else number

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.pipeline.lake.executor.whole_files import TableFile, table_batches
-from streamkeep.pipeline.lake.files import LakeError, ids_of_path
+from streamkeep.pipeline.lake.files import ORIGIN, LakeError, ids_of_path, signed
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.storage.places import by_python_only, file_system, is_local
 from streamkeep.pipeline.tasks.packing import spread
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-_TOP: Final = (1 << 63) - 1  # the highest ms and seq in a lake
+_TOP: Final = (1 << 63) - 1
 
 Id = tuple[int, int]
 
@@ -44,17 +44,16 @@ def read_lake(
     start: str = "-",
     end: str = "+",
 ) -> DataFrame:
-    """Return a lake as a DataFrame: `stream`, `date`, `id`, `ms`, `seq`, `ts`, `fields`, promoted.
+    """Return a lake as a DataFrame: `store`, `stream`, `incarnation`, `date`, `id`, `ms`, ...
 
-    The lake of a fleet also has the column `store`. On a disk, filters on the columns of partitions
-    select partitions, filters on `ms` select files and row groups, and unused columns are not read.
-    In an object store, only the arguments do that.
+    On a disk, filters on `date` select partitions, filters on `stream` and `ms` select row groups,
+    and unused columns are not read. The arguments also select files, on disks and in object stores.
 
     Args:
         version: of the table; None for the newest.
         columns: the columns to read, in this order; None for all.
         streams: keys; None for all.
-        stores: UUIDs, in the lake of a fleet; None for all.
+        stores: UUIDs; None for all.
         start, end: IDs, both included, as in `xrange`.
 
     Raises:
@@ -65,31 +64,35 @@ def read_lake(
     from pyspark.sql import functions as f
 
     lake = Lake.open(path, version)
-    every = [*lake.partitions, "id", *lake.file_schema.names]
+    every = [*ORIGIN, "date", "id", *lake.entry_schema.names]
     names = every if columns is None else _known(columns, every, lake.uri)
     low, high = range_start(start), range_end(end)
     bounded = (start, end) != ("-", "+")
     files = [
         file
         for file in _files(lake)
-        if (streams is None or file.stream in streams)
-        and (stores is None or file.store in stores)
+        if (streams is None or file.stream is None or file.stream in streams)
+        and (stores is None or file.store is None or file.store in stores)
         and _may_hold(file, low, high)
     ]
     needed = {*names, *(("ms", "seq") if bounded or "id" in names else ())}
+    chosen = {"stream": streams, "store": stores}
+    needed |= {name for name, values in chosen.items() if values is not None}
     from_files = [name for name in lake.file_schema.names if name in needed] or ["ms"]
     schema = pa.schema(
         [
             *(lake.file_schema.field(name) for name in from_files),
-            *(pa.field(name, pa.string()) for name in lake.partitions[:-1]),
             pa.field("date", pa.date32()),
         ]
     )
     rows = _rows(spark, lake, files, schema)
+    for name, values in chosen.items():
+        if values is not None:
+            rows = rows.where(f.col(name).isin(list(values)))
     if bounded:
         rows = rows.where(_between(f.col("ms"), f.col("seq"), low, high))
     if "id" in names:
-        rows = rows.withColumn("id", f.concat_ws("-", "ms", "seq"))
+        rows = rows.withColumn("id", f.concat_ws("-", _unsigned("ms"), _unsigned("seq")))
     return rows.select(*(f.col("`" + name.replace("`", "``") + "`") for name in names))
 
 
@@ -107,10 +110,10 @@ def _files(lake: Lake) -> list[TableFile]:
     return [
         TableFile(
             unquote(row["path"]),
-            row["partition.stream"],
+            _stated(row, "stream"),
             row["partition.date"],
             row["size_bytes"],
-            row.get("partition.store"),
+            _stated(row, "store"),
         )
         for row in sorted(rows, key=lambda row: str(row["path"]))
     ]
@@ -122,12 +125,43 @@ def _may_hold(file: TableFile, low: Id, high: Id) -> bool:
     return ends is None or (ends[0] <= high and ends[1] >= low)
 
 
+def _stated(row: dict[str, Any], name: str) -> str | None:
+    """Return the stream or store that a file is of; None for a file of another program."""
+    return row.get(f"min.{name}") if ids_of_path(unquote(row["path"])) is not None else None
+
+
+def _unsigned(name: str) -> Column:
+    """Return one half of an ID as text."""
+    from pyspark.sql import functions as f
+
+    number = f.col(name)
+    wrapped = number.cast("decimal(20,0)") + f.lit(str(1 << 64)).cast("decimal(20,0)")
+    return f.when(number < 0, wrapped.cast("string")).otherwise(number.cast("string"))
+
+
 def _between(ms: Column, seq: Column, low: Id, high: Id) -> Column:
     """Return the condition that an ID is in the range."""
-    first, last = [(min(one[0], _TOP), min(one[1], _TOP)) for one in (low, high)]
-    above = (ms > first[0]) | ((ms == first[0]) & (seq >= first[1]))
-    below = (ms < last[0]) | ((ms == last[0]) & (seq <= last[1]))
-    return ms.between(first[0], last[0]) & above & below  # the first part selects row groups
+    above = _at_least(ms, low[0]) & (~_is(ms, low[0]) | _at_least(seq, low[1]))
+    below = _at_most(ms, high[0]) & (~_is(ms, high[0]) | _at_most(seq, high[1]))
+    if high[0] <= _TOP:  # selects row groups
+        return ms.between(min(low[0], _TOP), high[0]) & above & below
+    return above & below
+
+
+def _is(column: Column, number: int) -> Column:
+    return column == signed(number)
+
+
+def _at_least(column: Column, number: int) -> Column:
+    if number <= _TOP:
+        return (column >= number) | (column < 0)
+    return (column < 0) & (column >= signed(number))
+
+
+def _at_most(column: Column, number: int) -> Column:
+    if number <= _TOP:
+        return (column >= 0) & (column <= number)
+    return (column >= 0) | (column <= signed(number))
 
 
 def _rows(
@@ -142,7 +176,7 @@ def _rows(
     if by_python_only(lake.uri):
         return _by_python(spark, lake.uri, files, schema)
     prefix = file_system(lake.uri)[1] if is_local(lake.uri) else lake.uri
-    reader = spark.read.schema(table_schema).option("basePath", prefix)
+    reader = spark.read.schema(table_schema.add("bucket", "string")).option("basePath", prefix)
     return reader.parquet(*(f"{prefix}/{file.path}" for file in files))
 
 

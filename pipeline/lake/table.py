@@ -2,33 +2,36 @@
 
 One row per entry, in columns
 
-    store          partition, in the lake of a fleet only: the UUID of the store
-    stream, date   partitions: the key of the stream, and the day (UTC) of the ID; null after 9999
-    ms, seq        the ID
-    ts             ms as a time
+    bucket, date   partitions: a hash of the next three, and the UTC day of the ID, null after 9999
+    store          UUID of the store
+    stream         the key as text (`arrow.keys`)
+    incarnation    number of the stream in its store, which changes when it is made again
+    ms, seq        the ID; from 2^63 on the negative numbers with the same bits (`files`)
+    ts             ms as a time; null after 9999
     fields         all fields in order, array<struct<field: binary, value: binary>>
     ...            promoted fields, chosen when the lake is made
 
-The files of a partition are in `stream=<key>/date=<day>/`, in the lake of a fleet below
-`store=<UUID>/`. Their names contain the first and the
-last ID and a checksum of the file. Only the log of the Delta table says which files are valid: a
-directory listing also finds files of unfinished jobs, and replaced ones. The driver commits through
-delta-rs, on disks and in object stores; `lake.read` lets Spark read the files that the log
-names. The table uses the lowest protocol version, so that any reader of Delta can read it.
+Only the log of the Delta table says which files are valid: a directory listing also finds files of
+unfinished jobs, and replaced ones. The driver commits through delta-rs, on disks and in object
+stores; `lake.read` lets Spark read the files that the log names. The table uses the lowest protocol
+version, so that any reader of Delta can read it. Other programs may rewrite files of a partition,
+as OPTIMIZE does.
 
 Each commit updates several of Delta's application transactions. Two commits that update the same
-one conflict: one succeeds, and the other gets an error.
+one conflict: one succeeds, and the other gets an error. They live as long as the table.
 
 - `streamkeep/<store>/<number>/ms` and `.../seq` are the position of a stream: their versions are
-  the halves of its last ID, as signed numbers of the same bits. They live as long as the table.
-- `streamkeep/key/<key>` is updated by every commit that adds or erases entries of a stream. So a
+  the halves of its last ID, as signed numbers of the same bits.
+- `.../added`, `.../absent` and `.../erased` are its counts up to that position: entries that were
+  ever added, those of them that were gone before `to-lake` could copy them, and those that were
+  erased from the lake. The number of rows is the first less the other two; `audit` checks it.
+- `streamkeep/fleet` exists in the lake of a fleet. Its positions and counts are in files, and
+  `streamkeep/store/<store>` is the version of the file of a store.
+- `streamkeep/key/<bucket>` is updated by every commit that adds or erases entries of a stream. So a
   job that has read an entry before it was erased cannot add it afterwards.
-- `streamkeep/store/<store>` is, in the lake of a fleet, the version of the store's state of which
-  everything was copied; the positions of its streams are in a file (`lake.positions`). Every commit
-  that adds or erases entries of a store updates it. `streamkeep/erased/<store>` counts erasures.
-- `streamkeep/files/<key>` is updated by every commit that replaces files of a stream. delta-rs lets
-  two transactions remove the same file if the first one moves no data, and the entries would then
-  be in the new files of both.
+- `streamkeep/files/<bucket>` is updated by every commit that replaces files of a stream. delta-rs
+  lets two transactions remove the same file if the first one moves no data, and the entries would
+  then be in the new files of both.
 """
 
 from __future__ import annotations
@@ -37,9 +40,10 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -48,19 +52,22 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, SYSTEM_COLUMNS
+from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.id_codec import bits, unsigned
+from streamkeep.format.core.id_codec import bits
 from streamkeep.pipeline.lake.commit_check import check_commits
+from streamkeep.pipeline.lake.executor.parquet import described
 from streamkeep.pipeline.lake.files import (
-    FLEET_PARTITIONS,
     LAST_MS,
     PARTITIONS,
     LakeConflictError,
     LakeError,
     LakeFile,
+    Origin,
     ids_of_path,
-    partition_name,
+    signed,
+    unsigned,
 )
 from streamkeep.pipeline.storage.places import (
     check,
@@ -71,7 +78,31 @@ from streamkeep.pipeline.storage.places import (
     reaching,
 )
 
+_ORIGIN: Final = pa.schema(
+    [("store", pa.string()), ("stream", pa.string()), ("incarnation", pa.int64())]
+)
 _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "ts", "fields")])
+_FLEET: Final = "streamkeep/fleet"
+_AT_ONCE: Final = 8  # files of other programs that are opened at the same time
+
+
+class Counts(NamedTuple):
+    """What a lake knows about the entries of a stream up to its position.
+
+    Attributes:
+        added: entries that were ever added to the stream.
+        absent: those that were deleted, trimmed or erased before they could be copied.
+        erased: those that were copied, and then erased from the lake.
+    """
+
+    added: int = 0
+    absent: int = 0
+    erased: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that the lake should have."""
+        return self.added - self.absent - self.erased
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -84,21 +115,20 @@ class Lake:
         self.uri = uri
         self.table = table
         schema = pa.schema(table.schema().to_arrow())
-        missing = [name for name in (*PARTITIONS, *_BASE.names) if name not in schema.names]
-        self.partitions = tuple(table.metadata().partition_columns)
-        if missing or self.partitions not in (PARTITIONS, FLEET_PARTITIONS):
+        if tuple(table.metadata().partition_columns) == ("stream", "date"):
+            raise LakeError(
+                f"{uri}: a lake of format 1, which had a folder per key and mixed streams that "
+                "were deleted and made again; this version has format 2; next: make a new lake "
+                "with `streamkeep spark to-lake`, from the store and its archive"
+            )
+        known = (*PARTITIONS, *_ORIGIN.names, *_BASE.names)
+        missing = [name for name in known if name not in schema.names]
+        if missing or tuple(table.metadata().partition_columns) != PARTITIONS:
             raise LakeError(
                 f"{uri}: a Delta table, but not a lake of streams: it lacks "
-                f"{', '.join(missing) or 'the partitions stream and date'}"
+                f"{', '.join(missing) or 'the partitions bucket and date'}"
             )
-        self.promoted = pa.schema(
-            [field for field in schema if field.name not in (*self.partitions, *_BASE.names)]
-        )
-
-    @property
-    def is_fleet(self) -> bool:
-        """Return whether this is the lake of a fleet, whose rows name their store."""
-        return self.partitions == FLEET_PARTITIONS
+        self.promoted = pa.schema([field for field in schema if field.name not in known])
 
     @classmethod
     def open(cls, uri: str, version: int | None = None) -> Lake:
@@ -127,7 +157,8 @@ class Lake:
 
         Args:
             promoted: fields that get columns of their own. None for those that the lake has.
-            fleet: a new lake is that of a fleet.
+            fleet: a new lake is that of a fleet, whose positions are in files. A lake that already
+                has entries stays what it is.
 
         Raises:
             LakeError: the lake has other columns, or the path holds something else.
@@ -135,15 +166,15 @@ class Lake:
                 simultaneous commits.
         """
         columns = promoted if promoted is not None else pa.schema([])
-        partitions = FLEET_PARTITIONS if fleet else PARTITIONS
         for field in columns:
-            if field.name in (*partitions, *SYSTEM_COLUMNS):
+            if field.name in (*PARTITIONS, *SYSTEM_COLUMNS):
                 raise LakeError(
                     f"{uri}: every lake has a column {field.name!r}; next: leave it out of the "
                     "promoted columns"
                 )
-        kinds = [pa.date32() if name == "date" else pa.string() for name in partitions]
-        schema = pa.schema([*map(pa.field, partitions, kinds), *_BASE, *columns])
+        schema = pa.schema(
+            [("bucket", pa.string()), ("date", pa.date32()), *_ORIGIN, *_BASE, *columns]
+        )
         place = plain(uri)
         check(place)
         if not is_uri(place):
@@ -156,7 +187,7 @@ class Lake:
                     place,
                     schema,
                     mode="ignore",
-                    partition_by=list(partitions),
+                    partition_by=list(PARTITIONS),
                     name="streamkeep lake",
                     description="entries of Redis streams, one per row",
                     storage_options=told,
@@ -165,6 +196,11 @@ class Lake:
             raise LakeError(f"{uri}: {error}") from error
         failpoints.hit("lake:made")
         lake = cls.open(uri)
+        if fleet and lake.version == 0 and not lake.is_fleet:
+            try:
+                lake = lake.commit("fleet", [], versions={_FLEET: 1})
+            except LakeConflictError:
+                lake = cls.open(uri)  # another job made it
         if promoted is not None and not promoted.equals(lake.promoted):
             has = ", ".join(f"{field.name} {field.type}" for field in lake.promoted) or "none"
             raise LakeError(
@@ -174,6 +210,11 @@ class Lake:
         return lake
 
     @property
+    def is_fleet(self) -> bool:
+        """Return whether this is the lake of a fleet."""
+        return self.table.transaction_version(_FLEET) is not None
+
+    @property
     def version(self) -> int:
         """Return the version of the table."""
         return int(self.table.version())
@@ -181,38 +222,56 @@ class Lake:
     @property
     def file_schema(self) -> pa.Schema:
         """Return the columns of the files, which are all columns except the partitions."""
+        return pa.schema([*_ORIGIN, *_BASE, *self.promoted])
+
+    @property
+    def entry_schema(self) -> pa.Schema:
+        """Return the columns of the files without those of their origin."""
         return pa.schema([*_BASE, *self.promoted])
 
     def files(self) -> list[LakeFile]:
-        """Return the valid files, ordered by stream and ID."""
-        found = []
-        for row in pa.table(self.table.get_add_actions(flatten=True)).to_pylist():
-            path = unquote(row["path"])
-            ends = ids_of_path(path)
-            if ends is None:
-                raise LakeError(
-                    f"{self.uri}: {path} was written by another program, and only `read_lake` "
-                    "reads such files"
-                )
-            day = row["partition.date"]
-            found.append(
-                LakeFile(
-                    path,
-                    (row["partition.stream"] or "").encode(),
-                    None if day is None else str(day),
-                    row["num_records"],
-                    row["size_bytes"],
-                    *ends,
-                    row.get("partition.store") or "",
-                )
-            )
-        return sorted(found, key=lambda file: (file.store, file.key, file.first))
+        """Return the valid files, ordered by stream and ID.
+
+        Files of other programs are opened to see which IDs they hold.
+        """
+        rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            found = list(threads.map(self._file, rows))
+        return sorted(found, key=lambda file: (file.origin, file.first))
+
+    def _file(self, row: dict[str, Any]) -> LakeFile:
+        """Return a file from its row in the log."""
+        path = unquote(row["path"])
+        ends = ids_of_path(path)
+        origin = None
+        if ends is not None and row.get("min.stream") is not None:
+            key = key_of_text(row["min.stream"])
+            origin = Origin(row["min.store"], row["min.incarnation"], key)
+        if ends is None or origin is None or origin.bucket != row["partition.bucket"]:
+            system, root = file_system(self.uri)
+            with reaching(self.uri):
+                origin, *ids = described(system, root, path)
+            ends = (ids[0], ids[1])
+        day = row["partition.date"]
+        return LakeFile(
+            path,
+            origin,
+            None if day is None else str(day),
+            row["num_records"],
+            row["size_bytes"],
+            *ends,
+        )
 
     def checkpoint(self, application: str) -> StreamId | None:
         """Return the position of an application; None if it has never committed."""
         ms = self.table.transaction_version(f"{application}/ms")
         seq = self.table.transaction_version(f"{application}/seq")
         return None if ms is None or seq is None else StreamId(unsigned(ms), unsigned(seq))
+
+    def counts(self, application: str) -> Counts:
+        """Return the counts of a stream; zeros if none of its entries were copied."""
+        versions = (self.table.transaction_version(f"{application}/{n}") for n in Counts._fields)
+        return Counts(*(version or 0 for version in versions))
 
     def commit(
         self,
@@ -221,7 +280,8 @@ class Lake:
         *,
         removed: Sequence[LakeFile] = (),
         checkpoints: Mapping[str, StreamId] | None = None,
-        keys: Iterable[bytes] = (),
+        counts: Mapping[str, Counts] | None = None,
+        origins: Iterable[Origin] = (),
         versions: Mapping[str, int] | None = None,
         moves_data: bool = True,
     ) -> Lake:
@@ -230,7 +290,8 @@ class Lake:
         Args:
             job: its name in the history of the table.
             checkpoints: the new positions of applications.
-            keys: the streams whose entries it adds or erases; simultaneous commits on the same
+            counts: the new counts of applications.
+            origins: the streams whose entries it adds or erases; simultaneous commits on the same
                 stream conflict.
             versions: more applications, by name, and their new versions.
             moves_data: False if the same entries only move to other files.
@@ -244,13 +305,16 @@ class Lake:
             _add_action(file, moves_data, now_ms) for file in added
         ]
         for file in removed:
-            values = partition_values(file)
+            values = {"bucket": file.origin.bucket, "date": file.date}
             gone = RemoveAction(file.path, moves_data, now_ms, file.size_bytes, values)
             actions.append(gone)
-        moved = [Transaction(f"streamkeep/key/{key.hex()}", 0) for key in keys]
-        replaced = {file.store or file.key.hex() for file in removed}
-        moved += [Transaction(f"streamkeep/files/{name}", 0) for name in sorted(replaced)]
+        moved = [Transaction(f"streamkeep/key/{one.bucket}", 0) for one in set(origins)]
+        replaced = {file.origin.bucket for file in removed}
+        moved += [Transaction(f"streamkeep/files/{bucket}", 0) for bucket in replaced]
         moved += [Transaction(name, version) for name, version in (versions or {}).items()]
+        for application, numbers in (counts or {}).items():
+            for name, number in numbers._asdict().items():
+                moved.append(Transaction(f"{application}/{name}", number))
         for application, last in (checkpoints or {}).items():
             moved.append(Transaction(f"{application}/ms", bits(last.ms)))
             moved.append(Transaction(f"{application}/seq", bits(last.seq)))
@@ -262,7 +326,7 @@ class Lake:
                     actions,
                     "append",
                     schema,
-                    partition_by=list(self.partitions),
+                    partition_by=list(PARTITIONS),
                     commit_properties=CommitProperties(
                         custom_metadata={"userMetadata": f"streamkeep {job}"},
                         app_transactions=moved,
@@ -315,28 +379,30 @@ class Lake:
         return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]
 
 
-def partition_values(file: LakeFile) -> dict[str, str | None]:
-    """Return the values of the partition columns of a file."""
-    values = {"stream": partition_name(file.key), "date": file.date}
-    return {"store": file.store, **values} if file.store else values
-
-
 def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:
     ends = [file.first, file.last]
+    origin = {
+        "store": file.origin.store,
+        "stream": key_text(file.origin.key),
+        "incarnation": file.origin.number,
+    }
+    low, high = dict[str, Any](origin), dict[str, Any](origin)
+    if ends[0].ms >> 63 == ends[1].ms >> 63:  # else the signed numbers are not in their order
+        low["ms"], high["ms"] = (signed(one.ms) for one in ends)
+        if ends[0].ms == ends[1].ms and ends[0].seq >> 63 == ends[1].seq >> 63:
+            low["seq"], high["seq"] = (signed(one.seq) for one in ends)
+    if ends[1].ms <= LAST_MS:
+        low["ts"], high["ts"] = (_iso(one.ms) for one in ends)
     stats: dict[str, Any] = {
         "numRecords": file.entries,
-        "minValues": {"ms": ends[0].ms},
-        "maxValues": {"ms": ends[1].ms},
-        "nullCount": {"ms": 0, "seq": 0},
+        "minValues": low,
+        "maxValues": high,
+        "nullCount": dict.fromkeys((*origin, "ms", "seq"), 0),
     }
-    if ends[0].ms == ends[1].ms:
-        stats["minValues"]["seq"], stats["maxValues"]["seq"] = ends[0].seq, ends[1].seq
-    if ends[1].ms <= LAST_MS:
-        stats["minValues"]["ts"], stats["maxValues"]["ts"] = (_iso(one.ms) for one in ends)
     return AddAction(
         path=file.path,
         size=file.size_bytes,
-        partition_values=partition_values(file),
+        partition_values={"bucket": file.origin.bucket, "date": file.date},
         modification_time=now_ms,
         data_change=moves_data,
         stats=json.dumps(stats),

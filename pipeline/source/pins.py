@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 
+from streamkeep.arrow.keys import key_text
 from streamkeep.engine.commands import keys
 from streamkeep.engine.model.manifest import iter_segments
 from streamkeep.engine.txn.txn import Txn
@@ -41,15 +42,15 @@ def find_streams(txn: Txn, options: ReadOptions, *, all_there: bool) -> dict[byt
 
 def chosen_keys(options: ReadOptions, known: list[bytes], *, all_there: bool) -> list[bytes]:
     """Return the requested ones of the known keys, in the order of the option."""
-    shown = {name.decode(errors="backslashreplace"): name for name in known}
+    shown = {key_text(name): name for name in known}
     if options.pattern is not None:
         return [name for text, name in sorted(shown.items()) if options.pattern.fullmatch(text)]
     existing = set(known)
     for key in options.keys or ():
         if all_there and key not in existing:
-            near = difflib.get_close_matches(key.decode(), shown, n=3)
+            near = difflib.get_close_matches(key_text(key), shown, n=3)
             advice = f"did you mean {', '.join(near)}?" if near else f"it has {len(known)} others"
-            raise NoSuchKeyError(f"{options.path}: no stream {key.decode()!r}; {advice}")
+            raise NoSuchKeyError(f"{options.path}: no stream {key_text(key)!r}; {advice}")
     return [key for key in options.keys or () if key in existing]
 
 

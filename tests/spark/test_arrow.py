@@ -18,6 +18,7 @@ pa = pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 from streamkeep.arrow import FAILFAST, PERMISSIVE  # noqa: E402
 from streamkeep.arrow import batches as arrow  # noqa: E402
 from streamkeep.arrow import types as arrow_types  # noqa: E402
+from streamkeep.arrow.keys import key_of_text, key_text  # noqa: E402
 from streamkeep.format.core.entry import StreamId  # noqa: E402
 from streamkeep.format.node import tombstones  # noqa: E402
 from streamkeep.format.node.builder import NodeBuilder  # noqa: E402
@@ -274,8 +275,33 @@ def test_text_columns_refuse_what_is_not_utf8() -> None:
     schema = pa.schema([("fields", pa.map_(pa.string(), pa.string()))])
     with pytest.raises(arrow.ValueMismatchError, match=r"entry 2-0: b'\\xff' is not UTF-8"):
         read([((1, 0), [b"f", b"v"]), ((2, 0), [b"g", b"v", b"f", b"\xff"])], schema)
-    with pytest.raises(arrow.SchemaError, match="not UTF-8, which column 'stream' needs"):
-        arrow.RowShape(pa.schema([("stream", pa.string())]), b"\xff")
+
+
+KEYS = (
+    b"",
+    b"orders",
+    b"\xff",
+    b"\\xff",
+    b"\\",
+    b"\\\\",
+    b"a\\b",
+    b"\\xfg",
+    b"\xc3\xa9\\x41",
+    b"A",
+)
+
+
+def test_each_key_has_a_text_of_its_own() -> None:
+    texts = [key_text(key) for key in KEYS]
+    assert len(set(texts)) == len(KEYS)
+    assert [key_of_text(text) for text in texts] == list(KEYS)
+    assert (key_text(b"\xff"), key_text(b"\\xff"), key_text(b"a\\b")) == (
+        "\\xff",
+        "\\\\xff",
+        "a\\b",
+    )
+    with pytest.raises(ValueError, match="is no key: a backslash has to be doubled"):
+        key_of_text(r"\x41")
 
 
 @pytest.mark.parametrize(

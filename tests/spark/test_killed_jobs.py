@@ -323,11 +323,11 @@ def test_what_dead_jobs_left_is_swept(case: Callable[[str], Case]) -> None:
     wanted = replace(one.plan, failpoint="lake:file-written", in_worker=True)
     assert "error" not in one.run(wanted)
     lake = Path(one.plan.target)
-    on_disk = {str(path.relative_to(lake)) for path in lake.glob("stream=*/**/*") if path.is_file()}
+    on_disk = {str(path.relative_to(lake)) for path in lake.glob("bucket=*/**/*") if path.is_file()}
     assert any(path.endswith(".draft") for path in on_disk)
     assert len(on_disk) > len(one.named())
     one.run(replace(one.plan, job="compact", options={"retention_hours": 0}))
-    on_disk = {str(path.relative_to(lake)) for path in lake.glob("stream=*/**/*") if path.is_file()}
+    on_disk = {str(path.relative_to(lake)) for path in lake.glob("bucket=*/**/*") if path.is_file()}
     assert on_disk == set(one.named())
     one.check()
 

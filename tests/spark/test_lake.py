@@ -12,12 +12,15 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
+from spark.in_process import InProcess  # noqa: E402
+from streamkeep.arrow.keys import key_of_text  # noqa: E402
 from streamkeep.engine.api.store import Store  # noqa: E402
 from streamkeep.engine.archive import restore as restore_engine  # noqa: E402
 from streamkeep.format.core.entry import MAX_ID, StreamId  # noqa: E402
 from streamkeep.format.core.errors import IdTooSmallError  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
+from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
 from streamkeep.pipeline.jobs import restore as restore_job  # noqa: E402
 from streamkeep.pipeline.jobs.executor import audit as audit_worker  # noqa: E402
 from streamkeep.pipeline.jobs.executor import compact as compact_worker  # noqa: E402
@@ -27,14 +30,16 @@ from streamkeep.pipeline.lake.files import (  # noqa: E402
     LakeConflictError,
     LakeError,
     LakeFile,
+    Origin,
     checksum_of_path,
     day_of,
     folder_of,
     ids_of_path,
     new_path,
+    signed,
 )
 from streamkeep.pipeline.lake.read import read_lake  # noqa: E402
-from streamkeep.pipeline.lake.table import Lake  # noqa: E402
+from streamkeep.pipeline.lake.table import Counts, Lake  # noqa: E402
 from streamkeep.pipeline.storage.places import file_system  # noqa: E402
 
 if TYPE_CHECKING:
@@ -42,24 +47,32 @@ if TYPE_CHECKING:
 
 DAY_MS = 86_400_000
 KEY = b"orders"
+STORE = "0b7cbc3e-58c4-4a0a-8b0e-3d2a7c7f1d5e"
+
+
+def origin(key: bytes = KEY, number: int = 1, store: str = STORE) -> Origin:
+    """Return a stream that entries come from."""
+    return Origin(store, number, key)
 
 
 def rows(schema: Any, ids: list[tuple[int, int]]) -> Any:
     """Return entries with these IDs."""
     return pa.RecordBatch.from_pylist(
         [
-            {"ms": ms, "seq": seq, "fields": [{"field": b"n", "value": b"%d" % ms}]}
+            {"ms": signed(ms), "seq": signed(seq), "fields": [{"field": b"n", "value": b"%d" % ms}]}
             for ms, seq in ids
         ],
         schema=schema,
     )
 
 
-def write(lake: Lake, ids: list[tuple[int, int]], key: bytes = KEY) -> list[LakeFile]:
+def write(
+    lake: Lake, ids: list[tuple[int, int]], key: bytes = KEY, number: int = 1, store: str = STORE
+) -> list[LakeFile]:
     """Write entries into files of a lake, without committing them."""
     system, root = file_system(lake.uri)
-    writer = FileWriter(system, root, key, lake.file_schema)
-    writer.add(rows(lake.file_schema, ids))
+    writer = FileWriter(system, root, origin(key, number, store), lake.entry_schema)
+    writer.add(rows(lake.entry_schema, ids))
     return writer.close()
 
 
@@ -71,34 +84,62 @@ def lake(tmp_path: Path) -> Lake:
 # --- names ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["orders", "a/b=c %é 1", "..", "x" * 100, "{[*?]}", "a\nb"])
-def test_any_text_names_a_partition(lake: Lake, key: str) -> None:
-    files = write(lake, [(5, 0), (6, 1)], key.encode())
-    assert "/" not in files[0].path.split("/date=")[0].removeprefix("stream=")
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"orders",
+        b"a/b=c %\xc3\xa9 1\n",
+        b"",
+        b"..",
+        b"x" * 300 + b"\xff" * 300,
+        b"\\xff",
+        b"__HIVE_DEFAULT_PARTITION__",
+    ],
+)
+def test_any_key_and_any_id_can_be_in_a_lake(lake: Lake, key: bytes) -> None:
+    files = write(lake, [(5, 0), ((1 << 63) - 1, 0), (1 << 63, 3), MAX_ID], key)
+    assert [file.date for file in files] == ["1970-01-01", None]
+    assert (files[1].first, files[1].last) == (StreamId((1 << 63) - 1, 0), MAX_ID)
     committed = lake.commit("test", files)
-    assert committed.files() == files
-    assert (Path(lake.uri) / files[0].path).is_file()
+    assert committed.files() == sorted(files, key=lambda file: file.first)
+    assert problems_of(lake, *files) == []
+    assert all((Path(lake.uri) / file.path).is_file() for file in files)
+    system, root = file_system(lake.uri)
+    texts = {
+        row["stream"]
+        for file in files
+        for batch in read_file(system, root, file, ("stream",))
+        for row in batch.to_pylist()
+    }
+    assert {key_of_text(text) for text in texts} == {key}
 
 
-@pytest.mark.parametrize("key", [b"", b"\xff"])
-def test_keys_that_cannot_name_a_partition_are_refused(lake: Lake, key: bytes) -> None:
-    with pytest.raises(LakeError, match="cannot name a partition"):
-        write(lake, [(5, 0)], key)
+def test_streams_and_stores_with_the_same_key_and_ids_are_apart(lake: Lake) -> None:
+    other = "7d0b9f4e-0c1c-4b58-9d5a-1a0f6f3f8d11"
+    files = [
+        *write(lake, [(5, 0)]),
+        *write(lake, [(5, 0)], number=2),
+        *write(lake, [(5, 0)], store=other),
+    ]
+    assert len({file.origin.bucket for file in files}) == 3
+    committed = lake.commit("test", files).files()
+    assert committed == sorted(files, key=lambda file: file.origin)
+    assert audit_job._twice(committed) == []
 
 
 def test_names_carry_ids_and_checksum() -> None:
-    path = new_path(KEY, "2024-06-10", StreamId(5, 1), MAX_ID, "0123456789abcdef")
-    assert path.startswith("stream=orders/date=2024-06-10/")
+    path = new_path(origin(), "2024-06-10", StreamId(5, 1), MAX_ID, "0123456789abcdef")
+    assert path.startswith(f"bucket={origin().bucket}/date=2024-06-10/")
     assert ids_of_path(path) == (StreamId(5, 1), MAX_ID)
     assert checksum_of_path(path) == "0123456789abcdef"
-    assert ids_of_path("stream=orders/date=2024-06-10/part-0001.parquet") is None
+    assert ids_of_path("bucket=ff/date=2024-06-10/part-0001.parquet") is None
 
 
 def test_days_end_with_the_calendar() -> None:
     assert day_of(0) == "1970-01-01"
     assert day_of(253_402_300_799_999) == "9999-12-31"
     assert day_of(253_402_300_800_000) is None
-    assert folder_of(KEY, None) == "stream=orders/date=__HIVE_DEFAULT_PARTITION__"
+    assert folder_of(origin(), None).endswith("/date=__HIVE_DEFAULT_PARTITION__")
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -122,8 +163,8 @@ def test_a_file_ends_with_its_day(lake: Lake) -> None:
 
 def test_an_abandoned_writer_leaves_no_file(lake: Lake) -> None:
     system, root = file_system(lake.uri)
-    writer = FileWriter(system, root, KEY, lake.file_schema)
-    writer.add(rows(lake.file_schema, [(5, 0), (DAY_MS, 0)]))
+    writer = FileWriter(system, root, origin(), lake.entry_schema)
+    writer.add(rows(lake.entry_schema, [(5, 0), (DAY_MS, 0)]))
     writer.abandon()
     assert list(Path(lake.uri).rglob("*.parquet")) == []
     assert list(Path(lake.uri).rglob("*.draft")) == []
@@ -153,10 +194,11 @@ def test_of_two_jobs_at_once_one_wins(lake: Lake) -> None:
 
 def test_an_erasure_conflicts_with_a_job_that_brings_entries(lake: Lake) -> None:
     before = Lake.open(lake.uri)
-    lake.commit("erase", [], keys=[KEY])
+    lake.commit("erase", [], origins=[origin()])
     with pytest.raises(LakeConflictError):
-        before.commit("to-lake", write(before, [(5, 0)]), keys=[KEY])
-    before.commit("to-lake", write(before, [(5, 0)], b"mail"), keys=[b"mail"])
+        before.commit("to-lake", write(before, [(5, 0)]), origins=[origin()])
+    mail = write(before, [(5, 0)], b"mail")
+    before.commit("to-lake", mail, origins=[origin(b"mail")])
 
 
 def test_other_tables_are_not_lakes(tmp_path: Path) -> None:
@@ -165,7 +207,7 @@ def test_other_tables_are_not_lakes(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="no such lake"):
         Lake.open(str(tmp_path / "none"))
     DeltaTable.create(str(tmp_path / "other"), pa.schema([("a", pa.int32())]))
-    with pytest.raises(LakeError, match="not a lake of streams: it lacks stream, date, ms"):
+    with pytest.raises(LakeError, match="not a lake of streams: it lacks bucket, date, store"):
         Lake.open(str(tmp_path / "other"))
 
 
@@ -185,7 +227,8 @@ def test_promoted_columns_stay(tmp_path: Path) -> None:
 
 def test_groups_are_neighbours_of_one_partition() -> None:
     def file(key: bytes, day: str, first: int, last: int, size: int) -> LakeFile:
-        return LakeFile(f"{first}", key, day, 1, size, StreamId(first, 0), StreamId(last, 0))
+        path = new_path(origin(key), day, StreamId(first, 0), StreamId(last, 0), "0" * 16)
+        return LakeFile(path, origin(key), day, 1, size, StreamId(first, 0), StreamId(last, 0))
 
     a = [file(b"a", "d1", n, n, 40) for n in range(1, 6)]
     overlapping = file(b"a", "d1", 5, 7, 10)
@@ -196,7 +239,7 @@ def test_groups_are_neighbours_of_one_partition() -> None:
 
 def test_merging_keeps_entries_and_order(lake: Lake) -> None:
     files = [*write(lake, [(5, 0), (5, 1)]), *write(lake, [(6, 0)]), *write(lake, [(7, 0)])]
-    task = compact_worker.Task(lake.uri, lake.file_schema.serialize().to_pybytes(), tuple(files))
+    task = compact_worker.Task(lake.uri, lake.entry_schema.serialize().to_pybytes(), tuple(files))
     merged = [LakeFile.from_json(line) for line in compact_worker.merge_files(task)]
     assert [(one.entries, one.first, one.last) for one in merged] == [
         (4, StreamId(5, 0), StreamId(7, 0))
@@ -233,12 +276,159 @@ def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:
     assert "IDs do not rise" in problems_of(lake, twice)[0]
     (short,) = write(lake, [(9, 0)])
     wrong = LakeFile(
-        short.path, b"mail", short.date, 7, short.size_bytes, StreamId(8, 0), short.last
+        short.path, origin(b"mail"), short.date, 7, short.size_bytes, StreamId(8, 0), short.last
     )
     told = problems_of(lake, wrong)
     assert "wrong partition" in told[0]
     assert "1 rows, 7 in the log" in told[1]
     assert "holds 9-0 to 9-0, which differs from its name" in told[2]
+
+
+def test_files_of_other_programs_are_read_erased_and_made_ours(lake: Lake) -> None:
+    spark: Any = InProcess()
+    parts = [write(lake, ids) for ids in ([(5, 0), (5, 1)], [(9, 0)], [(7, 3), (8, 0)])]
+    counts = {origin().application: Counts(5)}
+    files = [file for part in parts for file in part]
+    lake = lake.commit("to-lake", files, counts=counts, origins=[origin()])
+    lake.table.optimize.compact()
+    (merged,) = Lake.open(lake.uri).files()
+    assert merged.foreign
+    assert (merged.origin, merged.entries) == (origin(), 5)
+    assert (merged.first, merged.last) == (StreamId(5, 0), StreamId(9, 0))
+    system, root = file_system(lake.uri)
+    (batch,) = read_file(system, root, merged, ("seq", "ms"))
+    assert batch.column("ms").to_pylist() == [5, 5, 7, 8, 9]
+    done = erase_job.erase(spark, KEY, ["7-3"], lake=lake.uri)
+    assert (done.problems, done.details["erased_in_lake"]) == ([], 1)
+    (ours,) = Lake.open(lake.uri).files()
+    assert not ours.foreign
+    left = [ids_of_path(path.name) for path in Path(lake.uri).rglob("*.parquet")]
+    assert all(ends is not None for ends in left)  # the merged file is gone, and the old one of 7-3
+    assert sorted(ends[0].ms for ends in left if ends is not None) == [5, 5, 9]
+    assert audit_job.audit(spark, lake=lake.uri).problems == []
+    Lake.open(lake.uri).table.optimize.z_order(["seq"])
+    assert compact_job.compact(spark, lake.uri).files == 1
+    assert [file.foreign for file in Lake.open(lake.uri).files()] == [False]
+    assert audit_job.audit(spark, lake=lake.uri).entries == 4
+
+
+def test_an_entry_of_one_store_is_erased_there_alone(lake: Lake) -> None:
+    spark: Any = InProcess()
+    other = "7d0b9f4e-0c1c-4b58-9d5a-1a0f6f3f8d11"
+    files = [*write(lake, [(5, 0), (6, 0)]), *write(lake, [(5, 0), (6, 0)], store=other)]
+    lake.commit("test", files)
+    with pytest.raises(LakeError, match=r"2 stores have a stream 'orders': .*--store-id"):
+        erase_job.erase(spark, KEY, ["5-0"], lake=lake.uri)
+    done = erase_job.erase(spark, KEY, ["5-0"], lake=lake.uri, store_id=other)
+    assert done.details["erased_in_lake"] == 1
+    entries = {file.origin.store: file.entries for file in Lake.open(lake.uri).files()}
+    assert entries == {STORE: 2, other: 1}
+
+
+def test_a_lake_of_the_former_format_is_refused(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    names = ("stream", "date", "ms", "seq", "ts", "fields")
+    schema = pa.schema([(name, pa.string()) for name in names])
+    DeltaTable.create(str(tmp_path / "old"), schema, partition_by=["stream", "date"])
+    with pytest.raises(LakeError, match=r"a lake of format 1.* make a new lake"):
+        Lake.open(str(tmp_path / "old"))
+
+
+# --- the balance ----------------------------------------------------------------------------------
+
+
+def test_entries_that_were_trimmed_between_runs_are_named_and_counted(
+    open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    spark: Any = InProcess()
+    store, lake = open_store("orders.store"), str(tmp_path / "lake")
+    path = str(store.path)
+    fill(store, 1, 100)
+    fill(store, 1, 5, "mail")
+    assert to_lake(spark, path, lake).problems == []
+    fill(store, 101, 1000)
+    fill(store, 6, 5, "mail")
+    store.xtrim("orders", maxlen=10, approximate=False)
+    (problem,) = audit_job.audit(spark, path, lake=lake).problems
+    assert "990 entries after 6000000-0 were trimmed" in problem
+    done = to_lake(spark, path, lake)
+    (problem,) = done.problems
+    assert "stream 'orders'" in problem
+    assert "990 entries after 6000000-0 were trimmed" in problem
+    assert done.entries == 5  # of the other stream
+    done = to_lake(spark, path, lake, fail_on_data_loss=False)
+    assert (done.problems, done.entries, done.details["absent"]) == ([], 10, 990)
+    assert audit_job.audit(spark, path, lake=lake).problems == []
+
+
+def test_a_file_that_was_taken_out_of_the_log_is_missed(
+    open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    spark: Any = InProcess()
+    store, lake = open_store("orders.store"), str(tmp_path / "lake")
+    fill(store, 1, 2000)
+    store.xdel("orders", "60000-0")
+    assert to_lake(spark, str(store.path), lake).details["absent"] == 1
+    assert audit_job.audit(spark, lake=lake).problems == []
+    table = Lake.open(lake)
+    lost = table.files()[0]
+    table.commit("an accident", [], removed=[lost])
+    (problem,) = audit_job.audit(spark, lake=lake).problems
+    assert f"the lake has {1999 - lost.entries} entries, expected 1999" in problem
+
+
+def test_one_bad_stream_does_not_stop_the_others(
+    open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    spark: Any = InProcess()
+    store, lake = open_store("orders.store"), str(tmp_path / "lake")
+    store.set_retention("bad", archive=True)
+    fill(store, 1, 2000, "bad")
+    for key in (b"good", b"\xff", b"\\xff", b"x" * 300, b"__HIVE_DEFAULT_PARTITION__"):
+        store.xadd(key, {"n": "1"}, id=MAX_ID)
+    store.xtrim("bad", maxlen=0, approximate=False)
+    store.archive()
+    (segment,) = (Path(store.path) / "archive").rglob("*.seg")
+    data = bytearray(segment.read_bytes())
+    data[200] ^= 0xFF
+    segment.write_bytes(data)
+    done = to_lake(spark, str(store.path), lake)
+    (problem,) = done.problems
+    assert problem.startswith("stream 'bad'")
+    assert "not copied" in problem
+    assert done.entries == 5
+    assert {file.key for file in Lake.open(lake).files()} == {
+        b"good",
+        b"\xff",
+        b"\\xff",
+        b"x" * 300,
+        b"__HIVE_DEFAULT_PARTITION__",
+    }
+    data[200] ^= 0xFF
+    segment.write_bytes(data)
+    assert to_lake(spark, str(store.path), lake).entries == 2000
+    assert audit_job.audit(spark, str(store.path), lake=lake).problems == []
+
+
+def test_a_key_that_was_made_again_has_two_incarnations(
+    open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    spark: Any = InProcess()
+    store, target, lake = open_store("a"), open_store("b"), str(tmp_path / "lake")
+    fill(store, 1, 10)
+    to_lake(spark, str(store.path), lake)
+    store.delete("orders")
+    fill(store, 5, 10)
+    assert to_lake(spark, str(store.path), lake).entries == 10
+    assert [file.entries for file in Lake.open(lake).files()] == [10, 10]
+    assert audit_job.audit(spark, str(store.path), lake=lake).problems == []
+    where = (spark, lake, str(target.path), "orders")
+    with pytest.raises(LakeError, match=r"overlapping IDs: incarnations \d+, \d+"):
+        restore_job.restore(*where)
+    newest = max(file.origin.number for file in Lake.open(lake).files())
+    assert restore_job.restore(*where, incarnation=newest).entries == 10
+    assert target.xrange("orders") == store.xrange("orders")
 
 
 # --- with Spark -----------------------------------------------------------------------------------
@@ -275,6 +465,9 @@ def test_a_lake_grows_with_its_store_and_each_entry_comes_once(
     assert [(bytes(f), bytes(v)) for f, v in row.fields] == [(b"sku", b"2"), (b"note", b"n2")]
     assert read_lake(spark, lake, version=1).count() == 2010
 
+    top = str((1 << 63) - 1)
+    for start, end, expected in (("60000", top, 3000), ("60000", "+", 3000), (top, "+", 0)):
+        assert read_lake(spark, lake, streams=["orders"], start=start, end=end).count() == expected
     before = len(Lake.open(lake).files())
     done = compact_job.compact(spark, lake)
     assert done.files

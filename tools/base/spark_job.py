@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from streamkeep.tools.base import output
+from streamkeep.tools.base.arguments import Bytes
 from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def stream_options(function: Function) -> Function:
         click.option(
             "--stream",
             "streams",
+            type=Bytes(),
             multiple=True,
             metavar="KEY",
             help="Take this stream; may be given again. All without it.",
@@ -77,6 +79,23 @@ def stream_options(function: Function) -> Function:
     ):
         function = add(function)
     return function
+
+
+def data_loss_option(function: Function) -> Function:
+    """Add --fail-on-data-loss."""
+    return click.option(
+        "--fail-on-data-loss/--no-fail-on-data-loss",
+        default=True,
+        show_default=True,
+        help="Refuse a stream of which entries were trimmed before they could be read.",
+    )(function)
+
+
+def texts(streams: tuple[bytes, ...]) -> list[str] | None:
+    """Return keys as the text that jobs take; None for no keys."""
+    from streamkeep.arrow.keys import key_text
+
+    return [key_text(one) for one in streams] or None
 
 
 def tail_export_option(function: Function) -> Function:
@@ -168,7 +187,7 @@ def check_lake(lake: str) -> None:
     Lake.open(lake)
 
 
-def check_streams(streams: tuple[str, ...], pattern: str | None) -> None:
+def check_streams(streams: tuple[bytes, ...], pattern: str | None) -> None:
     """Refuse two ways to choose streams."""
     if streams and pattern is not None:
         raise click.UsageError("give --stream or --pattern, not both")

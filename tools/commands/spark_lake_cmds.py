@@ -22,6 +22,7 @@ from streamkeep.tools.base.arguments import (
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import confirm_loss
 from streamkeep.tools.base.spark_job import (
+    data_loss_option,
     job_options,
     lake_argument,
     staging_option,
@@ -41,6 +42,7 @@ _MIB: Final = 1 << 20
     metavar="DDL",
     help="Fields that get columns of their own, when the lake is made: 'sku int, price double'.",
 )
+@data_loss_option
 @tail_export_option
 @click.option("--follow", is_flag=True, help="Continue until interrupted, round after round.")
 @click.option(
@@ -55,9 +57,10 @@ _MIB: Final = 1 << 20
 def to_lake(
     store_path: Path,
     lake: str,
-    streams: tuple[str, ...],
+    streams: tuple[bytes, ...],
     pattern: str | None,
     columns: str | None,
+    fail_on_data_loss: bool,
     tail_export: str | None,
     follow: bool,
     every: int,
@@ -67,13 +70,18 @@ def to_lake(
     """Copy new entries into a lake, archived and live ones.
 
     Each run continues where the last one ended, and all of its entries become visible at once. If
-    it is killed, run it again: no entry is left out, and none comes twice.
+    it is killed, run it again: no entry is left out, and none comes twice. A stream that cannot be
+    copied is listed, and all others are.
 
     \b
     Examples:
       streamkeep spark to-lake orders.store orders.lake
       streamkeep spark to-lake orders.store orders.lake --columns 'sku int, note string'
       streamkeep spark to-lake orders.store orders.lake --follow --every 5m
+
+    \b
+    Exit status: 0  all streams were copied
+                 4  some were not: they are listed
     """
     spark_job.check_streams(streams, pattern)
     if not follow:
@@ -85,6 +93,7 @@ def to_lake(
         from streamkeep.pipeline.jobs.to_lake import to_lake as job
 
         promoted = None if columns is None else promoted_columns(session, columns)
+        found: list[str] = []
         while True:
             began = time.monotonic()
             with spark_job.progress("to-lake") as advance:
@@ -92,12 +101,19 @@ def to_lake(
                     session,
                     str(store_path),
                     lake,
-                    streams=streams or None,
+                    streams=spark_job.texts(streams),
                     pattern=pattern,
                     columns=promoted,
+                    fail_on_data_loss=fail_on_data_loss,
                     tail_export=tail_export,
                     progress=advance,
                 )
+            if follow:  # one bad stream must not end it
+                known, found = found, report.problems
+                for problem in found:
+                    if problem not in known:
+                        output.note(problem)
+                report.problems = []
             if not follow or report.entries:
                 spark_job.tell(
                     report,
@@ -207,6 +223,13 @@ def audit(
 @store_argument
 @key_argument
 @click.option("--as", "into", type=Bytes(), metavar="KEY", help="Write to this stream instead.")
+@click.option("--store-id", metavar="UUID", help="Of the store, if the lake has several.")
+@click.option(
+    "--incarnation",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of the stream, if it was deleted and made again.",
+)
 @click.option(
     "--start", type=Id("from"), default="-", show_default=True, help="First ID, or a time."
 )
@@ -218,6 +241,8 @@ def restore(
     store_path: Path,
     key: bytes,
     into: bytes | None,
+    store_id: str | None,
+    incarnation: int | None,
     start: bytes,
     end: bytes,
     staging: str | None,
@@ -244,8 +269,10 @@ def restore(
             session,
             source,
             str(store_path),
-            key.decode(),
-            into=None if into is None else into.decode(),
+            key,
+            into=into,
+            store_id=store_id,
+            incarnation=incarnation,
             start=start.decode(),
             end=end.decode(),
             staging=staging,
@@ -267,6 +294,9 @@ def restore(
 )
 @click.option("--lake", metavar="LAKE", help="Erase from this lake.")
 @click.option(
+    "--store-id", metavar="UUID", help="Of the store whose entries are erased, if not --store."
+)
+@click.option(
     "--where",
     metavar="SQL",
     help="Erase the entries of the lake that meet this condition, too: \"name = 'x'\".",
@@ -278,6 +308,7 @@ def erase(
     ids: tuple[bytes, ...],
     store_path: Path | None,
     lake: str | None,
+    store_id: str | None,
     where: str | None,
     yes: bool,
     master: str,
@@ -314,10 +345,11 @@ def erase(
 
         report = job(
             session,
-            key.decode(),
-            [one.decode() for one in ids],
+            key,
+            [one.decode(errors="backslashreplace") for one in ids],
             store=None if store_path is None else str(store_path),
             lake=lake,
+            store_id=store_id,
             where=where,
             progress=advance,
         )

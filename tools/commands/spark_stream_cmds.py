@@ -10,6 +10,7 @@ from streamkeep.tools.base import output, spark_job
 from streamkeep.tools.base.arguments import Duration, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.spark_job import (
+    data_loss_option,
     job_options,
     staging_option,
     stream_options,
@@ -45,7 +46,7 @@ from streamkeep.tools.base.spark_job import (
 def report(
     store_path: Path,
     folder: str,
-    streams: tuple[str, ...],
+    streams: tuple[bytes, ...],
     pattern: str | None,
     measures: tuple[str, ...],
     by: tuple[str, ...],
@@ -72,7 +73,7 @@ def report(
             session,
             str(store_path),
             folder,
-            streams=streams or None,
+            streams=spark_job.texts(streams),
             pattern=pattern,
             measures=measures,
             by=by,
@@ -116,6 +117,7 @@ def report(
     metavar="DIR",
     help="Folder of its checkpoint; by default PATH.checkpoint.",
 )
+@data_loss_option
 @tail_export_option
 @staging_option
 @job_options
@@ -123,13 +125,14 @@ def tail(
     store_path: Path,
     target: str,
     path: str | None,
-    streams: tuple[str, ...],
+    streams: tuple[bytes, ...],
     pattern: str | None,
     from_start: bool,
     once: bool,
     every: int,
     max_entries: int | None,
     checkpoint: str | None,
+    fail_on_data_loss: bool,
     tail_export: str | None,
     staging: str | None,
     master: str,
@@ -158,13 +161,14 @@ def tail(
             str(store_path),
             target,
             path,
-            streams=streams or None,
+            streams=spark_job.texts(streams),
             pattern=pattern,
             checkpoint=checkpoint,
             from_start=from_start,
             available_now=once,
             every_s=every / 1000,
             max_entries=max_entries,
+            fail_on_data_loss=fail_on_data_loss,
             tail_export=tail_export,
             staging=staging,
         )

@@ -107,7 +107,7 @@ def _file_facts(
         size, checksum = _digest(system, f"{root}/{file.path}")
         if size != file.size_bytes:
             problems.append(f"{where}: {size} bytes, {file.size_bytes} in the log")
-        if checksum != checksum_of_path(file.path):
+        if not file.foreign and checksum != checksum_of_path(file.path):
             problems.append(f"{where}: its checksum is {checksum}, which differs from its name")
         else:
             problems += [f"{where}: {text}" for text in _rows_problems(system, root, file, erased)]
@@ -132,9 +132,8 @@ def _rows_problems(
     system: pafs.FileSystem, root: str, file: LakeFile, erased: Sequence[StreamId]
 ) -> Iterator[str]:
     """Yield the problems of the rows of a file."""
-    folder = folder_of(file.key, file.date, file.store)
-    if not file.path.startswith(folder + "/"):
-        yield f"it is in the wrong partition, not in {folder}"
+    if not file.path.startswith(folder_of(file.origin, file.date) + "/"):
+        yield f"it is in the wrong partition, not in {folder_of(file.origin, file.date)}"
     last: StreamId | None = None
     first: StreamId | None = None
     entries = erased_entries = 0

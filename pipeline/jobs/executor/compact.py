@@ -24,8 +24,7 @@ def merge_files(task: Task) -> list[str]:
     """Write the entries of a task's files into one file; return it. Runs in a worker."""
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
-    first = task.files[0]
-    writer = FileWriter(system, root, first.key, schema, file_bytes=None, store=first.store)
+    writer = FileWriter(system, root, task.files[0].origin, schema, file_bytes=None)
     try:
         for file in task.files:
             for batch in read_file(system, root, file, schema.names):

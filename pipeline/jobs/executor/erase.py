@@ -33,8 +33,7 @@ def rewrite_file(task: Task) -> list[str]:
     system, root = file_system(task.lake)
     if not count_in_file(system, root, task.file, task.ids):
         return [json.dumps({"path": task.file.path, "gone": 0, "files": []})]
-    file = task.file
-    writer = FileWriter(system, root, file.key, schema, file_bytes=None, store=file.store)
+    writer = FileWriter(system, root, task.file.origin, schema, file_bytes=None)
     gone = 0
     try:
         for batch in read_file(system, root, task.file, schema.names):

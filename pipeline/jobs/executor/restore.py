@@ -43,7 +43,9 @@ def make_nodes(task: Task) -> list[str]:
         for batch in _rising(task)
         if len(part := _without(_within(batch, task.start, task.end), task.erased))
     )
-    staged = stage_ascending(batches, task.folder, task.name, task.files[0].key, PAGE_LISTPACK)
+    staged = stage_ascending(
+        map(_with_unsigned_ids, batches), task.folder, task.name, task.files[0].key, PAGE_LISTPACK
+    )
     runs = [[run.key.hex(), run.first, run.last, run.entries] for run in staged.runs]
     return [json.dumps([staged.location, runs])]
 
@@ -74,11 +76,10 @@ def _without(batch: pa.RecordBatch, erased: frozenset[StreamId]) -> pa.RecordBat
 
 def _within(batch: pa.RecordBatch, start: Id, end: Id) -> pa.RecordBatch:
     """Return the rows of a batch with IDs from `start` to `end`; IDs ascend."""
-    ms, seq = batch.column("ms"), batch.column("seq")
-    top = (1 << 63) - 1
-    low, high = (min(start[0], top), min(start[1], top)), (min(end[0], top), min(end[1], top))
     if not len(batch):
         return batch
+    ms, seq = (batch.column(name).view(pa.uint64()) for name in ("ms", "seq"))
+    low, high = ([pa.scalar(half, pa.uint64()) for half in one] for one in (start, end))
     above = pc.or_(
         pc.greater(ms, low[0]), pc.and_(pc.equal(ms, low[0]), pc.greater_equal(seq, low[1]))
     )
@@ -87,3 +88,12 @@ def _within(batch: pa.RecordBatch, start: Id, end: Id) -> pa.RecordBatch:
     )
     chosen = pc.and_(above, below)
     return batch if pc.all(chosen).as_py() else batch.filter(chosen)
+
+
+def _with_unsigned_ids(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with its IDs as unsigned numbers."""
+    columns = {
+        name: column.view(pa.uint64()) if name in ("ms", "seq") else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    return pa.RecordBatch.from_pydict(columns)

@@ -20,9 +20,21 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import xxhash
 
+from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.lake.files import LakeFile, day_of, folder_of, new_path
+from streamkeep.pipeline.lake.files import (
+    LAST_MS,
+    ORIGIN,
+    LakeError,
+    LakeFile,
+    Origin,
+    day_of,
+    folder_of,
+    new_path,
+    signed,
+    unsigned,
+)
 from streamkeep.pipeline.storage.places import make_folder
 
 FILE_BYTES: Final = 256 << 20  # of rows in memory, about ten times as much as on disk
@@ -31,7 +43,13 @@ _GROUP_BYTES: Final = 128 << 20
 _DAY_MS: Final = 86_400_000
 _LEVEL: Final = 3
 _BATCH_ROWS: Final = 65_536
-_TOP: Final = (1 << 63) - 1
+_DELTA: Final = ("incarnation", "ms", "seq", "ts")
+_TEXT: Final = pa.dictionary(pa.int8(), pa.string())
+_CONSTANTS: Final = (
+    pa.field("store", _TEXT),
+    pa.field("stream", _TEXT),
+    pa.field("incarnation", pa.int64()),
+)
 
 
 class _Sink:
@@ -65,27 +83,25 @@ class FileWriter:
 
     Args:
         root: of the lake in the file system.
-        schema: of the files.
+        origin: of the entries; the files have it in columns of their own.
+        schema: of the entries: that of the files without these columns.
         file_bytes: the size at which a file ends, in bytes of rows in memory. None: it ends only
             with the day.
-        store: UUID of the store, in the lake of a fleet.
     """
 
     def __init__(
         self,
         system: pafs.FileSystem,
         root: str,
-        key: bytes,
+        origin: Origin,
         schema: pa.Schema,
         file_bytes: int | None = FILE_BYTES,
-        store: str = "",
     ) -> None:
-        self._store = store
         self._file_bytes = file_bytes
         self.files: list[LakeFile] = []
         self._system = system
         self._root = root
-        self._key = key
+        self._origin = origin
         self._schema = schema
         self._day: str | None = None
         self._waiting: list[Any] = []
@@ -145,19 +161,24 @@ class FileWriter:
 
     def _end_group(self) -> None:
         if self._writer is None:
-            folder = f"{self._root}/{folder_of(self._key, self._day, self._store)}"
+            folder = f"{self._root}/{folder_of(self._origin, self._day)}"
             make_folder(self._system, folder)
             self._draft = f"{folder}/_{uuid.uuid4().hex}.draft"
             self._sink = _Sink(self._system.open_output_stream(self._draft, compression=None))
             self._writer = pq.ParquetWriter(
                 pa.PythonFile(self._sink, mode="w"),
-                self._schema,
+                pa.schema([*_CONSTANTS, *self._schema]),
                 compression="zstd",
                 compression_level=_LEVEL,
-                use_dictionary=[n for n in self._schema.names if n not in ("ms", "seq", "ts")],
-                column_encoding={name: "DELTA_BINARY_PACKED" for name in ("ms", "seq", "ts")},
+                use_dictionary=[
+                    n for n in ("store", "stream", *self._schema.names) if n not in _DELTA
+                ],
+                column_encoding={name: "DELTA_BINARY_PACKED" for name in _DELTA},
+                store_schema=False,  # it would say that the constants are dictionaries
             )
-        table = pa.Table.from_batches(self._waiting, schema=self._schema)
+        table = _with_origin(
+            pa.Table.from_batches(self._waiting, schema=self._schema), self._origin
+        )
         self._writer.write_table(table, row_group_size=len(table))
         self._written += self._bytes
         self._waiting, self._rows, self._bytes = [], 0, 0
@@ -166,17 +187,30 @@ class FileWriter:
         if self._rows:
             self._end_group()
         size, checksum = self._close_draft()
-        ids = (self._first, self._last)
-        path = new_path(self._key, self._day, *ids, checksum, self._store)
+        path = new_path(self._origin, self._day, self._first, self._last, checksum)
         target = f"{self._root}/{path}"
         if isinstance(self._system, pafs.LocalFileSystem):
             _sync(Path(self._draft))  # a power loss must not empty a file that a commit names
         failpoints.hit("lake:file-written")
         self._system.move(self._draft, target)
         failpoints.hit("lake:file-named")
-        file = LakeFile(path, self._key, self._day, self._entries, size, *ids, self._store)
+        file = LakeFile(path, self._origin, self._day, self._entries, size, self._first, self._last)
         self.files.append(file)
         self._entries = self._written = 0
+
+
+def _with_origin(rows: pa.Table, origin: Origin) -> pa.Table:
+    """Return rows with the columns of their origin, as dictionaries, which are fast to write."""
+    zeros = pa.repeat(pa.scalar(0, pa.int8()), len(rows))
+    columns = [
+        pa.DictionaryArray.from_arrays(zeros, pa.array([text]))
+        for text in (origin.store, key_text(origin.key))
+    ]
+    columns.append(pa.repeat(pa.scalar(origin.number, pa.int64()), len(rows)))
+    arrays = [pa.chunked_array([column]) for column in columns]
+    return pa.Table.from_arrays(
+        [*arrays, *rows.columns], schema=pa.schema([*_CONSTANTS, *rows.schema])
+    )
 
 
 def read_file(
@@ -186,14 +220,60 @@ def read_file(
     columns: Sequence[str],
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file as record batches."""
+    """Yield the rows of a file as record batches.
+
+    The rows of a file of another program are sorted first, in memory, if they are not in order.
+    """
     with pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
-        yield from source.iter_batches(batch_rows, columns=list(columns))
+        if not file.foreign or _in_order(source):
+            yield from source.iter_batches(batch_rows, columns=list(columns))
+            return
+        rows = source.read(columns=list(dict.fromkeys([*columns, "ms", "seq"])))
+    halves = [rows[name].combine_chunks().view(pa.uint64()) for name in ("ms", "seq")]
+    order = pc.sort_indices(
+        pa.table(halves, names=["ms", "seq"]),
+        sort_keys=[("ms", "ascending"), ("seq", "ascending")],
+    )
+    yield from rows.select(list(columns)).take(order).combine_chunks().to_batches(batch_rows)
+
+
+def _in_order(source: pq.ParquetFile) -> bool:
+    last: StreamId | None = None
+    for batch in source.iter_batches(_BATCH_ROWS, columns=["ms", "seq"]):
+        if len(batch):
+            if not ascending(batch) or (last is not None and id_at(batch, 0) <= last):
+                return False
+            last = id_at(batch, len(batch) - 1)
+    return True
+
+
+def described(system: pafs.FileSystem, root: str, path: str) -> tuple[Origin, StreamId, StreamId]:
+    """Return the origin, and the lowest and highest ID, of a file of another program.
+
+    Raises:
+        LakeError: the file has rows of several streams, or none.
+    """
+    with pq.ParquetFile(f"{root}/{path}", filesystem=system) as source:
+        rows = source.read(columns=[*ORIGIN, "ms", "seq"])
+    origins = rows.group_by(list(ORIGIN)).aggregate([]).to_pylist()
+    if len(origins) != 1:
+        raise LakeError(
+            f"{path}: another program wrote rows of {len(origins)} streams into one file; next: "
+            "restore an older version of the table, or make a new lake"
+        )
+    ms, seq = (rows[name].combine_chunks().view(pa.uint64()) for name in ("ms", "seq"))
+    ends: list[StreamId] = []
+    for top in (pc.min(ms), pc.max(ms)):
+        of_ms = seq.filter(pc.equal(ms, top))
+        best = pc.max(of_ms) if ends else pc.min(of_ms)
+        ends.append(StreamId(top.as_py(), best.as_py()))
+    (one,) = origins
+    return Origin(one["store"], one["incarnation"], key_of_text(one["stream"])), ends[0], ends[1]
 
 
 def ascending(batch: pa.RecordBatch) -> bool:
     """Return whether the IDs of a batch rise strictly."""
-    ms, seq = batch.column("ms"), batch.column("seq")
+    ms, seq = (batch.column(name).view(pa.uint64()) for name in ("ms", "seq"))
     falls = pc.greater(ms[:-1], ms[1:])
     same = pc.and_(pc.equal(ms[:-1], ms[1:]), pc.greater_equal(seq[:-1], seq[1:]))
     return not pc.any(pc.or_(falls, same)).as_py()
@@ -201,7 +281,8 @@ def ascending(batch: pa.RecordBatch) -> bool:
 
 def id_at(batch: pa.RecordBatch, row: int) -> StreamId:
     """Return the ID of a row."""
-    return StreamId(batch.column("ms")[row].as_py(), batch.column("seq")[row].as_py())
+    halves = (batch.column(name)[row].as_py() for name in ("ms", "seq"))
+    return StreamId(*map(unsigned, halves))
 
 
 def _sync(path: Path) -> None:
@@ -216,13 +297,13 @@ def _sync(path: Path) -> None:
 
 def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
     """Yield the ranges of rows that belong to one day each; IDs ascend, and so do days."""
-    ms = batch.column("ms")
+    ms = batch.column("ms").view(pa.uint64())
     if not len(ms):
         return
     if day_of(ms[0].as_py()) == day_of(ms[len(ms) - 1].as_py()):
         yield 0, len(ms)
         return
-    days = pc.divide(ms, _DAY_MS)
+    days = pc.divide(pc.min_element_wise(ms, pa.scalar(LAST_MS + 1, pa.uint64())), _DAY_MS)
     changes = pc.indices_nonzero(pc.not_equal(days[1:], days[:-1])).to_pylist()
     ends = [change + 1 for change in changes] + [len(ms)]
     start = 0
@@ -233,13 +314,13 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
     """Return for each row whether its ID is one of `ids`."""
-    chosen = {one for one in ids if max(one) <= _TOP}  # a lake has no higher IDs
+    chosen = {(signed(one.ms), signed(one.seq)) for one in ids}
     ms, seq = batch.column("ms"), batch.column("seq")
-    maybe = pc.is_in(ms, pa.array([one.ms for one in chosen], pa.int64()))
+    maybe = pc.is_in(ms, pa.array([one[0] for one in chosen], pa.int64()))
     rows = pc.indices_nonzero(maybe).to_pylist()
     flags = bytearray(len(batch))
     for row in rows:
-        flags[row] = StreamId(ms[row].as_py(), seq[row].as_py()) in chosen
+        flags[row] = (ms[row].as_py(), seq[row].as_py()) in chosen
     return pa.Array.from_buffers(pa.uint8(), len(batch), [None, pa.py_buffer(flags)]).cast(
         pa.bool_()
     )

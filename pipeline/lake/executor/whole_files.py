@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamkeep.pipeline.lake.files import FLEET_PARTITIONS
+from streamkeep.pipeline.lake.files import PARTITIONS
 from streamkeep.pipeline.storage.places import file_system, reaching
 
 _BATCH_ROWS: Final = 65_536
@@ -29,12 +29,10 @@ class TableFile:
 def table_batches(uri: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file with the columns of its partition. Runs in a worker."""
     system, root = file_system(uri)
-    names = [name for name in schema.names if name not in FLEET_PARTITIONS]
-    values = [getattr(file, name) for name in schema.names[len(names) :]]
+    names = [name for name in schema.names if name not in PARTITIONS]
     with reaching(uri), pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
         for batch in source.iter_batches(_BATCH_ROWS, columns=names):
             columns = [batch.column(name).cast(schema.field(name).type) for name in names]
-            for name, value in zip(schema.names[len(names) :], values, strict=True):
-                constant = pa.scalar(value, schema.field(name).type)
-                columns.append(pa.repeat(constant, len(batch)))
+            constant = pa.scalar(file.date, schema.field("date").type)
+            columns.append(pa.repeat(constant, len(batch)))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)

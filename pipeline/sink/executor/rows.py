@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkeep.arrow.batches import SchemaError
+from streamkeep.arrow.keys import key_of_text
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
 
@@ -85,10 +86,13 @@ class RowReader:
         if self.key is not None:
             return {self.key: made} if made else {}
         found: dict[bytes, list[Pairs]] = {}
-        keys = batch.column("stream").cast(pa.binary())
-        if keys.null_count:
+        column = batch.column("stream")
+        if column.null_count:
             raise RowError("column 'stream' is null in a row")
-        for key, entry in zip(keys.to_pylist(), made, strict=True):
+        is_text = pa.types.is_string(column.type)
+        names = column.to_pylist() if is_text else column.cast(pa.binary()).to_pylist()
+        known = {name: _key_of(name) if is_text else name for name in set(names)}
+        for key, entry in zip(map(known.__getitem__, names), made, strict=True):
             found.setdefault(key, []).append(entry)
         return found
 
@@ -143,6 +147,16 @@ class RowReader:
 
 
 _SYSTEM: Final = ("stream", "id", "ms", "seq", "ts")
+
+
+def _key_of(text: str) -> bytes:
+    """Return the key from a column of text, as the source writes it."""
+    try:
+        return key_of_text(text)
+    except ValueError as error:
+        raise RowError(
+            f"column 'stream': {error}; next: double the backslashes, or use a column of binary"
+        ) from None
 
 
 def _check_fields(kind: pa.DataType) -> None:
