@@ -266,7 +266,7 @@ def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
         reason = "the file system was mounted again, or the files were copied, while it was in use"
     elif position is not None and newest not in control.known:
         reason = f"journal/{CONTROL_FILE} is older than commit {newest} of data.mdb"
-    elif position is None and newest in {control.made, *control.known}:
+    elif position is None:
         reason = f"the journal ends before commit {newest} of data.mdb"
     if force and not reason:
         reason = "the caller asked for a recovery"

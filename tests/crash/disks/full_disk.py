@@ -128,6 +128,12 @@ class Filling:
             died += self.reap()
         return died
 
+    def kill(self, role: str) -> None:
+        for child in [one for one, found in self.children.items() if found == role]:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            del self.children[child]
+
     def reap(self) -> list[str]:
         died = []
         for child, role in list(self.children.items()):
@@ -178,9 +184,8 @@ def main(plan: Plan) -> Report:
     try:
         with mounted(scratch / "image", plan.kind, scratch / "disk") as folder:
             follow(plan, filling, folder, report)
-            for child in filling.children:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+            for role in ROLES:
+                filling.kill(role)
             findings = [str(one) for one in recovery.check(filling.path)]
             report.problem = report.problem or "".join(findings[:3])
     finally:
@@ -207,6 +212,7 @@ def follow(plan: Plan, filling: Filling, folder: Path, report: Report) -> None:
     report.died += filling.pass_phase("full", all_of("full", "full", 10, busy[:2]))
     report.full = {role: filling.counts(role, "full").get("full", 0) for role in ROLES}
     report.trimmed = filling.counts("append", "full").get("trimmed", 0)
+    filling.kill("append too")  # maybe with a lock
     (folder / "filler").unlink()
     settle(folder)
     report.died += filling.pass_phase(

@@ -17,8 +17,11 @@ from crash.disks.recorder import Event
 SECTOR: Final = 512
 # File systems write their superblock in place, and rely on it that the disk does so at once. All
 # else they protect by checksums or a journal.
-_WHOLE: Final = {"ext4": (0,), "xfs": (), "btrfs": (64 << 10, 64 << 20)}
-_PAGE: Final = 4096
+_WHOLE: Final = {
+    "ext4": [(1024, 2048)],
+    "xfs": [],
+    "btrfs": [(at, at + 4096) for at in (64 << 10, 64 << 20)],
+}
 _PIECE: Final = 8 << 20
 _SHARES: Final = (0.0, 0.05, 0.5, 0.95, 1.0)  # of the sectors that have their newest version
 
@@ -54,7 +57,8 @@ class History:
     def _sectors(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
         at = 0
         while at < len(data):
-            size = _PAGE if offset + at in self._whole and len(data) - at >= _PAGE else SECTOR
+            ends = [end for start, end in self._whole if start == offset + at]
+            size = ends[0] - offset - at if ends else SECTOR
             yield offset + at, data[at : at + size]
             at += size
 

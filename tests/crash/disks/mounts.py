@@ -13,7 +13,7 @@ from typing import Final
 MIB: Final = 1 << 20
 KINDS: Final = ("ext4", "xfs", "btrfs")
 _MAKE: Final = {
-    "ext4": ["mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=0"],
+    "ext4": ["mkfs.ext4", "-q", "-F", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0"],
     "xfs": ["mkfs.xfs", "-q", "-f", "-K"],
     "btrfs": ["mkfs.btrfs", "-q", "-f", "-K"],
 }

@@ -43,7 +43,8 @@ class Plan:
     Attributes:
         kind: of the file system.
         commits: how many commits the workers make in all.
-        kills: how many of them are killed before the work ends.
+        kills: how many of them are killed before the work ends. Sometimes all are killed at once,
+            and then the first one that recovers the store.
         images: how many losses of power are looked at.
         broken: the disk fails after all processes have died: "disk" wholly, and is mounted again;
             "data" for the pages of the data file, and stays mounted. The power is not lost then.
@@ -145,9 +146,16 @@ class Disk:
                 time.sleep(0.002)
                 for child in alive:
                     assert os.waitpid(child, os.WNOHANG)[0] == 0, self.errors()
-            if goal < plan.commits:
-                self.kill(alive.pop(self.random.randrange(len(alive))))
+            if goal == plan.commits:
+                break
+            self.kill(alive.pop(self.random.randrange(len(alive))))
+            if self.random.random() < 0.4:
+                while alive:
+                    self.kill(alive.pop())
                 alive.append(self.fork_worker())
+                time.sleep(self.random.random() * 0.1)
+                self.kill(alive.pop())
+            alive += [self.fork_worker() for _ in range(plan.workers - len(alive))]
         for child in alive:
             self.kill(child)
 
