@@ -231,6 +231,7 @@ def die(store: Store[bytes]) -> None:
 # --- the harness itself -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_harness_sees_a_missing_pin(tmp_path: Path) -> None:
     def run() -> None:
         for seed in range(20):
@@ -239,13 +240,7 @@ def test_the_harness_sees_a_missing_pin(tmp_path: Path) -> None:
     assert not in_child(run)
 
 
-def test_the_harness_sees_a_missing_sync_of_the_journal(tmp_path: Path) -> None:
-    def run() -> None:
-        run_losses(tmp_path, 1, ("commit",), steps=60, every=3, blind_to=".skj")
-
-    assert not in_child(run)
-
-
+@pytest.mark.slow
 def test_a_loss_that_no_boot_or_mount_shows_is_recovered_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
