@@ -15,6 +15,7 @@ from streamkeep.jobs.control import ControlMethods
 from streamkeep.jobs.errors import JobCancelledError, JobFailedError, NoResultError
 from streamkeep.jobs.job import NOTHING, Job
 from streamkeep.jobs.layout import QUEUES_SPACE, Names
+from streamkeep.jobs.letters import LetterMethods
 from streamkeep.jobs.running import Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.tasks import TaskMethods
@@ -22,7 +23,7 @@ from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.waiting import take
 
 
-class Queue(TaskMethods, ControlMethods):
+class Queue(TaskMethods, ControlMethods, LetterMethods):
     """A durable queue in a store. Threads and processes may share it.
 
     Every method that changes something is one transaction; when it returns, the change is as

@@ -77,7 +77,7 @@ COMMANDS: Final[Families] = (
             "remember": "stream_cmds",
         },
     ),
-    ("Run a queue of jobs", {"work": "work_cmd"}),
+    ("Run a queue of jobs", {"work": "work_cmd", "queue": "queue_cmds"}),
     ("Keep what was trimmed", {"archive": "archive_cmd"}),
     ("Move whole streams", {"dump": "dump_cmd", "diff": "diff_cmd"}),
     (

@@ -1,0 +1,287 @@
+"""Dead letters, and other work of an operator: jobs that run now, and jobs that are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.api.views import Snapshot
+from streamkeep.jobs import cancelling, entering
+from streamkeep.jobs.base import QueueBase
+from streamkeep.jobs.codecs import JSON
+from streamkeep.jobs.ending import CANCELLED, Stored, forget, put_result
+from streamkeep.jobs.entering import next_waiting
+from streamkeep.jobs.layout import (
+    DELAYED,
+    EXPIRES,
+    GROUP,
+    ID,
+    PLACE,
+    PRIORITIES,
+    RETRY,
+    SCHEDULE,
+    TASK,
+    Fields,
+    due_key,
+    pack_time,
+    parse_due,
+    place_of,
+    short,
+)
+from streamkeep.jobs.policy import DEFAULT_RESULT_TTL_MS
+from streamkeep.jobs.state import JOB_PREFIX, Step, job_id_of, number_in
+
+_AT_ONCE: Final = 100  # in one transaction
+_CONSUMER: Final = b"(purge)"
+_OF_LETTERS: Final = frozenset(
+    (
+        b"job",
+        b"from",
+        b"reason",
+        b"error",
+        b"message",
+        b"traceback",
+        b"attempts",
+        b"deaths",
+        b"queued",
+        b"failed",
+    )
+)
+
+
+class Letter(NamedTuple):
+    """A dead letter.
+
+    Attributes:
+        id: of its entry in `NAME:dead`.
+        job: the ID that the job had.
+        error, message, traceback: what its last attempt raised; empty if nothing was raised.
+        deaths: how many workers died with it.
+        queued_ms, failed_ms: when it was put and when it became a dead letter, Unix milliseconds.
+        fields: all fields of the entry.
+    """
+
+    id: str
+    job: str
+    task: str
+    reason: str
+    error: str
+    message: str
+    traceback: str
+    attempts: int
+    deaths: int
+    queued_ms: int
+    failed_ms: int
+    fields: Fields
+
+
+Wanted = Callable[[Letter], bool]
+
+
+def letter_of(entry_id: bytes, fields: Fields) -> Letter:
+    """Return a dead letter of its entry; what is missing is empty or 0."""
+
+    def text(name: bytes) -> str:
+        return fields.get(name, b"").decode(errors="replace")
+
+    def number(name: bytes) -> int:
+        value = fields.get(name, b"")
+        return int(value) if value.isdigit() else 0
+
+    return Letter(
+        entry_id.decode(),
+        text(b"job"),
+        text(TASK),
+        text(b"reason"),
+        text(b"error"),
+        text(b"message"),
+        text(b"traceback"),
+        number(b"attempts"),
+        number(b"deaths"),
+        number(b"queued"),
+        number(b"failed"),
+        fields,
+    )
+
+
+class LetterMethods(QueueBase):
+    """Dead letters; a base of `Queue`."""
+
+    def dead_letters(
+        self, *, count: int | None = None, reason: str | None = None, task: str | None = None
+    ) -> list[Letter]:
+        """Return dead letters, the oldest first.
+
+        Args:
+            count: at most so many.
+            reason: only those with this text in their reason, error or message.
+            task: only those of this task.
+        """
+        found: list[Letter] = []
+
+        def look(snapshot: Snapshot[Any]) -> list[Letter]:
+            for letter in _letters(snapshot, self.names.dead):
+                if _matches(letter, reason, task):
+                    found.append(letter)
+                    if count is not None and len(found) >= count:
+                        break
+            return found
+
+        return self.read(look)
+
+    def requeue(
+        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
+    ) -> int:
+        """Put dead letters into the queue again, as new jobs; return how many.
+
+        Each letter leaves `NAME:dead` in the transaction that puts its job. One whose unique name
+        is taken by another job stays.
+
+        Args:
+            letters: or their IDs, or the IDs of their jobs; none for all that match the others.
+            reason, task: as in `dead_letters`.
+        """
+        return self._each(letters, reason, task, _requeue)
+
+    def drop_dead(
+        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
+    ) -> int:
+        """Remove dead letters for good; return how many. The arguments are those of `requeue`."""
+        return self._each(letters, reason, task, _drop)
+
+    def _each(
+        self,
+        letters: tuple[str | Letter, ...],
+        reason: str | None,
+        task: str | None,
+        change: Callable[[Step, Letter], bool],
+    ) -> int:
+        """Change the letters that match, in transactions of a bounded size."""
+        names = {one.id if isinstance(one, Letter) else one for one in letters}
+        chosen = [
+            letter
+            for letter in self.dead_letters(reason=reason, task=task)
+            if not names or letter.id in names or letter.job in names
+        ]
+        changed = 0
+        for start in range(0, len(chosen), _AT_ONCE):
+            some = chosen[start : start + _AT_ONCE]
+            changed += self.step(partial(_change, letters=some, change=change), frees=True)
+        return changed
+
+    # --- now, and never -------------------------------------------------------------------------
+
+    def run_now(self, job_id: str) -> bool:
+        """Let a job start that waits for its time or its retry; return False if it does not."""
+
+        def hurry(step: Step) -> bool:
+            found = cancelling.find(step.txn, step.names, job_id)
+            if found.state == cancelling.DELAYED_STATE:
+                reference = pack_time(number_in(job_id))
+                step.unschedule(due_key(found.due_ms, DELAYED, reference))
+                step.schedule(step.now_ms, DELAYED, reference)
+                where = PLACE + short(job_id.encode())
+                step.txn.row_put(step.space, where, b"s" + pack_time(step.now_ms))
+                return True
+            if found.state != cancelling.RETRYING or found.place is None:
+                return False
+            reference = found.place.pack()
+            for key, _ in step.txn.row_range(step.space, SCHEDULE, SCHEDULE + b"\xff" * 9):
+                due = parse_due(key)
+                if due.kind == RETRY and due.reference == reference:
+                    step.unschedule(key)
+                    step.schedule(step.now_ms, RETRY, reference)
+                    return True
+            return False
+
+        return self.step(hurry)
+
+    def purge(self) -> int:
+        """Remove every job that has not started, as `cancel` does; return how many.
+
+        Jobs that run and dead letters stay. It runs in transactions of a bounded size, so jobs that
+        are put in the meantime may stay.
+        """
+        removed = 0
+        for some in (_purge_waiting, _purge_scheduled):
+            while count := self.step(some, frees=True):
+                removed += count
+        return removed
+
+
+def _letters(snapshot: Snapshot[Any], name: bytes) -> Iterator[Letter]:
+    for entry in snapshot.scan(name):
+        yield letter_of(bytes(entry.id), entry.fields)
+
+
+def _matches(letter: Letter, reason: str | None, task: str | None) -> bool:
+    if task is not None and letter.task != task:
+        return False
+    texts = (letter.reason, letter.error, letter.message)
+    return reason is None or any(reason in text for text in texts)
+
+
+def _change(step: Step, letters: list[Letter], change: Callable[[Step, Letter], bool]) -> int:
+    return sum(change(step, one) for one in letters)
+
+
+def _is_there(step: Step, letter: Letter) -> bool:
+    """Return whether it is still there; another call may have removed it."""
+    return bool(step.txn.xrange(step.names.dead, letter.id, letter.id, 1))
+
+
+def _requeue(step: Step, letter: Letter) -> bool:
+    if not _is_there(step, letter):
+        return False
+    fields = {name: value for name, value in letter.fields.items() if name not in _OF_LETTERS}
+    fields.pop(ID, None)  # it is a new job
+    fields.pop(EXPIRES, None)
+    came_from = letter.fields.get(b"from", b"normal").decode()
+    priority = PRIORITIES.index(came_from) if came_from in PRIORITIES else entering.NORMAL_NUMBER
+    if not entering.put(step, fields, priority, 0, always=True).is_new:
+        return False
+    return _drop(step, letter)
+
+
+def _drop(step: Step, letter: Letter) -> bool:
+    return bool(step.txn.xdel(step.names.dead, letter.id))
+
+
+def _purge_waiting(step: Step) -> int:
+    """Remove jobs that wait in the streams."""
+    removed = 0
+    for priority in step.settings.streams:
+        if next_waiting(step, priority) is None:
+            continue
+        name = step.stream(priority)
+        # Delivered first, so that the counters of the group stay exact.
+        for _, entries in step.txn.xreadgroup(GROUP, _CONSUMER, {name: ">"}, count=_AT_ONCE):
+            for entry in entries:
+                place = place_of(priority, bytes(entry.id))
+                step.txn.xackdel(name, GROUP, place.entry_id, ref_policy="ACKED")
+                forget(step, place, entry.fields, 1)
+                _note_cancelled(step, job_id_of(place, entry.fields))
+                removed += 1
+    return removed
+
+
+def _purge_scheduled(step: Step) -> int:
+    """Remove jobs that wait for their time, and those that have just come into a stream."""
+    removed = _purge_waiting(step)
+    last = SCHEDULE + b"\xff" * 9
+    for key, _ in step.txn.row_range(step.space, SCHEDULE, last, 20 * _AT_ONCE):
+        due = parse_due(key)
+        if due.kind == DELAYED:
+            job_id = f"{JOB_PREFIX}{int.from_bytes(due.reference, 'big')}"
+            removed += cancelling.cancel(step, job_id)
+        if removed >= _AT_ONCE:
+            break
+    return removed
+
+
+def _note_cancelled(step: Step, job_id: str) -> None:
+    step.counters.cancelled += 1
+    until = step.now_ms + DEFAULT_RESULT_TTL_MS
+    put_result(step, job_id, Stored(until, CANCELLED, JSON, b"null"))
+    step.txn.wake(step.names.result_bell(job_id))

@@ -1,0 +1,87 @@
+"""Dead letters: listed, put again, dropped; jobs that run now, and jobs that are removed."""
+
+from __future__ import annotations
+
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.jobs import Queue
+
+
+def bury(queue: Queue, payload: str, reason: str = "no paper", **options: str) -> str:
+    job = queue.put(payload, **options)  # type: ignore[arg-type]
+    (taken,) = queue.get_many(1)
+    taken.fail(reason)
+    return job.id
+
+
+def test_letters_are_found_by_reason(queue: Queue, clock: ManualClock) -> None:
+    first = bury(queue, "a")
+    clock.ms += 10
+    bury(queue, "b", "no ink")
+    one, two = queue.dead_letters()
+    assert (one.job, one.reason, one.attempts, one.failed_ms) == (
+        first,
+        "no paper",
+        1,
+        clock.ms - 10,
+    )
+    assert two.reason == "no ink"
+    assert queue.dead_letters(reason="ink") == [two]
+    assert queue.dead_letters(count=1) == [one]
+    assert queue.dead_letters(task="send") == []
+
+
+def test_a_letter_is_put_again_as_a_new_job(queue: Queue) -> None:
+    former = bury(queue, "a", priority="high", key="ann")
+    bury(queue, "b", "no ink")
+    assert queue.requeue(reason="paper") == 1
+    (taken,) = queue.get_many(5)
+    assert (taken.payload, taken.key, taken.priority, taken.attempt) == ("a", "ann", "high", 1)
+    assert taken.id != former
+    taken.done()
+    assert queue.stats().dead == 1
+    assert queue.requeue("1-1") == 0
+    assert queue.requeue(queue.dead_letters()[0]) == 1
+    assert queue.stats().waiting == 1
+
+
+def test_a_letter_stays_while_its_unique_name_is_taken(queue: Queue) -> None:
+    bury(queue, "a", unique="x")
+    second = queue.put("b", unique="x")
+    assert (queue.requeue(), queue.stats().dead) == (0, 1)
+    assert second.cancel()
+    assert (queue.requeue(), queue.stats().dead) == (1, 0)
+
+
+def test_letters_are_dropped_by_job(queue: Queue) -> None:
+    jobs = [bury(queue, str(number)) for number in range(3)]
+    assert queue.drop_dead(jobs[1]) == 1
+    assert [one.job for one in queue.dead_letters()] == [jobs[0], jobs[2]]
+    assert queue.drop_dead() == 2
+    assert queue.stats().dead == 0
+
+
+def test_delayed_jobs_and_retries_run_now(queue: Queue) -> None:
+    delayed, failed = queue.put("a", delay="1h"), queue.put("b")
+    (taken,) = queue.get_many(1)
+    taken.retry(after="1h")
+    assert queue.get_many(5) == []
+    assert [queue.run_now(job.id) for job in (delayed, failed)] == [True, True]
+    assert sorted(str(job.payload) for job in queue.get_many(5)) == ["a", "b"]
+    assert not queue.run_now(delayed.id)
+    assert not queue.run_now("job-99")
+
+
+def test_a_purge_leaves_what_runs_and_what_is_dead(queue: Queue) -> None:
+    bury(queue, "dead")
+    queue.put("running")
+    (running,) = queue.get_many(1)
+    queue.put_many(range(20), key="one")
+    queue.put_many(range(250))
+    queue.put_many(range(3), priority="low", delay="1h")
+    assert queue.purge() == 273
+    stats = queue.stats()
+    assert (stats.waiting, stats.running, stats.delayed, stats.dead) == (0, 1, 0, 1)
+    assert (stats.cancelled, stats.held) == (273, 0)
+    running.done()
+    queue.put("again", key="one")
+    assert [job.payload for job in queue.get_many(5)] == ["again"]

@@ -1,0 +1,80 @@
+"""`streamkeep queue`: what it prints, and what it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli_runner import lines, objects, run
+from streamkeep.jobs import Queue
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def queue_of(path: Path) -> Queue:
+    return Queue(path, sync="none")
+
+
+def bury(path: Path, reason: str) -> str:
+    with queue_of(path) as queue:
+        queue.put({"to": "ann"})
+        (job,) = queue.get_many(1)
+        job.fail(reason)
+        return job.id
+
+
+def test_a_job_is_put_shown_and_cancelled(path: Path) -> None:
+    (job,) = lines("queue", "put", path, '{"to": "ann"}', "--key", "ann")
+    (shown,) = objects("queue", "show", path, job)
+    assert (shown["state"], shown["key"], shown["payload"]) == ("waiting", "ann", '{"to":"ann"}')
+    assert "state        waiting" in lines("queue", "show", path, job)
+    (put,) = objects("queue", "put", path, '["ann"]', "--task", "send", "--delay", "1h")
+    delayed, summary = objects("queue", "status", path)
+    assert (delayed["waiting"], delayed["delayed"], summary["queues"]) == (1, 1, 1)
+    assert lines("queue", "retry", path, put["job"]) == []
+    assert lines("queue", "cancel", path, job) == []
+    run("queue", "cancel", path, job, status=6)
+    run("queue", "show", path, "9-9", status=6)
+    heading, row = lines("queue", "status", path)
+    assert heading.split()[:5] == ["queue", "waiting", "running", "delayed", "dead"]
+    assert row.split()[0] == "default"
+
+
+def test_dead_letters_are_listed_put_again_and_dropped(path: Path) -> None:
+    first, second = bury(path, "no paper"), bury(path, "no ink")
+    *letters, summary = objects("queue", "dead", path)
+    assert [one["job"] for one in letters] == [first, second]
+    assert summary["letters"] == 2
+    assert "no ink" in lines("queue", "dead", path, "--reason", "ink")[1]
+    assert objects("queue", "show", path, first)[0]["state"] == "dead"
+    run("queue", "requeue", path, status=2)
+    assert lines("queue", "requeue", path, "--reason", "ink") == ["1"]
+    assert lines("queue", "dead", path, "--drop", "--yes") == ["1"]
+    run("queue", "requeue", path, first, status=6)
+    assert objects("queue", "status", path)[0]["dead"] == 0
+
+
+def test_control(path: Path) -> None:
+    run("queue", "put", path, "1")
+    assert objects("queue", "pause", path)[0]["paused"] is True
+    assert objects("queue", "status", path)[0]["paused"] is True
+    run("queue", "resume", path)
+    assert "1 job" in run("queue", "drain", path, "--timeout", "0", status=8).stderr
+    assert lines("queue", "purge", path, "--yes") == ["1"]
+    run("queue", "drain", path)
+    assert "draining" in lines("queue", "status", path)[1]
+    run("queue", "put", path, "1", status=1)
+
+
+def test_bad_input_changes_nothing(path: Path) -> None:
+    run("queue", "status", path, status=6)
+    assert "not JSON" in run("queue", "put", path, "{", status=2).stderr
+    assert not path.exists()
+    run("queue", "put", path, "1")
+    run("queue", "put", path, "1", "--task", "send", status=2)
+    found = run("queue", "pause", path, "--queue", "mail", status=6)
+    assert "its queues are default" in found.stderr
