@@ -100,6 +100,8 @@ class Snapshot(StreamCommands[Text]):
 
     def as_bytes(self) -> Snapshot[bytes]:
         """Return this snapshot with results as bytes, whatever the store returns."""
+        if not self._decode:
+            return self  # type: ignore[return-value]  # of a store of bytes
         same: Snapshot[bytes] = Snapshot(self._store, self._txn)  # type: ignore[arg-type]  # it is asked for no text
         same._set_decode(False)
         return same
@@ -181,6 +183,8 @@ class Transaction(StreamCommands[Text]):
 
     def as_bytes(self) -> Transaction[bytes]:
         """Return this transaction with results as bytes, whatever the store returns."""
+        if not self._decode:
+            return self  # type: ignore[return-value]  # of a store of bytes
         same: Any = copy(self)
         same._set_decode(False)
         return same  # type: ignore[no-any-return]

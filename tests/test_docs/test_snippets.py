@@ -157,7 +157,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     context: dict[str, Any] = {"__name__": "__main__"}
     yield context
     for value in context.values():
-        if hasattr(value, "close"):
+        if hasattr(value, "close") and not isinstance(value, type):
             value.close()
     for path in tmp_path.glob("*.store"):
         assert_sound(path)

@@ -1,0 +1,257 @@
+"""The outbox: rows of an application's database become entries or jobs, each exactly once.
+
+An application that changes its own database and then puts a job may die in between. So it writes
+the message into a table of that database, in its own transaction, and a forwarder moves the rows:
+
+1. In a transaction of the database, select rows, which locks them.
+2. In one transaction of the store, append those whose IDs the store does not remember, and remember
+   them.
+3. Delete the rows, and commit the transaction of the database.
+4. Forget the IDs.
+
+A crash before step 2 changes nothing. A crash before step 3 leaves rows that are appended, and the
+store remembers that: the next forwarder only deletes them. A crash before step 4 leaves IDs that
+never come again; the next forwarder forgets them. Nothing expires, so a forwarder that did not run
+for a month doubles nothing. Several forwarders may run: the database locks the rows for one.
+
+IDs must never be used again. SQLite uses them again in a table without AUTOINCREMENT, so such a
+table is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Transaction
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs.layout import short
+from streamkeep.jobs.times import Duration, milliseconds
+
+log = logging.getLogger("streamkeep.jobs")
+
+Row = dict[str, Any]
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+_POSITION: Final = b"position"
+_SEEN: Final = b"id:"
+_MARKS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+_SQLITE: Final = "sqlite3"
+
+
+class Outbox:
+    """Forwards the rows of one table. Give it a connection of its own: it begins and commits."""
+
+    def __init__(
+        self,
+        connection: Any,
+        table: str,
+        store: Store[Any],
+        *,
+        stream: str | None = None,
+        put: Callable[[Row], object] | None = None,
+        id_column: str = "id",
+        columns: Sequence[str] | None = None,
+        batch: int = 500,
+        keep: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Name a table, and what its rows become.
+
+        Args:
+            connection: of any driver that follows Python's DB-API: SQLite, PostgreSQL (psycopg),
+                MySQL 8.
+            stream: rows become entries of this stream, columns their fields; NULL is left out.
+            put: instead: called with each row as a dict, in the transaction of the store. It may
+                put jobs into queues of that store: `lambda row: send.delay(row["to"])`.
+            id_column: its values must be unique, and never used again.
+            columns: the columns that travel; by default all but the ID.
+            batch: the rows of one transaction.
+            keep: leave the rows, and remember the highest ID instead. Only for SQLite, where IDs
+                are in the order of commits; elsewhere a row could be committed late and be missed.
+            name: under which the store remembers; by default that of the table. Another database
+                that is forwarded into the same store needs another name.
+
+        Raises:
+            ArgumentError: one of these is wrong, or the table may use IDs again.
+        """
+        if (stream is None) == (put is None):
+            raise ArgumentError("an outbox needs either `stream` or `put`")
+        for one in (table, id_column, *(columns or ())):
+            if not isinstance(one, str) or not _NAME.fullmatch(one):
+                raise ArgumentError(f"{one!r} is not the name of a table or a column")
+        if isinstance(batch, bool) or not isinstance(batch, int) or not 0 < batch <= 10_000:
+            raise ArgumentError(f"batch must be a number from 1 to 10,000, not {batch!r}")
+        self._connection = connection
+        self._table = table
+        self._store = store
+        self._stream = stream
+        self._put = put
+        self._id = id_column
+        self._columns = columns
+        self._batch = batch
+        self._keep = keep
+        self._space = b"outbox:" + short((name or table).encode())
+        driver = type(connection).__module__.partition(".")[0]
+        self._is_sqlite = driver == _SQLITE
+        self._mark = _MARKS.get(getattr(sys.modules.get(driver), "paramstyle", ""), "%s")
+        if keep and not self._is_sqlite:
+            raise ArgumentError(
+                "keep=True is for SQLite: in other databases a row may be committed after one with "
+                "a higher ID, and would be missed"
+            )
+        if self._is_sqlite:
+            self._check_sqlite()
+
+    def _check_sqlite(self) -> None:
+        """Raise ArgumentError for a table that uses the numbers of deleted rows again."""
+        cursor = self._connection.execute(
+            "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (self._table,)
+        )
+        row = cursor.fetchone()
+        if row is None:
+            raise ArgumentError(f"the database has no table {self._table!r}")
+        cursor = self._connection.execute(f"PRAGMA table_info({self._table})")
+        kinds = {one[1]: str(one[2]).upper() for one in cursor.fetchall()}
+        if kinds.get(self._id) == "INTEGER" and "AUTOINCREMENT" not in str(row[0]).upper():
+            raise ArgumentError(
+                f"SQLite gives the numbers of deleted rows of {self._table!r} to new ones; declare "
+                f"the column as `{self._id} INTEGER PRIMARY KEY AUTOINCREMENT`"
+            )
+
+    # --- forwarding -----------------------------------------------------------------------------
+
+    def forward(self) -> int:
+        """Forward the rows that are there, up to `batch`; return how many were appended.
+
+        Raises:
+            ArgumentError: the connection has a transaction open, which is not this object's.
+        """
+        self._forget_left()
+        if self._is_sqlite and self._connection.in_transaction:
+            raise ArgumentError("the connection has a transaction open; give the outbox its own")
+        cursor = self._connection.cursor()
+        try:
+            rows = self._select(cursor)
+            fresh = self._append(rows) if rows else 0
+            if rows and not self._keep:
+                marks = ", ".join([self._mark] * len(rows))
+                ids = tuple(row[self._id] for row in rows)
+                cursor.execute(f"DELETE FROM {self._table} WHERE {self._id} IN ({marks})", ids)
+            self._connection.commit()
+        except BaseException:
+            self._connection.rollback()
+            raise
+        finally:
+            cursor.close()
+        if rows and not self._keep:
+            self._forget([_key(row[self._id]) for row in rows])
+        return fresh
+
+    def run(
+        self, *, every: Duration = 1, stop: threading.Event | None = None, once: bool = False
+    ) -> int:
+        """Forward rows until `stop` is set; return how many.
+
+        Args:
+            every: how long to wait when there was no row: databases do not say when there is one.
+            once: end when there is no row.
+        """
+        ended = stop or threading.Event()
+        pause_s = milliseconds(every, "every") / 1000
+        total = 0
+        while not ended.is_set():
+            found = self.forward()
+            total += found
+            if not found:
+                if once:
+                    break
+                ended.wait(pause_s)
+        return total
+
+    def _select(self, cursor: Any) -> list[Row]:
+        chosen = "*" if self._columns is None else ", ".join([self._id, *self._columns])
+        query = f"SELECT {chosen} FROM {self._table}"
+        values: tuple[Any, ...] = ()
+        if self._keep:
+            position = self._store.row_get(self._space, _POSITION)
+            query += f" WHERE {self._id} > {self._mark}"
+            values = (0 if position is None else int(position),)
+        query += f" ORDER BY {self._id} LIMIT {self._batch}"
+        if self._is_sqlite:
+            cursor.execute("BEGIN IMMEDIATE")
+        else:
+            query += " FOR UPDATE SKIP LOCKED"
+        cursor.execute(query, values)
+        names = [one[0] for one in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def _append(self, rows: list[Row]) -> int:
+        """Append the rows that were not appended before; return how many."""
+        fresh = 0
+        with self._store.transaction() as outer:
+            txn = outer.as_bytes()
+            for row in rows:
+                key = _key(row[self._id])
+                if not self._keep:
+                    if txn.row_get(self._space, key) is not None:
+                        continue
+                    txn.row_put(self._space, key, b"")
+                self._append_row(txn, row)
+                fresh += 1
+            if self._keep:
+                txn.row_put(self._space, _POSITION, str(rows[-1][self._id]).encode())
+        return fresh
+
+    def _append_row(self, txn: Transaction[bytes], row: Row) -> None:
+        if self._put is not None:
+            self._put(row)
+            return
+        assert self._stream is not None
+        shown = {name: one for name, one in row.items() if one is not None}
+        if self._columns is None and len(shown) > 1:
+            shown.pop(self._id)
+        txn.xadd(self._stream, {name: _text(one) for name, one in shown.items()})
+
+    # --- what was not forgotten -----------------------------------------------------------------
+
+    def _forget_left(self) -> None:
+        """Forget the IDs that a forwarder which died did not, unless their rows are there."""
+        if self._keep:
+            return
+        left = self._store.row_range(self._space, _SEEN, _SEEN + b"\xff" * 130, self._batch)
+        if not left:
+            return
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(f"SELECT {self._id} FROM {self._table}")
+            present: set[bytes] = set()
+            while rows := cursor.fetchmany(1000):
+                present.update(_key(row[0]) for row in rows)
+        finally:
+            cursor.close()
+            self._connection.rollback()
+        self._forget([key for key, _ in left if key not in present])
+
+    def _forget(self, keys: list[bytes]) -> None:
+        def forget(txn: Transaction[Any]) -> None:
+            for key in keys:
+                txn.row_delete(self._space, key)
+
+        if keys:
+            self._store.apply(forget, frees=True)
+
+
+def _key(row_id: object) -> bytes:
+    return _SEEN + short(f"{type(row_id).__name__}:{row_id}".encode())
+
+
+def _text(value: Any) -> bytes | str | int | float:
+    if isinstance(value, bool):
+        return int(value)
+    return value if isinstance(value, (bytes, str, int, float)) else str(value)

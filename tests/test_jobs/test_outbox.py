@@ -1,0 +1,188 @@
+"""The outbox: each row of a database becomes one entry or job, also after a crash at any step."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from streamkeep import ArgumentError, Store
+from streamkeep.jobs import Queue
+from streamkeep.jobs.outbox import Outbox
+
+TABLE = "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, payload TEXT, note TEXT)"
+
+
+class Cut(Exception):
+    """A process died."""
+
+
+class Connection:
+    """A connection that dies at a chosen step."""
+
+    def __init__(self, real: sqlite3.Connection) -> None:
+        self.real = real
+        self.dies_at = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.dies_at:
+            self.dies_at = ""
+            raise Cut
+        return getattr(self.real, name)
+
+
+Connection.__module__ = "sqlite3"
+
+
+@pytest.fixture
+def database() -> Iterator[Connection]:
+    real = sqlite3.connect(":memory:")
+    real.execute(TABLE)
+    yield Connection(real)
+    real.close()
+
+
+def insert(database: Connection, *payloads: str) -> None:
+    with database.real as txn:
+        txn.executemany("INSERT INTO outbox (payload) VALUES (?)", [(one,) for one in payloads])
+
+
+def forwarded(store: Store) -> list[bytes]:
+    return [entry.fields[b"payload"] for entry in store.xrange("mails")]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_rows_are_forwarded_once_in_order(store: Store, database: Connection, keep: bool) -> None:
+    outbox = Outbox(database, "outbox", store, stream="mails", batch=2, keep=keep)
+    insert(database, "a", "b", "c")
+    assert (outbox.run(once=True), outbox.forward()) == (3, 0)
+    insert(database, "d")
+    assert outbox.forward() == 1
+    assert forwarded(store) == [b"a", b"b", b"c", b"d"]
+    assert store.xrange("mails")[0].fields == {b"payload": b"a"}
+    left = database.real.execute("SELECT count(*) FROM outbox").fetchone()[0]
+    assert left == (4 if keep else 0)
+    assert len(store.row_range("outbox:outbox")) == int(keep)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("step", ["cursor", "commit", "store", "forget"])
+def test_a_forwarder_that_dies_at_any_step_doubles_and_loses_nothing(
+    store: Store, database: Connection, monkeypatch: pytest.MonkeyPatch, step: str, keep: bool
+) -> None:
+    def cut(*args: object) -> None:
+        raise Cut
+
+    insert(database, "a", "b")
+    outbox = Outbox(database, "outbox", store, stream="mails", keep=keep)
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        if step in ("store", "forget"):
+            patch.setattr(outbox, "_append_row" if step == "store" else "_forget", cut)
+        else:
+            database.dies_at = step
+        outbox.forward()
+        raise Cut  # with `keep`, there is nothing to forget
+    database.real.rollback()
+    insert(database, "c")
+    again = Outbox(database, "outbox", store, stream="mails", keep=keep)
+    again.run(once=True)
+    assert forwarded(store) == [b"a", b"b", b"c"]
+    again.forward()
+    assert len(store.row_range("outbox:outbox")) == int(keep)
+
+
+def test_rows_become_jobs_in_the_transaction_that_remembers_them(
+    store: Store, database: Connection
+) -> None:
+    queue = Queue(store)
+
+    @queue.task
+    def send(to: str) -> str:
+        if to == "bad":
+            raise ValueError
+        return to
+
+    insert(database, "ann", "bob")
+    outbox = Outbox(database, "outbox", store, put=lambda row: send.delay(row["payload"]))
+    assert outbox.forward() == 2
+    assert (queue.run_until_idle(), queue.stats().done) == (2, 2)
+
+    def fail(row: dict[str, Any]) -> None:
+        send.delay(row["payload"])
+        raise Cut
+
+    insert(database, "eve")
+    with pytest.raises(Cut):
+        Outbox(database, "outbox", store, put=fail).forward()
+    assert queue.stats().waiting == 0
+    assert outbox.forward() == 1
+
+
+def test_what_would_lose_rows_is_refused(
+    store: Store, database: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.real.execute("CREATE TABLE plain (id INTEGER PRIMARY KEY, payload TEXT)")
+    for table, options, problem in (
+        ("plain", {"stream": "s"}, "AUTOINCREMENT"),
+        ("missing", {"stream": "s"}, "no table 'missing'"),
+        ("outbox; DROP", {"stream": "s"}, "not the name of a table"),
+        ("outbox", {"stream": "s", "columns": ["a b"]}, "not the name of a table or a column"),
+        ("outbox", {}, "either `stream` or `put`"),
+        ("outbox", {"stream": "s", "batch": 0}, "batch"),
+    ):
+        with pytest.raises(ArgumentError, match=problem):
+            Outbox(database, table, store, **options)
+    module = ModuleType("otherdb")
+    module.paramstyle = "format"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "otherdb", module)
+    other = type("Other", (), {"__module__": "otherdb"})()
+    with pytest.raises(ArgumentError, match="keep=True is for SQLite"):
+        Outbox(other, "outbox", store, stream="s", keep=True)
+    outbox = Outbox(database, "outbox", store, stream="s", columns=["payload", "note"])
+    database.real.execute("INSERT INTO outbox (payload) VALUES ('x')")
+    with pytest.raises(ArgumentError, match="transaction open"):
+        outbox.forward()
+    database.real.commit()
+    assert outbox.forward() == 1
+    assert store.xrange("s")[0].fields == {b"id": b"1", b"payload": b"x"}
+
+
+def test_other_databases_lock_the_rows_that_they_select(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[str, tuple[Any, ...]]] = []
+
+    class Cursor:
+        description = (("id",), ("payload",))
+
+        def execute(self, query: str, values: tuple[Any, ...] = ()) -> None:
+            said.append((query, values))
+
+        def fetchall(self) -> list[tuple[Any, ...]]:
+            return [("a-1", "x"), ("a-2", None)]
+
+        def close(self) -> None: ...
+
+    class Other:
+        def cursor(self) -> Cursor:
+            return Cursor()
+
+        def commit(self) -> None:
+            said.append(("commit", ()))
+
+    Other.__module__ = "otherdb.connection"
+    module = ModuleType("otherdb")
+    module.paramstyle = "pyformat"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "otherdb", module)
+    assert Outbox(Other(), "shop.outbox", store, stream="s", batch=7).forward() == 2
+    assert said == [
+        ("SELECT * FROM shop.outbox ORDER BY id LIMIT 7 FOR UPDATE SKIP LOCKED", ()),
+        ("DELETE FROM shop.outbox WHERE id IN (%s, %s)", ("a-1", "a-2")),
+        ("commit", ()),
+    ]
+    fields = [entry.fields for entry in store.xrange("s")]
+    assert fields == [{b"payload": b"x"}, {b"id": b"a-2"}]
