@@ -75,8 +75,14 @@ class StreamkeepSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of a read without `.schema(...)`."""
-        fields = _FIELDS[self._reading().fields_as]
-        return f"stream string, id string, ms bigint, seq bigint, ts timestamp{fields}"
+        from streamkeep.pipeline.source.segment_files import is_folder
+
+        options = self._reading()
+        stream = "stream string"
+        if is_folder(options.path):  # which may have segments of several stores and incarnations
+            stream = "store string, stream string, incarnation bigint"
+        fields = _FIELDS[options.fields_as]
+        return f"{stream}, id string, ms bigint, seq bigint, ts timestamp{fields}"
 
     def reader(self, schema: StructType) -> StreamkeepReader:
         """Return the object that plans and reads a batch."""

@@ -31,6 +31,7 @@ from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
+from streamkeep.pipeline.storage.reached import host
 from streamkeep.pipeline.tasks.packing import spread
 from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
@@ -100,7 +101,7 @@ def plan(
 ) -> list[Task]:
     """Return tasks of about equal size, for segments and for files of a lake."""
     tasks = [
-        Task(archive, part, "", ())
+        Task(archive, part, "", (), driver=host())
         for part in spread(segments, [record.raw_bytes for record in segments])
     ]
     for part in spread(files, [one.size_bytes for one in files]):

@@ -28,7 +28,7 @@ def pin_now(options: ReadOptions) -> tuple[Pin, ...]:
     if is_folder(options.path):
         return pin_folder(options)
     with reading(options.path) as store, store.snapshot() as snapshot:
-        return pin_streams(snapshot.txn, options)
+        return tuple(replace(pin, store=store.uuid) for pin in pin_streams(snapshot.txn, options))
 
 
 def plan_pins(
@@ -99,11 +99,11 @@ def cut_stream(txn: Txn, pin: Pin, source: str, slice_bytes: int) -> list[Slice]
     for mark in stream.marks(pin.start, pin.end, slice_bytes):
         if size and size + mark.size_bytes // 2 > slice_bytes and mark.id > start:
             end = mark.id.previous()
-            slices.append(Slice(pin.key, pin.number, start, end, size, entries))
+            slices.append(Slice(pin.key, pin.number, start, end, size, entries, store=pin.store))
             start, size, entries = mark.id, 0, 0
         size += mark.size_bytes
         entries += mark.entries
         any_there = True
     if any_there:
-        slices.append(Slice(pin.key, pin.number, start, pin.end, size, entries))
+        slices.append(Slice(pin.key, pin.number, start, pin.end, size, entries, store=pin.store))
     return slices

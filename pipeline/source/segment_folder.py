@@ -9,8 +9,9 @@ removes the old file later. Without one, the newer file is used.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+from uuid import UUID
 
 import pyarrow.fs
 
@@ -39,8 +40,14 @@ class FolderSegment:
         return self.segment.trailer.epoch, self.segment.trailer.created_ms
 
 
-def list_segments(root: str) -> dict[int, list[FolderSegment]]:
-    """Return the segments of a folder by stream number, ascending, without overlaps.
+Stream = tuple[str, int]  # UUID of the store, and number of the stream in it
+
+
+def list_segments(root: str) -> dict[Stream, list[FolderSegment]]:
+    """Return the segments of a folder by stream, ascending, without overlaps.
+
+    The folder may have segments of several stores, and of several streams of one key: a stream that
+    was deleted and made again has another number.
 
     Raises:
         NotAStoreError: there is no such folder, or it has no segments.
@@ -54,13 +61,15 @@ def list_segments(root: str) -> dict[int, list[FolderSegment]]:
             for info in system.get_file_info(selector)
             if info.is_file and info.path.endswith(SUFFIX)
         ]
-    found: dict[int, list[FolderSegment]] = {}
+    found: dict[Stream, list[FolderSegment]] = {}
     with ThreadPoolExecutor(1 if is_local(root) else _AT_ONCE) as threads:
         for one in threads.map(lambda path: _open(root, path), paths):
-            found.setdefault(one.segment.index.stream_number, []).append(one)
+            index = one.segment.index
+            stream = str(UUID(bytes=index.store_uuid)), index.stream_number
+            found.setdefault(stream, []).append(one)
     if not found:
         raise NotAStoreError(f"{root}: neither a store nor a folder with segments (*{SUFFIX})")
-    return {number: _newest(files) for number, files in sorted(found.items())}
+    return {stream: _newest(files) for stream, files in sorted(found.items())}
 
 
 def _open(root: str, path: str) -> FolderSegment:
@@ -88,20 +97,19 @@ def pin_folder(options: ReadOptions) -> tuple[Pin, ...]:
             f"{options.path}: an archive has no live entries; next: leave out source=live"
         )
     streams = list_segments(options.path)
-    numbers = {files[-1].segment.index.key: number for number, files in streams.items()}
-    return tuple(
-        pin_between(
-            options,
-            key,
-            numbers[key],
-            StreamId(*streams[numbers[key]][-1].segment.trailer.last_id),
-        )
-        for key in chosen_keys(options, list(numbers), all_there=True)
-    )
+    keys: dict[bytes, list[Stream]] = {}
+    for stream, files in streams.items():
+        keys.setdefault(files[-1].segment.index.key, []).append(stream)
+    pins = []
+    for key in chosen_keys(options, list(keys), all_there=True):
+        for store, number in keys[key]:
+            last = StreamId(*streams[store, number][-1].segment.trailer.last_id)
+            pins.append(replace(pin_between(options, key, number, last), store=store))
+    return tuple(pins)
 
 
 def cut_folder(
-    streams: dict[int, list[FolderSegment]], pins: tuple[Pin, ...], slice_bytes: int | None
+    streams: dict[Stream, list[FolderSegment]], pins: tuple[Pin, ...], slice_bytes: int | None
 ) -> list[Slice]:
     """Return slices of about `slice_bytes`, cut between blocks; a slice per file without it.
 
@@ -110,7 +118,7 @@ def cut_folder(
     """
     slices = []
     for pin in pins:
-        for one in streams.get(pin.number, []):
+        for one in streams.get((pin.store, pin.number), []):
             slices += cut_segment(one.segment, one.path, pin, slice_bytes)
     return slices
 
@@ -129,6 +137,7 @@ def cut_segment(segment: Segment, path: str, pin: Pin, slice_bytes: int | None) 
             stop += 1
         low = max(pin.start, StreamId(*blocks[at].first_id))
         high = min(pin.end, StreamId(*blocks[stop - 1].last_id))
-        slices.append(Slice(pin.key, pin.number, low, high, size, entries, path, (at, stop)))
+        file = (path, (at, stop))
+        slices.append(Slice(pin.key, pin.number, low, high, size, entries, *file, store=pin.store))
         at = stop
     return slices

@@ -24,6 +24,7 @@ class Pin:
     number: int
     start: StreamId
     end: StreamId
+    store: str = ""  # its UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Slice:
         blocks: the blocks of that file, as a half-open range; None for all.
         planned: the exact number of entries when the read was planned, and of nodes; None for a
             file, which either is complete or gives an error.
+        store: the UUID of the store.
     """
 
     key: bytes
@@ -49,6 +51,7 @@ class Slice:
     segment: str | None = None
     blocks: tuple[int, int] | None = None
     planned: tuple[int, int] | None = None
+    store: str = ""
 
 
 def pack(
@@ -107,7 +110,9 @@ def join(slices: Sequence[Slice]) -> tuple[Slice, ...]:
 
 def _continues(last: Slice, one: Slice) -> bool:
     """Return whether `one` directly follows `last` in the same source."""
-    if (last.number, last.key, last.segment) != (one.number, one.key, one.segment):
+    if (last.store, last.number, last.key) != (one.store, one.number, one.key):
+        return False
+    if last.segment != one.segment:
         return False
     if last.segment is None:
         return last.end.next() == one.start

@@ -178,7 +178,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
                 if last.id <= begin:
                     continue
                 if stream is not None and stream.number == last.number:
-                    pins.append(Pin(key, last.number, begin.next(), last.id))
+                    pins.append(Pin(key, last.number, begin.next(), last.id, store.uuid))
                 elif position.number in (0, last.number):
                     self._lose(batch_gone(key, begin, last))
         return tuple(pins)

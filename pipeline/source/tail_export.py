@@ -54,7 +54,7 @@ def cut_exported(
                 path = _write_tail(snapshot.txn, options, pin, store.uuid, folder)
                 if path is not None:
                     slices += _cut_file(folder, path, pin, slice_bytes)
-    return sorted(slices, key=lambda one: (one.key, one.start))
+    return sorted(slices, key=lambda one: (one.key, one.number, one.start))
 
 
 def _cut_file(root: str, path: str, pin: Pin, slice_bytes: int) -> list[Slice]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from model.profile import configured
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 
+from pyspark.sql.types import LongType, StringType, StructType
+
 from segments import write_file
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, RowShape, record_batches
 from streamkeep.engine.api.store import Store
@@ -27,14 +31,17 @@ from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, 
 from streamkeep.format.core.keys import RETIRED, node_key
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.node.node import PAIRS, Range, read_range
+from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source import pins as pins_module
 from streamkeep.pipeline.source import segment_files, segment_folder, stores
 from streamkeep.pipeline.source.executor import nodes as executor
-from streamkeep.pipeline.source.plan import cut_stream
+from streamkeep.pipeline.source.plan import cut_stream, pin_now, plan_pins
 from streamkeep.pipeline.source.slices import Slice, join
+from streamkeep.pipeline.storage.reached import UnreachableError
 
 TOP = (1 << 64) - 1
+SHAPE = StructType().add("store", StringType()).add("incarnation", LongType())
 
 
 def pairs_of(data: bytes, ms: int, seq: int) -> list[tuple[int, int, list[bytes]]]:
@@ -357,10 +364,51 @@ def test_a_folder_of_segments_without_its_store(
         segment_folder.pin_folder(options)
 
 
+def test_a_folder_has_all_incarnations_and_stores_apart(
+    open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    stores = [open_store(name) for name in ("one", "two")]
+    for at, store in enumerate(stores):
+        for incarnation in range(2):
+            store.delete("s")
+            filled(store, 50 + 10 * at + incarnation)  # the same IDs in all of them
+            store.set_retention("s", archive=True)
+            store.xtrim("s", maxlen=0, approximate=False)
+            store.archive()
+        shutil.copytree(store.path / "archive", tmp_path / "all" / str(at))
+    root = str(tmp_path / "all")
+    source = StreamkeepSource({"path": root, "subscribe": "s"})
+    assert source.schema().startswith("store string, stream string, incarnation bigint, id string")
+    reader = source.reader(SHAPE)
+    found = Counter[tuple[str, int]]()
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            found.update((row["store"], row["incarnation"]) for row in batch.to_pylist())
+    assert sorted(found.values()) == [50, 51, 60, 61]
+    assert {store for store, _ in found} == {store.uuid for store in stores}
+
+
+def test_a_host_without_the_path_says_so(
+    open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    store = open_store("here")
+    filled(store, 10)
+    options = parse_read({"path": str(store.path), "subscribe": "s"})
+    ((one, *_),) = plan_pins(options, pin_now(options))
+    (tmp_path / "empty").mkdir()
+    for name, why in (("empty", "not a store"), ("nowhere", "no")):
+        elsewhere = replace(options, path=str(tmp_path / name))
+        with (
+            pytest.raises(UnreachableError, match=rf"on host .* does not have .*{name}.*{why}"),
+            executor.nodes_of(elsewhere) as nodes,
+        ):
+            list(nodes(one))
+
+
 def test_of_segments_that_overlap_the_newest_counts(tmp_path: Path) -> None:
     old = [(1000 + n, 0, [b"n", b"old"]) for n in range(20)]
     write_file(tmp_path, old, file_number=1, created_ms=1)
     write_file(tmp_path, old[:5] + old[6:], file_number=2, created_ms=2)
     write_file(tmp_path, [(2000, 0, [b"n", b"x"])], file_number=3, created_ms=1)
-    found = segment_folder.list_segments(str(tmp_path))[7]
+    (found,) = segment_folder.list_segments(str(tmp_path)).values()
     assert [one.segment.trailer.entries for one in found] == [19, 1]

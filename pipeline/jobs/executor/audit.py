@@ -18,6 +18,7 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.lake.executor.parquet import ascending, count_ids, id_at, read_file
 from streamkeep.pipeline.lake.files import LakeFile, checksum_of_path, day_of, folder_of
 from streamkeep.pipeline.storage.places import file_system
+from streamkeep.pipeline.storage.reached import check_reached, host
 
 if TYPE_CHECKING:
     from streamkeep.format.segment.manifest import SegmentRecord
@@ -41,10 +42,13 @@ class Task:
     lake: str
     files: tuple[LakeFile, ...]
     erased: dict[str, tuple[StreamId, ...]] = field(default_factory=dict)
+    driver: str = ""  # its host
 
 
 def look_at(task: Task) -> list[str]:
     """Check the files of a task; return the facts about each. Runs in a worker."""
+    if task.segments and task.driver != host():  # a missing file may be there, on that host
+        check_reached(task.archive, "archive")
     found = [_segment_facts(task.archive, record) for record in task.segments]
     if task.files:
         system, root = file_system(task.lake)

@@ -5,6 +5,8 @@ id              `ms-seq`, or 16 bytes; or `ms` and `seq`; without any of these, 
 fields          array<struct<field,value>> or map, of string or binary
 any other       without `fields`: the field of that name (NAME for `field.NAME`); null is left out
 ts              ignored, because the ID contains the time
+store,          ignored beside `fields`: rows of a folder of segments have them
+incarnation
 """
 
 from __future__ import annotations
@@ -56,8 +58,9 @@ class RowReader:
                 "an ID needs both columns 'ms' and 'seq'; next: add the other one, or drop this "
                 "one to let the store give IDs"
             )
-        self.plain = [name for name in names if name not in _SYSTEM and name != "fields"]
         self.has_fields = "fields" in names
+        ignored = (*_SYSTEM, "fields", *(_ORIGIN if self.has_fields else ()))
+        self.plain = [name for name in names if name not in ignored]
         if self.has_fields and self.plain:
             raise SchemaError(
                 f"there is a column {self.plain[0]!r} and a column 'fields', but an entry takes "
@@ -147,6 +150,7 @@ class RowReader:
 
 
 _SYSTEM: Final = ("stream", "id", "ms", "seq", "ts")
+_ORIGIN: Final = ("store", "incarnation")
 
 
 def _key_of(text: str) -> bytes:

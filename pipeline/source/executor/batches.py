@@ -29,7 +29,7 @@ def read_slices(
     target = arrow_schema(schema)
     with nodes_of(options) as nodes:
         for one in slices:
-            shape = RowShape(target, one.key, options.mode)
+            shape = RowShape(target, one.key, options.mode, store=one.store, number=one.number)
             yield from record_batches(shape, nodes(one), one.start, one.end)
             for column, count in shape.mismatched.items():
                 _log.warning(

@@ -11,22 +11,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import StoreError
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.pipeline.options import (
     AUTO,
     ReadOptions,
 )
 from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
-from streamkeep.pipeline.source.segment_files import is_folder, open_segment
+from streamkeep.pipeline.source.segment_files import open_segment
 from streamkeep.pipeline.source.slices import Slice
 from streamkeep.pipeline.source.stores import StreamReplacedError, reading, stream_nodes
 from streamkeep.pipeline.source.stream_nodes import Tally
+from streamkeep.pipeline.storage.reached import check_reached, unreachable
 
 _log = logging.getLogger(__name__)
 
@@ -122,12 +124,26 @@ def read_exported(one: Slice) -> Iterator[list[CopiedNode]]:
 
 @contextmanager
 def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[list[CopiedNode]]]]:
-    """Provide, in a `with` block, a function that yields the nodes of a slice in chunks."""
-    if options.tail_export is not None:
-        yield read_exported
-        return
-    if is_folder(options.path):
-        yield lambda one: read_file(options.path, one)
-        return
-    with reading(options.path) as store:
-        yield lambda one: complete_nodes(store, one, options)
+    """Provide, in a `with` block, a function that yields the nodes of a slice in chunks.
+
+    Raises:
+        UnreachableError: this host does not have what the driver has under the path.
+    """
+    with ExitStack() as stack:
+        store: Store[bytes] | None = None
+
+        def nodes(one: Slice) -> Iterator[list[CopiedNode]]:
+            nonlocal store
+            if options.tail_export is not None:
+                return read_exported(one)
+            if one.segment is not None:
+                check_reached(options.path, "folder of segments")
+                return read_file(options.path, one)
+            if store is None:
+                try:
+                    store = stack.enter_context(reading(options.path))
+                except StoreError as error:
+                    raise unreachable(options.path, "store", str(error)) from error
+            return complete_nodes(store, one, options)
+
+        yield nodes
