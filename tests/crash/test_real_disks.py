@@ -86,16 +86,17 @@ def test_a_creation_that_the_power_cut_off_begins_again(
     tell(tell_figures, f"{kind}, power lost during creation", reports)
 
 
-@pytest.mark.parametrize("broken", ["disk", "data"])
+@pytest.mark.parametrize("broken", ["disk", "data", "early"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_disk_that_failed_after_all_processes_died_is_recovered_from(
+def test_a_disk_that_failed_is_recovered_from(
     kind: str, broken: str, tell_figures: Callable[[str], None]
 ) -> None:
+    """After all processes died; and "early", while they work: each ends with an error."""
     reports = [outside(Plan(kind, seed, commits=150, broken=broken)) for seed in range(3)]
     assert [failure for report in reports for failure in report.failures] == []
     assert sum(report.unsafe for report in reports) > 0, "the disk has kept every page"
-    what = "all" if broken == "disk" else "the data file"
-    tell(tell_figures, f"{kind}, writes of {what} failed", reports)
+    what = {"disk": "all writes", "data": "writes of the data file", "early": "a disk in use"}
+    tell(tell_figures, f"{kind}, {what[broken]} failed", reports)
 
 
 @pytest.mark.parametrize("without", CONTROLS)

@@ -47,7 +47,8 @@ class Plan:
             and then the first one that recovers the store.
         images: how many losses of power are looked at.
         broken: the disk fails after all processes have died: "disk" wholly, and is mounted again;
-            "data" for the pages of the data file, and stays mounted. The power is not lost then.
+            "data" for the pages of the data file, and stays mounted; "early" wholly, while the
+            processes are at work. The power is not lost then.
         without: what workers leave out, see `work.leave_out`; "flushes": the disk lies.
     """
 
@@ -88,6 +89,7 @@ class Disk:
         self.store = self.at / "store"
         self.boot = scratch / "boot"
         self.recorded = scratch / "recorder" / "image"
+        self.failing = scratch / "image.fail"
         self._workers = 0
         self.notes.touch()
         self.boot.write_text(_BOOT_ID.read_text())
@@ -158,6 +160,31 @@ class Disk:
             alive += [self.fork_worker() for _ in range(plan.workers - len(alive))]
         for child in alive:
             self.kill(child)
+
+    def fail(self, sums: bytes = b"") -> None:
+        """Break the disk: wholly, or for writes of pages with these checksums."""
+        self.failing.write_bytes(sums)
+
+    def wait_for_ends(self) -> str:
+        """Break the disk while workers use it; return how they end, if not with our errors."""
+        children = [self.fork_worker() for _ in range(self.plan.workers)]
+        goal = self.returned() + 30
+        wait_until(lambda: self.returned() >= goal, "no worker works")
+        self.fail()
+        ends = []
+        for child in children:
+            deadline = time.monotonic() + PATIENCE_S
+            while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
+                if time.monotonic() > deadline:
+                    self.kill(child)
+                    return "a worker hangs"
+                time.sleep(0.01)
+            ends.append(found[1])
+        said = self.errors()
+        expected = said.count("RecoveryNeededError: ") + said.count("StoreError: ")
+        if set(ends) == {1 << 8} and expected == len(ends):
+            return ""
+        return f"workers end with {ends}: {said}"
 
     def kill(self, child: int) -> None:
         os.kill(child, signal.SIGKILL)
@@ -257,16 +284,19 @@ def checked(path: Path, notes: Notes, noted: int) -> str:
 
 def broken_disk(disk: Disk, report: Report) -> None:
     """Have the disk fail after all processes have died, and open the store when it works again."""
-    failing = disk.scratch / "image.fail"
     data = disk.store / "data.mdb"
     with disk.recording():
         disk.work()
+        if disk.plan.broken == "early":
+            report.failures += filter(None, [disk.wait_for_ends()])
         copy = disk.scratch / "copy"  # of what the kernel holds
-        shutil.copytree(disk.store, copy, ignore=shutil.ignore_patterns("waiters", "lock.mdb"))
+        shutil.copytree(
+            disk.store, copy, ignore=shutil.ignore_patterns("waiters", "leases", "lock.mdb")
+        )
         before = data.read_bytes()
-        failing.write_bytes(page_sums(before) if disk.plan.broken == "data" else b"")
+        disk.fail(page_sums(before) if disk.plan.broken == "data" else b"")
         settle(disk.at)
-        failing.unlink()
+        disk.failing.unlink()
         if disk.plan.broken == "data":
             evict(disk.store)
         else:
