@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from patience import PATIENCE_S
+from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.server.resp.connection import Connection
@@ -86,8 +86,15 @@ class Peer:
     def __init__(self, path: Path | str) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE_S)
-        self.socket.connect(str(path))
+        wait_until(lambda: self._connected(str(path)))
         self._data = b""
+
+    def _connected(self, path: str) -> bool:
+        try:
+            self.socket.connect(path)
+        except BlockingIOError:  # more clients wait to be accepted than the system queues
+            return False
+        return True
 
     def __enter__(self) -> Peer:
         return self

@@ -93,6 +93,12 @@ class GroupCommands(ReadCommands[Text]):
             )
         )
 
+    def xgroup_exists(self, name: Key, groupname: Key) -> bool:
+        """Return whether the stream exists and has this group; cheaper than XINFO GROUPS."""
+        return self._run(
+            read(xgroup.group_exists, (to_bytes(name, "name"), to_bytes(groupname, "groupname")))
+        )
+
     def xgroup_setid(
         self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
     ) -> bool:

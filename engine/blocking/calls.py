@@ -23,6 +23,7 @@ class BlockingCall:
 
     writes = False
     reads_history = False
+    resp3 = False  # MAXSIZE counts the bytes of RESP3
     may_wait = False  # it will wait if it finds nothing
     unseen = False  # `run` has not written that the consumer was seen; `note` does if it waits long
     claims_dead = False  # it also takes what consumers of dead leases have pending
@@ -101,7 +102,9 @@ class ReadCall(BlockingCall):
 
     def run(self, txn: Txn) -> Found:
         """Run XREAD."""
-        found = xread.xread(txn, self._streams, self._count, ReplyBudget(*self._most), self._shape)
+        found = xread.xread(
+            txn, self._streams, self._count, ReplyBudget(*self._most, self.resp3), self._shape
+        )
         if not found:
             self._streams = xread.freeze(txn, self._streams)
         return found
@@ -139,7 +142,7 @@ class GroupCall(BlockingCall):
         written later (`Waiters.steps`), because most calls are soon woken and get something.
         """
         lazy = self.may_wait and self._delivery.min_idle is None
-        budget = ReplyBudget(*self._most)
+        budget = ReplyBudget(*self._most, self.resp3)
         found = xreadgroup.xreadgroup(txn, self._streams, self._delivery, budget, lazy)
         self.unseen = lazy and not found
         self.looked = txn.commit_number - 1 if self.unseen else -1

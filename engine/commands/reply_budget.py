@@ -1,9 +1,9 @@
 """MAXCOUNT and MAXSIZE: how much one reply of XREAD or XREADGROUP may still hold.
 
-MAXSIZE counts the bytes that the reply would take in RESP2. The header of the list of entries
-that is still being written is not counted, since its length is not known yet; the header of the
-list of streams is never counted. The first entry of a reply is always written. Measured on Redis
-8.10.
+MAXSIZE counts the bytes that the reply would take in RESP2, or in RESP3 for a client of a server
+that speaks it. The header of the list of entries that is still being written is not counted, since
+its length is not known yet; the header of the list of streams is never counted. The first entry of
+a reply is always written. Measured on Redis 8.10.
 """
 
 from __future__ import annotations
@@ -31,17 +31,22 @@ class SentEntries:
 
 
 class ReplyBudget:
-    """How much one reply may still hold; `max_count` and `max_size` 0 for no limit."""
+    """How much one reply may still hold; `max_count` and `max_size` 0 for no limit.
 
-    def __init__(self, max_count: int, max_size: int) -> None:
+    Args:
+        resp3: the reply is a map of RESP3, where a stream has no head of its own.
+    """
+
+    def __init__(self, max_count: int, max_size: int, resp3: bool = False) -> None:
         self.max_count = max_count
         self.max_size = max_size
+        self.resp3 = resp3
         self._entries = 0
         self._written = 0
 
     def fresh(self) -> ReplyBudget:
         """Return a budget of the same size, with nothing counted."""
-        return ReplyBudget(self.max_count, self.max_size)
+        return ReplyBudget(self.max_count, self.max_size, self.resp3)
 
     @property
     def used_up(self) -> bool:
@@ -55,7 +60,9 @@ class ReplyBudget:
 
     def begin_stream(self, name: bytes) -> None:
         """Count the head of a stream."""
-        self._written += len(b"*2\r\n") + bulk_size(name)
+        self._written += bulk_size(name)
+        if not self.resp3:
+            self._written += len(b"*2\r\n")
 
     def end_stream(self, entries: int) -> None:
         """Count the header of a list of entries that is now complete."""

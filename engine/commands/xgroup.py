@@ -17,7 +17,7 @@ from streamkeep.engine.model.group import (
 from streamkeep.engine.model.pel_walks import owned_by
 from streamkeep.engine.notify.wait_table import removed
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import (
     CommandError,
     GroupExistsError,
@@ -93,6 +93,12 @@ def xgroup_destroy(txn: WriteTxn, name: bytes, group_name: bytes) -> bool:
     destroy_group(txn, stream, group)
     txn.events.append(removed(name, group_name))
     return True
+
+
+def group_exists(txn: Txn, name: bytes, group_name: bytes) -> bool:
+    """Return whether a stream exists and has this group."""
+    stream = txn.find_stream(name)
+    return stream is not None and find_group(txn, stream, group_name) is not None
 
 
 def xgroup_createconsumer(

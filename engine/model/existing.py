@@ -20,9 +20,8 @@ def group_in(txn: Txn, stream: Stream, group_name: bytes) -> Group:
     """Return a group of a stream; raise the error of XGROUP and XINFO when it is missing."""
     group = find_group(txn, stream, group_name)
     if group is None:
-        raise NoSuchGroupError(
-            f"NOGROUP No such consumer group '{shown(group_name)}' "
-            f"for key name '{shown(stream.name)}'"
+        raise _no_group(
+            b"NOGROUP No such consumer group '%b' for key name '%b'", group_name, stream.name
         )
     return group
 
@@ -38,10 +37,18 @@ def existing_group(
     stream = txn.find_stream(name)
     group = None if stream is None else find_group(txn, stream, group_name)
     if stream is None or group is None:
-        raise NoSuchGroupError(
-            f"NOGROUP No such key '{shown(name)}' or consumer group '{shown(group_name)}'{ending}"
+        raise _no_group(
+            b"NOGROUP No such key '%b' or consumer group '%b'" + ending.encode(), name, group_name
         )
     return stream, group
+
+
+def _no_group(line: bytes, first: bytes, second: bytes) -> NoSuchGroupError:
+    """Return the error whose line has two names."""
+    line = line % (_as_line(first), _as_line(second))
+    error = NoSuchGroupError(line.decode("utf-8", "replace"))
+    error.raw_line = line
+    return error
 
 
 def shown(name: bytes) -> str:
@@ -49,6 +56,10 @@ def shown(name: bytes) -> str:
 
     That line is a C string: it ends at NUL, and line breaks in the name must not end it earlier.
     """
+    return _as_line(name).decode("utf-8", "replace")
+
+
+def _as_line(name: bytes) -> bytes:
     end = name.find(b"\0")
     line = name if end < 0 else name[:end]
-    return line.replace(b"\r", b" ").replace(b"\n", b" ").decode("utf-8", "replace")
+    return line.replace(b"\r", b" ").replace(b"\n", b" ")

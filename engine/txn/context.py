@@ -59,8 +59,10 @@ class EngineContext:
         self.tables = tables
         self.epoch = epoch
         self.clock = clock
-        self.node_max_bytes = node_max_bytes  # of new streams
+        # Of new streams; a server may change them (CONFIG SET), in one step and without a lock.
+        self.node_max_bytes = node_max_bytes
         self.node_max_entries = node_max_entries
+        self.new_extension = b""  # of their records: how long and how many messages they remember
         # Set once, while the store is opened and no other thread knows it.
         self.journal: Journal | None = None  # None for a read-only store
         self.segment_files: Any = None  # a `SegmentFiles`, for reading history

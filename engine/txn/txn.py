@@ -306,6 +306,7 @@ class WriteTxn(Txn):
         stream = Stream(
             number, name, StreamRecord(context.node_max_bytes, context.node_max_entries)
         )
+        stream.record.extension = context.new_extension
         stream.generation = context.generation
         self._put_name(stream)
         context.cache[name] = stream

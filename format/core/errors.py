@@ -34,8 +34,9 @@ class CommandError(StreamkeepError):
     """A command broke a rule of Redis Streams; the store is unchanged.
 
     `str(error)` is what redis-py shows for the same mistake: Redis's text, without the code when
-    the code is the plain `ERR`. `redis_error` is the whole line as a Redis server would send it.
-    Redis's text does not always name the argument; a note on the error (PEP 678) then does.
+    the code is the plain `ERR`. `redis_error` is the whole line as a Redis server would send it,
+    and `redis_line` its bytes. Redis's text does not always name the argument; a note on the error
+    (PEP 678) then does.
 
     Attributes:
         entry_index: index of the refused entry in its batch, from 0; None outside of batches.
@@ -43,6 +44,14 @@ class CommandError(StreamkeepError):
 
     redis_code = "ERR"
     entry_index: int | None = None
+    raw_line: bytes | None = None  # where a name in the line is not UTF-8
+
+    @property
+    def redis_line(self) -> bytes:
+        """The bytes of `redis_error`; a name in it that is not UTF-8 is as it was given."""
+        if self.raw_line is not None:
+            return self.raw_line
+        return self.redis_error.encode("utf-8", "surrogateescape")
 
     @property
     def redis_error(self) -> str:

@@ -69,7 +69,7 @@ class Served(Step):
         try:
             found = self.blocked.waiting.call.run(txn)
         except CommandError as error:
-            return error_line(error.redis_error)
+            return error_line(error.redis_line)
         return encode(Named(found), self.client.resp3) if found else None
 
     def run_alone(self, txn: WriteTxn) -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
 from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_count
-from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.handlers import ALREADY, CodedError, Handler
 from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import Turn
@@ -230,7 +230,7 @@ def _client_unblock(client: Connection, words: list[bytes], turn: Turn) -> objec
         return 0
     reply = encode(NIL_ARRAY, other.resp3)
     if with_error:
-        reply = error_line("UNBLOCKED client unblocked via CLIENT UNBLOCK")
+        reply = error_text("UNBLOCKED client unblocked via CLIENT UNBLOCK")
     client.server.blocked.end(other.blocked, reply)
     turn.clients.append(other)
     return 1

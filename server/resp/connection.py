@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.table import Spec, find
-from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.encoder import encode, error_line, error_text
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE
 from streamkeep.server.resp.requests import ProtocolError
 from streamkeep.server.resp.session_commands import IN_TRANSACTION, WITHOUT_PASSWORD
@@ -143,7 +143,7 @@ class Connection(ClientState, asyncio.Protocol):
             more = run_commands(turn, self, _COMMANDS_PER_TURN)
         except ProtocolError as error:
             self.server.statistics.protocol_errors += 1
-            self.reply(error_line(f"ERR Protocol error: {error}"))
+            self.reply(error_text(f"ERR Protocol error: {error}"))
             self.close()
             return
         if more:
@@ -170,7 +170,7 @@ class Connection(ClientState, asyncio.Protocol):
         try:
             self._command(words, turn)
         except CommandError as error:
-            self.reply(error_line(error.redis_error))
+            self.reply(error_line(error.redis_line))
         if mode == "skip" or (mode == self.mode == "off"):
             for step in turn.steps[steps:]:
                 if step.client is self:
@@ -223,6 +223,7 @@ class Connection(ClientState, asyncio.Protocol):
             turn.run(self, spec, words)
             return
         waiting.call.may_wait = True
+        waiting.call.resp3 = self.resp3
         reply = self.server.attempt(self, spec, words, waiting, turn)
         if reply is not None:
             return

@@ -40,13 +40,14 @@ def bulk(text: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
-def error_line(line: str) -> bytes:
+def error_text(line: str) -> bytes:
+    """Return an error whose line is text."""
+    return error_line(line.encode("utf-8", "surrogateescape"))
+
+
+def error_line(line: bytes) -> bytes:
     """Return an error; what could end the line earlier becomes spaces."""
-    return (
-        b"-"
-        + line.replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogateescape")
-        + b"\r\n"
-    )
+    return b"-" + line.replace(b"\r", b" ").replace(b"\n", b" ") + b"\r\n"
 
 
 def _put(out: BytesWriter, reply: object, resp3: bool) -> None:
@@ -80,7 +81,7 @@ def _put(out: BytesWriter, reply: object, resp3: bool) -> None:
     elif isinstance(reply, NilArray):
         out.write(b"_\r\n" if resp3 else b"*-1\r\n")
     elif isinstance(reply, CommandError):
-        out.write(error_line(reply.redis_error))
+        out.write(error_line(reply.redis_line))
     elif isinstance(reply, Sent):
         out.write(reply.data)
     elif isinstance(reply, SentEntries):

@@ -254,7 +254,7 @@ class Server:
             else:
                 found = waiting.call.run(turn.write_txn())
         except CommandError as error:
-            client.reply(error_line(error.redis_error))
+            client.reply(error_line(error.redis_line))
             return True
         except Exception as error:
             if spec.kind != READS and not turn.apart:

@@ -1,8 +1,9 @@
 """What CONFIG GET shows and CONFIG SET changes.
 
-Four settings have an effect: `appendfsync` is the sync mode, the two node limits apply to streams
-that are created from now on, and `maxclients`, `timeout` and `client-query-buffer-limit` are limits
-of the server. The others answer what is true of a store, since clients and exporters ask for them.
+These have an effect: `appendfsync` is the sync mode, `stream-node-max-...` and `stream-idmp-...`
+apply to streams that are created from now on, and `maxclients`, `timeout` and
+`client-query-buffer-limit` are limits of the server. The others answer what is true of a store,
+since clients and exporters ask for them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.commands.glob import glob
+from streamkeep.engine.commands.idempotency import MAX_DURATION, MAX_MAXSIZE
 from streamkeep.format.core.errors import CommandError
+from streamkeep.format.rows.extension import IDEMPOTENCE, idempotence_of, with_section
 from streamkeep.format.rows.records import PAGE_FIT
 from streamkeep.server.commands.words import integer, text_of
 
@@ -33,14 +36,14 @@ _FIXED: Final = {
     "save": "",
     "slowlog-log-slower-than": "-1",
     "slowlog-max-len": "0",
-    "stream-idmp-duration": "100",
-    "stream-idmp-maxsize": "100",
     "tcp-keepalive": "300",
 }
 _NUMBERS: Final = {
     "maxclients": (1, 1 << 32),
     "timeout": (0, 1 << 31),
     "client-query-buffer-limit": (1 << 20, 1 << 40),
+    "stream-idmp-duration": (1, MAX_DURATION + 1),
+    "stream-idmp-maxsize": (1, MAX_MAXSIZE + 1),
     "stream-node-max-bytes": (0, (1 << 32) - 2),
     "stream-node-max-entries": (0, (1 << 32) - 2),
 }
@@ -66,6 +69,7 @@ class Settings:
     def values(self) -> dict[str, str]:
         """Return all settings as text."""
         context = self._context
+        messages = idempotence_of(context.new_extension, "settings")
         limits = context.node_max_bytes, context.node_max_entries
         most_bytes, most_entries = (4096, 100) if limits[0] == PAGE_FIT else limits
         return {
@@ -75,6 +79,8 @@ class Settings:
             "maxclients": str(self.max_clients),
             "timeout": str(self.timeout_s),
             "client-query-buffer-limit": str(self.query_buffer_limit),
+            "stream-idmp-duration": str(messages.duration),
+            "stream-idmp-maxsize": str(messages.maxsize),
             "stream-node-max-bytes": str(most_bytes),
             "stream-node-max-entries": str(most_entries),
         }
@@ -116,6 +122,13 @@ class Settings:
             self.timeout_s = int(text)
         elif name == "client-query-buffer-limit":
             self.query_buffer_limit = int(text)
+        elif name.startswith("stream-idmp-"):
+            messages = idempotence_of(context.new_extension, "settings")
+            if name.endswith("duration"):
+                messages.duration = int(text)
+            else:
+                messages.maxsize = int(text)
+            context.new_extension = with_section(b"", IDEMPOTENCE, messages.encode())
         elif name.startswith("stream-node-max-"):
             if context.node_max_bytes == PAGE_FIT:
                 context.node_max_bytes, context.node_max_entries = 4096, 100

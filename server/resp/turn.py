@@ -28,7 +28,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.node.node import RESP
 from streamkeep.server.commands.table import BY_NAME, FREES, READS, Spec
-from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.encoder import encode, error_line, error_text
 from streamkeep.server.resp.requests import RequestParser
 
 _RESP: Final = int(RESP)
@@ -102,11 +102,13 @@ def run_one(txn: Any, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
     """Run one command that does not wait; return its reply."""
     try:
         if spec.parse is not None:
-            return encode(spec.parse(words, _RESP).run(txn), resp3)
+            waiting = spec.parse(words, _RESP)
+            waiting.call.resp3 = resp3
+            return encode(waiting.run(txn), resp3)
         assert spec.run is not None
         return encode(spec.run(txn, words, _RESP), resp3)
     except CommandError as error:
-        return error_line(error.redis_error)
+        return error_line(error.redis_line)
 
 
 class Turn:
@@ -253,14 +255,14 @@ def failure_line(error: Exception) -> bytes:
     """Return the error line for a failure that is not a rule of Redis."""
     text = str(error)
     if isinstance(error, CommandError):
-        return error_line(error.redis_error)
+        return error_line(error.redis_line)
     if isinstance(error, StoreFullError):
-        return error_line(f"OOM command not allowed when used memory > 'maxmemory'. {text}")
+        return error_text(f"OOM command not allowed when used memory > 'maxmemory'. {text}")
     if isinstance(error, CorruptionError):
-        return error_line(f"ERR the store is damaged: {text}; run `streamkeep fsck`")
+        return error_text(f"ERR the store is damaged: {text}; run `streamkeep fsck`")
     if isinstance(error, StreamkeepError):
-        return error_line(f"MISCONF the store cannot serve the command: {text}")
-    return error_line(f"ERR internal error: {type(error).__name__}: {text}")
+        return error_text(f"MISCONF the store cannot serve the command: {text}")
+    return error_text(f"ERR internal error: {type(error).__name__}: {text}")
 
 
 def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:

@@ -249,6 +249,8 @@ _TIMES = (b"idle", b"seen-time")
 def _same(words: Words, reply: bytes) -> Any:
     """Return a reply without what differs between the versions, or follows the clock."""
     name = words[0].upper()
+    if name in (b"XREAD", b"XREADGROUP") and b"+" in words:
+        return None  # 7.0: `+` is not an ID
     value = decode(reply)
     if isinstance(value, Line):
         # 7.0: names the command otherwise, and has no `+` for XREAD.

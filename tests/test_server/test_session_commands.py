@@ -119,6 +119,36 @@ def test_settings_have_an_effect(running: Running, peer: Peer) -> None:
     assert running.ask(lambda server: server.settings.sync) == "none"
 
 
+def test_new_streams_remember_messages_as_the_settings_say(peer: Peer) -> None:
+    peer.call("CONFIG", "SET", "stream-idmp-duration", 7, "stream-idmp-maxsize", 9)
+    assert peer.ask("CONFIG", "GET", "stream-idmp-*") == [
+        b"stream-idmp-duration", b"7", b"stream-idmp-maxsize", b"9"
+    ]  # fmt: skip
+    peer.call("XADD", "k", "1-0", "f", "v")
+    info = peer.ask("XINFO", "STREAM", "k")
+    facts = dict(zip(info[0::2], info[1::2], strict=True))
+    assert (facts[b"idmp-duration"], facts[b"idmp-maxsize"]) == (7, 9)
+    assert b"must be between" in peer.call("CONFIG", "SET", "stream-idmp-maxsize", 0)
+
+
+def test_an_error_has_the_bytes_of_the_names(peer: Peer) -> None:
+    assert peer.call("XPENDING", b"\xff", b"a\r\nb\x00c") == (
+        b"-NOGROUP No such key '\xff' or consumer group 'a  b'\r\n"
+    )
+
+
+def test_maxsize_counts_the_bytes_of_the_protocol(peer: Peer) -> None:
+    for number in range(1, 9):
+        peer.call("XADD", "a", f"{number}-0", "f", "v" * 10)
+    entry = len(b"*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\nf\r\n$10\r\nvvvvvvvvvv\r\n")
+    head = {2: len(b"*2\r\n$1\r\na\r\n"), 3: len(b"$1\r\na\r\n")}
+    for protocol, size in head.items():
+        peer.call("HELLO", protocol)
+        for most, count in ((size + entry, 1), (size + entry + 1, 2)):
+            reply = peer.call("XREAD", "MAXSIZE", most, "STREAMS", "a", "0")
+            assert reply.count(b"*2\r\n$3") == count
+
+
 def test_info_has_what_exporters_read(connect: Connect, peer: Peer) -> None:
     connect().call("PING")
     peer.call("XADD", "k", "*", "f", "v")
