@@ -11,7 +11,7 @@ from inside import environment_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.errors import CommandError, StoreError
 from streamkeep.format.rows.nacks import PAGE_NACKS
 
 pytestmark = pytest.mark.both_modes
@@ -302,3 +302,20 @@ def test_the_entry_with_the_highest_id_can_be_trimmed(store: Store, policy: Any)
     store.xack("s", "g", highest)
     assert store.xtrim("s", maxlen=0, approximate=False, ref_policy=policy) == 1
     assert store.xlen("s") == 0
+
+
+def test_whether_a_group_exists_is_asked_without_an_error(store: Store) -> None:
+    assert not store.xgroup_exists("k", "g")
+    store.xadd("k", {"f": "v"})
+    assert not store.xgroup_exists("k", "g")
+    store.xgroup_create("k", "g")
+    assert store.xgroup_exists("k", "g")
+
+
+def test_an_error_line_has_the_bytes_of_names(store: Store) -> None:
+    store.xadd("k", {"f": "v"})
+    with pytest.raises(CommandError) as refused:
+        store.xpending("k", b"\xff")
+    line = b"NOGROUP No such key 'k' or consumer group '\xff'"
+    assert refused.value.redis_line == line
+    assert refused.value.redis_error == line.decode("utf-8", "replace")
