@@ -11,9 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.commands.glob import glob
-from streamkeep.engine.commands.idempotency import MAX_DURATION, MAX_MAXSIZE
 from streamkeep.format.core.errors import CommandError
-from streamkeep.format.rows.extension import IDEMPOTENCE, idempotence_of, with_section
+from streamkeep.format.rows.extension import (
+    IDEMPOTENCE,
+    MAX_DURATION,
+    MAX_MAXSIZE,
+    idempotence_of,
+    with_section,
+)
 from streamkeep.format.rows.records import PAGE_FIT
 from streamkeep.server.commands.words import integer, text_of
 
