@@ -180,8 +180,20 @@ ROUTES: Final = (
     Route(
         "post",
         "/queues/{NAME}/cancel",
-        "Remove jobs that have not started; the reply names those that were removed.",
+        "Remove jobs that have not started. `done` in the reply names those that were removed.",
         body={"ids": "array: IDs of jobs"},
+    ),
+    Route(
+        "post",
+        "/queues/{NAME}/run",
+        "Let jobs start now that wait for their time or for a retry.",
+        body={"ids": "array: IDs of jobs"},
+    ),
+    Route(
+        "post",
+        "/queues/{NAME}/requeue",
+        "Put dead letters into the queue again, as new jobs.",
+        body={"ids": "array: IDs of dead letters, or of their jobs"},
     ),
     Route("post", "/queues/{NAME}/pause", "Let no worker take a job. Running jobs continue."),
     Route("post", "/queues/{NAME}/resume", "End a pause."),

@@ -1,4 +1,4 @@
-"""The routes of durable queues: what waits, runs, is delayed and dead; cancel, pause.
+"""The routes of durable queues: what waits, runs, is delayed and dead; cancel, requeue, pause.
 
 GET  /queues                    the queues and their figures
 GET  /queues/NAME/jobs          jobs of one state
@@ -9,7 +9,7 @@ POST /queues/NAME/pause, resume
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -89,28 +89,41 @@ async def jobs(request: Request) -> Response:
 
 
 async def act(request: Request) -> Response:
-    """Cancel jobs, pause or resume a queue: POST /queues/NAME/ACTION."""
+    """Cancel, hurry or requeue jobs, pause or resume a queue: POST /queues/NAME/ACTION."""
     Parameters(request, ())
     name = _name(request)
     check_writes(request)
     action = request.path_params["action"]
     store = state_of(request).store
-    if action == "cancel":
-        body = await json_body(request, ("ids",))
-        ids = body.get("ids")
-        if not isinstance(ids, list) or not ids or not all(isinstance(one, str) for one in ids):
-            raise Problem(400, "the member 'ids' must be a list of IDs of jobs")
-        if len(ids) > _MOST:
-            raise Problem(413, f"{len(ids)} IDs, at most {_MOST} at once")
+    if action in ("pause", "resume"):
+        await json_body(request, ())
         queue = await asyncio.to_thread(_queue, store, name)
-        done = await asyncio.to_thread(lambda: [one for one in ids if queue.cancel(one)])
-        return json_reply({"cancelled": done})
-    if action not in ("pause", "resume"):
-        raise Problem(404, f"no action {action!r}", hint="the actions are cancel, pause, resume")
-    await json_body(request, ())
+        await asyncio.to_thread(queue.pause if action == "pause" else queue.resume)
+        return json_reply({"paused": action == "pause"})
+    if action not in _ACTIONS:
+        known = ", ".join((*_ACTIONS, "pause", "resume"))
+        raise Problem(404, f"no action {action!r}", hint=f"the actions are {known}")
+    ids = _ids(await json_body(request, ("ids",)))
     queue = await asyncio.to_thread(_queue, store, name)
-    await asyncio.to_thread(queue.pause if action == "pause" else queue.resume)
-    return json_reply({"paused": action == "pause"})
+    change = _ACTIONS[action]
+    done = await asyncio.to_thread(lambda: [one for one in ids if change(queue, one)])
+    return json_reply({"done": done})
+
+
+def _ids(body: dict[str, Any]) -> list[str]:
+    ids = body.get("ids")
+    if not isinstance(ids, list) or not ids or not all(isinstance(one, str) for one in ids):
+        raise Problem(400, "the member 'ids' must be a list of IDs of jobs, or of dead letters")
+    if len(ids) > _MOST:
+        raise Problem(413, f"{len(ids)} IDs, at most {_MOST} at once")
+    return ids
+
+
+_ACTIONS: Final[dict[str, Callable[[Queue, str], object]]] = {
+    "cancel": Queue.cancel,
+    "run": Queue.run_now,
+    "requeue": Queue.requeue,
+}
 
 
 def _name(request: Request) -> str:

@@ -47,8 +47,18 @@ def test_jobs_that_have_not_started_are_cancelled(queue: Queue, client: Client) 
         for state in ("waiting", "running", "delayed")
     ]
     done = client.post("/queues/mail/cancel", json={"ids": [*ids, "none"]})
-    assert done == {"cancelled": [ids[0], ids[2]]}
+    assert done == {"done": [ids[0], ids[2]]}
     assert queue.stats()[:4] == (0, 1, 0, 1)
+
+
+def test_dead_letters_are_put_again_and_delayed_jobs_run(queue: Queue, client: Client) -> None:
+    letter = client.get("/queues/mail/jobs?state=dead")["jobs"][0]["letter"]
+    assert client.post("/queues/mail/requeue", json={"ids": [letter]}) == {"done": [letter]}
+    assert client.post("/queues/mail/requeue", json={"ids": [letter]}) == {"done": []}
+    later = client.get("/queues/mail/jobs?state=delayed")["jobs"][0]["id"]
+    assert client.post("/queues/mail/run", json={"ids": [later]}) == {"done": [later]}
+    assert queue.stats().dead == 0
+    assert len(queue.get_many(9)) == 3
 
 
 def test_a_queue_is_paused_and_resumed(queue: Queue, client: Client) -> None:

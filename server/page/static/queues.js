@@ -1,4 +1,4 @@
-// The queues, and one of them: its jobs by state; with --write also cancel and pause.
+// The queues, and one of them: its jobs by state; with --write also cancel, requeue and pause.
 
 import { get, post, query } from "./api.js";
 import { count, el, fill, keyed, many, named, percent, setText, span, textOf } from "./dom.js";
@@ -62,7 +62,7 @@ export function queue(main, state, signal, address) {
     tabs.append(one);
   }
 
-  const columnsOf = (kind) => [...STATES[kind][1], ...(state.write && (kind === "waiting" || kind === "delayed") ? [["Actions", "actions"]] : [])]
+  const columnsOf = (kind) => [...STATES[kind][1], ...(state.write && kind !== "running" ? [["Actions", "actions"]] : [])]
     .map(([title, className]) => ({ title, class: className }));
 
   function choose(kind) {
@@ -108,7 +108,12 @@ export function queue(main, state, signal, address) {
     } else cells[2].append(el("span", { class: "value clamp", title: many(first.payload_bytes, "byte") }, textOf(first.payload)));
     if (kind === "running") cells[3].append(named(first.worker));
     if (kind === "delayed") cells[3].append(first.retry ? "retry" : "put for later");
-    if (cells.at(-1).classList.contains("actions") && !first.retry) cells.at(-1).append(button("Cancel", () => cancel(first.id)));
+    if (state.write) {
+      const actions = cells.at(-1);
+      if (kind === "delayed") actions.append(button("Run now", () => change("run", first.id, "will start")));
+      if (kind === "dead") actions.append(button("Requeue", () => change("requeue", first.letter, "was put again, as a new job")));
+      if (kind === "waiting" || (kind === "delayed" && !first.retry)) actions.append(button("Cancel", () => cancel(first.id)));
+    }
     made.refresh = (one, now) => {
       if (now === undefined) return;
       if (kind === "waiting") setText(cells[3], span(now - one.since_ms));
@@ -121,10 +126,14 @@ export function queue(main, state, signal, address) {
 
   async function cancel(id) {
     if (await ask("Cancel this job?", `${id} will not run.`, { action: "Cancel the job", danger: true }) === null) return;
+    change("cancel", id, "was cancelled");
+  }
+
+  async function change(action, id, told) {
     try {
-      const { cancelled } = await post(`queues/${percent(name)}/cancel`, { ids: [id] });
-      if (cancelled.length) notice(`${id} was cancelled.`);
-      else notice(`${id} has started, or ended, and was not cancelled.`, "failed");
+      const { done } = await post(`queues/${percent(name)}/${action}`, { ids: [id] });
+      if (done.length) notice(`${id} ${told}.`);
+      else notice(`${id} is no longer ${shown}.`, "failed");
       again();
     } catch (error) { problem(error); }
   }

@@ -1,0 +1,197 @@
+"""The server on real sockets: slow, huge, silent and too many peers; stopping; Unix sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from http_client import HEADERS, TOKEN, run
+from patience import PATIENCE_S
+from streamkeep import Store
+from streamkeep.server.http import serving
+from streamkeep.server.http.access import Access
+from streamkeep.server.http.app import create_app
+from streamkeep.server.http.serving import HttpServer, bind, bind_unix
+
+pytestmark = pytest.mark.slow
+
+Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+HEAD = f"Host: localhost\r\nAuthorization: {HEADERS['authorization']}\r\n"
+
+
+class Served:
+    """A server that a test talks to by bytes."""
+
+    def __init__(self, server: HttpServer, port: int) -> None:
+        self.server = server
+        self.port = port
+
+    async def peer(self) -> Peer:
+        """Connect."""
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def ask(self, data: bytes) -> bytes:
+        """Send bytes, and return all that comes until the server closes."""
+        reader, writer = await self.peer()
+        writer.write(data)
+        found = await asyncio.wait_for(_until_closed(reader), PATIENCE_S)
+        writer.close()
+        return found
+
+
+async def _until_closed(reader: asyncio.StreamReader) -> bytes:
+    """Return what comes until the connection is closed, or reset with unread bytes."""
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := await reader.read(1 << 16):
+            found += part
+    return found
+
+
+def serve(
+    store: Store[bytes], scenario: Callable[[Served], Awaitable[None]], **options: float
+) -> None:
+    """Run a scenario beside a server."""
+
+    async def both() -> None:
+        sockets = bind("127.0.0.1", 0)
+        port = sockets[0].getsockname()[1]
+        app = create_app(store, Access(token=TOKEN, write=True), body_s=0.1)
+        server = HttpServer(app, sockets, **options)  # type: ignore[arg-type]
+        await server.start()
+        try:
+            await scenario(Served(server, port))
+        finally:
+            await server.stop()
+
+    run(both)
+
+
+def get(path: str, more: str = "Connection: close\r\n") -> bytes:
+    """Return a request."""
+    return f"GET {path} HTTP/1.1\r\n{HEAD}{more}\r\n".encode()
+
+
+def test_a_head_that_comes_slowly_is_given_up(store: Store[bytes]) -> None:
+    async def scenario(served: Served) -> None:
+        for start in (b"", b"GET / HTTP/1.1\r\nHost: local"):
+            reader, writer = await served.peer()
+            writer.write(start)
+            assert await asyncio.wait_for(_until_closed(reader), PATIENCE_S) == b""
+            writer.close()
+
+    serve(store, scenario, head_s=0.05)
+
+
+def test_a_second_head_on_a_connection_is_limited_too(store: Store[bytes]) -> None:
+    async def scenario(served: Served) -> None:
+        reader, writer = await served.peer()
+        writer.write(get("/health", "") + b"GET /health HT")
+        assert (await reader.readuntil(b"}\n")).startswith(b"HTTP/1.1 200")
+        writer.write(b"TP/1.1\r\nHost")
+        assert await asyncio.wait_for(_until_closed(reader), PATIENCE_S) == b""
+        writer.close()
+
+    serve(store, scenario, head_s=0.05)
+
+
+def test_huge_heads_and_junk_are_refused(store: Store[bytes]) -> None:
+    async def scenario(served: Served) -> None:
+        huge = get("/health", "X: " + "x" * (2 * serving.MAX_HEAD) + "\r\n")
+        many = get("/health", "".join(f"X-{at}: {at}\r\n" for at in range(20_000)))
+        junk = b"\x16\x03\x01\x02\x00\x01" + bytes(range(256)) + b"\r\n\r\n"
+        long = get("/streams/" + "%41" * serving.MAX_HEAD)
+        for data in (huge, many, junk, long):
+            assert b" 200 " not in await served.ask(data)
+        assert b'{"status":"ok"}' in await served.ask(get("/health"))
+
+    serve(store, scenario)
+
+
+def test_chunks_and_false_lengths(store: Store[bytes]) -> None:
+    async def scenario(served: Served) -> None:
+        start = f"POST /streams/k HTTP/1.1\r\n{HEAD}Connection: close\r\n"
+        chunked = f"{start}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+        assert b" 201 " in await served.ask(chunked.encode())
+        for wrong in (
+            f"{start}Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+            f"{start}Content-Length: 99999999999\r\n\r\nabc",
+            f"{start}Content-Length: -1\r\n\r\nabc",
+            f"{start}Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        ):
+            assert b" 201 " not in await served.ask(wrong.encode())
+
+    serve(store, scenario)
+    assert store.xlen("k") == 1
+
+
+def test_others_are_served_while_many_connections_idle(store: Store[bytes]) -> None:
+    async def scenario(served: Served) -> None:
+        idle = [await served.peer() for _ in range(50)]
+        assert b'{"status":"ok"}' in await served.ask(get("/health"))
+        more = [await served.peer() for _ in range(10)]
+        assert b" 503 " in await served.ask(get("/health"))
+        for _, writer in (*idle, *more):
+            writer.close()
+
+    serve(store, scenario, max_connections=55)
+
+
+def test_a_client_that_reads_nothing_is_sent_little(store: Store[bytes]) -> None:
+    store.xadd_many("k", [{"v": b"x" * 100_000}] * 200)
+
+    async def scenario(served: Served) -> None:
+        silent = socket.create_connection(("127.0.0.1", served.port))
+        silent.sendall(get("/streams/k?after=0", "Accept: text/event-stream\r\n"))
+        assert b'{"status":"ok"}' in await served.ask(get("/health"))
+        (connection,) = served.server.server_state.connections
+        while not connection.flow.write_paused:  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+        held = connection.transport.get_write_buffer_size()
+        assert held < 3_000_000
+        silent.close()
+
+    serve(store, scenario)
+
+
+def test_a_stop_ends_event_streams(store: Store[bytes]) -> None:
+    async def scenario(served: Served) -> None:
+        reader, writer = await served.peer()
+        writer.write(get("/streams/k", "Accept: text/event-stream\r\n"))
+        await reader.readuntil(b"id: 0-0")
+        await served.server.stop()
+        assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).endswith(b"0\r\n\r\n")
+        writer.close()
+
+    serve(store, scenario)
+
+
+def test_a_unix_socket_is_for_this_user(store: Store[bytes], tmp_path: Path) -> None:
+    path = tmp_path / "http.sock"
+    for _ in range(2):  # the second replaces what the first has left
+        one = bind_unix(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        one.listen()
+        with pytest.raises(OSError, match="in use"):
+            bind_unix(path)
+        one.close()
+    path.unlink()
+    path.write_text("not a socket")
+    with pytest.raises(OSError, match="in use"):
+        bind_unix(path)
+    assert path.read_text() == "not a socket"
+
+
+def test_a_name_is_bound_on_all_its_addresses() -> None:
+    sockets = bind("localhost", 0)
+    try:
+        assert len({one.getsockname()[1] for one in sockets}) == 1
+    finally:
+        for one in sockets:
+            one.close()
