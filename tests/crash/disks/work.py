@@ -2,7 +2,7 @@
 
 Each worker has a stream of its own, with a group and an archive, and makes one commit after the
 other. Some of them also add an entry to the stream `all`: these show the order of the commits of
-all workers. A worker notes each commit before and after, as a line of JSON in a file that all share:
+all workers. A worker notes each commit before and after, as a line of JSON in a shared file:
 
     ["?", worker, number, operation, in all]
     ["!", worker, number]                     the call has returned, and waited for the disk
