@@ -17,6 +17,7 @@ from benchmarks import (
     groups,
     lake,
     latency,
+    queues,
     spark,
     store,
     wake,
@@ -88,6 +89,11 @@ def run_latency(report: Report, options: argparse.Namespace) -> None:
     )
 
 
+def run_queue(report: Report, options: argparse.Namespace) -> None:
+    """The queue beside huey, persist-queue and litequeue; needs the extra `bench`."""
+    queues.run(report, quick=options.quick)
+
+
 def run_lake(report: Report, options: argparse.Namespace) -> None:
     """The jobs on a lake; needs the extra `spark`."""
     lake.run(report, quick=options.quick)
@@ -127,6 +133,7 @@ BENCHMARKS = {
     "wake": run_wake,
     "durable": run_durable,
     "latency": run_latency,
+    "queue": run_queue,
     "lake": run_lake,
     "spark": run_spark,
     "dump": run_dump,

@@ -26,7 +26,7 @@ from streamkeep.jobs.state import Settings, load_settings
 from streamkeep.jobs.stats import QueueStats
 from streamkeep.jobs.task import NO_OPTIONS, Options, Task
 from streamkeep.jobs.times import Duration, milliseconds
-from streamkeep.jobs.waiting import Take, known_tasks
+from streamkeep.jobs.waiting import UNSYNCED, Take, known_tasks
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
@@ -232,7 +232,7 @@ class AsyncQueue:
         while True:
             try:
                 if wait_ms == 0:
-                    return call.jobs(await store.apply(call.work))
+                    return call.jobs(await store.apply(call.work, sync=UNSYNCED))
                 found = await store.apply_when(
                     call.work,
                     call.look,
@@ -240,6 +240,7 @@ class AsyncQueue:
                     block=wait_ms or 0,
                     waiter=call.waiter,
                     claims_dead=True,
+                    sync=UNSYNCED,
                 )
                 return call.jobs(found)
             except CommandError:  # a stream or its group was deleted

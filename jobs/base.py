@@ -149,12 +149,18 @@ class QueueBase:
 
     # --- transactions ---------------------------------------------------------------------------
 
-    def apply(self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False) -> Result:
+    def apply(
+        self,
+        work: Callable[[Transaction[Any]], Result],
+        *,
+        frees: bool = False,
+        sync: Sync | None = None,
+    ) -> Result:
         """Run a function of a transaction, in the one that this thread has open if it has one."""
         store = self.store
         outer: Any = store.open_transaction()
         if outer is None:
-            return store.apply(lambda txn: work(txn.as_bytes()), frees=frees)
+            return store.apply(lambda txn: work(txn.as_bytes()), frees=frees, sync=sync)
         try:
             return work(SharedTransaction(store, outer.txn).as_bytes())
         except QueueError:

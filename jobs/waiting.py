@@ -7,9 +7,9 @@ until a worker dies. The kernel and the commits of other processes wake it; noth
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.jobs import taking
 from streamkeep.jobs.job import Job, job_of
@@ -19,6 +19,11 @@ from streamkeep.jobs.times import Duration, milliseconds
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
+
+
+# A power loss after a take makes the job wait again, as if it had not been taken. That is right: it
+# has not ended. The end of a job is synced, and every commit before it is on disk then.
+UNSYNCED: Final[Sync] = "none"
 
 
 class Take:
@@ -124,7 +129,7 @@ def take(
     while True:
         try:
             if wait_ms == 0:
-                return call.jobs(queue.apply(call.work))
+                return call.jobs(queue.apply(call.work, sync=UNSYNCED))
             found = queue.store.apply_when(
                 call.work,
                 call.look,
@@ -133,6 +138,7 @@ def take(
                 waiter=call.waiter,
                 claims_dead=True,
                 stop=stop,
+                sync=UNSYNCED,
             )
             return call.jobs(found)
         except CommandError:  # a stream or its group was deleted

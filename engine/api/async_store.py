@@ -153,10 +153,13 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
 
         return await self._in_turn(transact)
 
-    async def apply(self, work: Work[Result], *, frees: bool = False) -> Result:
+    async def apply(
+        self, work: Work[Result], *, frees: bool = False, sync: Sync | None = None
+    ) -> Result:
         """Run `work(txn)` in a transaction that other calls may share; see `Store.apply`."""
         try:
-            return await self._run(command_of(self._store, work, frees))
+            durable = self._store._waits(sync)
+            return await self._run(command_of(self._store, work, frees), durable)
         except Refused as refused:
             raise refused.error from None
 
@@ -170,12 +173,15 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         waiter: tuple[Key, ...] = (),
         claims_dead: bool = False,
         stop: Stop | None = None,
+        sync: Sync | None = None,
     ) -> list[Any]:
         """Run `work(txn)` until it returns something; see `Store.apply_when`."""
         call = WorkCall(self._store, work, look, wake_on, waiter, claims_dead)
         check = checking(self._store, stop or _never)
         try:
-            return await self._wait_for(call, check_block("XREAD", block), check, self._store._wait)
+            return await self._wait_for(
+                call, check_block("XREAD", block), check, self._store._waits(sync)
+            )
         except Stopped:
             return []
         except Refused as refused:

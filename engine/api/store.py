@@ -228,7 +228,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         Args:
             sync: a sync mode for this transaction, instead of that of the store.
         """
-        wait = self._wait if sync is None else check_sync(sync) == "commit"
+        wait = self._waits(sync)
         self._check_writable()
         self._note_sync(sync)
         txn = self._environment.begin_write()
@@ -262,7 +262,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         open_one: Transaction[bytes] | Transaction[str] | None = self._environment.transaction
         return open_one if open_one is not None and open_one.is_of_this_thread() else None
 
-    def apply(self, work: Work[Result], *, frees: bool = False) -> Result:
+    def apply(self, work: Work[Result], *, frees: bool = False, sync: Sync | None = None) -> Result:
         """Run `work(txn)` in a transaction, which calls of other threads may share.
 
         All of it happens, or nothing when it raises. It differs from `transaction` in two ways:
@@ -271,9 +271,11 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
 
         Args:
             frees: `work` makes room, so that it may use the reserve of a full store.
+            sync: a sync mode for this call, instead of that of the store.
         """
+        self._note_sync(sync)
         try:
-            return self._run(command_of(self, work, frees))
+            return self._run(command_of(self, work, frees), self._waits(sync))
         except Refused as refused:
             raise refused.error from None
 
@@ -287,6 +289,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         waiter: tuple[Key, ...] = (),
         claims_dead: bool = False,
         stop: Stop | None = None,
+        sync: Sync | None = None,
     ) -> list[Any]:
         """Run `work(txn)` as `apply` does, until it returns something that is not empty.
 
@@ -302,6 +305,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
                 `work`, which spares a transaction that finds nothing.
             claims_dead: it also claims what processes that have died had, so their deaths wake it.
             stop: asked before each sleep, at least once a second; True ends the wait.
+            sync: a sync mode for this call, instead of that of the store.
 
         Returns:
             What `work` returned; [] when the time is over, or after `stop`.
@@ -309,7 +313,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         call = WorkCall(self, work, look, wake_on, waiter, claims_dead)
         check = checking(self, stop or _never)
         try:
-            return self._wait_for(call, check_block("XREAD", block), check, self._wait)
+            return self._wait_for(call, check_block("XREAD", block), check, self._waits(sync))
         except Stopped:
             return []
         except Refused as refused:
@@ -432,6 +436,10 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         self._check_open()
         return self._environment.begin_read(), True
+
+    def _waits(self, sync: Sync | None) -> bool:
+        """Return whether a call with this sync mode waits for the disk."""
+        return self._wait if sync is None else check_sync(sync) == "commit"
 
     def _note_sync(self, sync: Sync | None) -> None:
         """Begin to sync the journal every `interval_ms`, if this is the first use of that mode."""
