@@ -79,6 +79,8 @@ NAMES: Final = (
     "lake:commit",  # all files of a job exist; the log is unchanged
     "lake:committed",  # the log names the files
     "lake:swept",  # files that no commit names are removed
+    "fleet:positions",  # the new positions of a fleet's stores are files; no commit names them
+    "fleet:committed",  # the log names files and positions; the old positions remain
     "tail:batch",  # a batch for a table is made
     "tail:committed",  # the table has the batch; Spark does not know yet
     "archive:written",  # a segment is on disk; the manifest and the retired rows are unchanged

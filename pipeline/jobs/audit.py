@@ -24,6 +24,7 @@ from streamkeep.engine.commands import keys
 from streamkeep.engine.model.manifest import erased_ids, iter_segments
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at
+from streamkeep.pipeline.jobs.fleet_audit import audit_fleet, erased_in_files, reconcile
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
@@ -49,15 +50,20 @@ def audit(
     store: str | None = None,
     *,
     lake: str | None = None,
+    fleet: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check every segment of a store and every file of a lake.
+    """Check every segment of a store, or of all stores of a fleet, and every file of a lake.
+
+    Args:
+        fleet: a URI with the archives of stores, or a folder of stores. The lake is reconciled with
+            what was copied into it, and with what the stores have.
 
     Raises:
         LakeError: there is no such lake, or neither store nor lake was named.
         StoreError: the store cannot be opened.
     """
-    if store is None and lake is None:
+    if store is None and lake is None and fleet is None:
         raise LakeError("there is nothing to audit; next: name a store, a lake, or both")
     with Stopwatch(Report(NAME)) as report:
         table = Lake.open(lake) if lake is not None else None
@@ -69,6 +75,10 @@ def audit(
             segments, erased = _known(store, files)
             if table is not None and not table.is_fleet:
                 known = _uncopied(store, table, report)
+        members = None
+        if fleet is not None:
+            members = audit_fleet(spark, fleet, table, progress)
+            erased |= erased_in_files(files, members)
         archive = os.path.abspath(Path(store) / "archive") if store is not None else ""
         tasks = plan(archive, segments, table.uri if table is not None else "", files, erased)
         found = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
@@ -79,7 +89,9 @@ def audit(
         report.problems += _overlapping(segments)
         if table is not None:
             report.problems += _twice(files)
-            if not table.is_fleet:
+            if table.is_fleet:
+                report.problems += reconcile(table, files, members)
+            else:
                 report.problems += _unbalanced(table, files, known)
         foreign = sum(file.foreign for file in files)
         report.details = {
@@ -89,6 +101,12 @@ def audit(
         }
         if table is not None:
             report.details["lake_version"] = table.version
+        if members is not None:
+            report.entries += members.entries
+            report.size_bytes += members.size_bytes
+            report.problems += members.problems
+            report.details["segments"] += members.segments
+            report.details["sealed_ms"] = members.sealed_ms
     return report
 
 

@@ -27,6 +27,7 @@ import pyarrow.fs as pafs
 from streamkeep.arrow.keys import key_text
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.pipeline.jobs.executor.erase import Task, count_in_file, rewrite_file
+from streamkeep.pipeline.jobs.fleet_commits import commit_erased
 from streamkeep.pipeline.lake.files import (
     LakeConflictError,
     LakeError,
@@ -197,12 +198,15 @@ def _rewrite_files(
     gone = Counter[Origin]()
     for one in found:
         gone[by_path[one["path"]].origin] += one["gone"]
-    counts = {}
-    for origin, number in gone.items():
-        before = table.counts(origin.application)
-        counts[origin.application] = before._replace(erased=before.erased + number)
     try:
-        table.commit(NAME, added, removed=removed, counts=counts, origins=origins)
+        if table.is_fleet:
+            commit_erased(table, origins, added, removed, gone, NAME)
+        else:
+            counts = {}
+            for origin, number in gone.items():
+                before = table.counts(origin.application)
+                counts[origin.application] = before._replace(erased=before.erased + number)
+            table.commit(NAME, added, removed=removed, counts=counts, origins=origins)
     except LakeConflictError:
         table.discard(added)
         raise

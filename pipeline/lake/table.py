@@ -82,7 +82,7 @@ _ORIGIN: Final = pa.schema(
     [("store", pa.string()), ("stream", pa.string()), ("incarnation", pa.int64())]
 )
 _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "ts", "fields")])
-_FLEET: Final = "streamkeep/fleet"
+FLEET: Final = "streamkeep/fleet"
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
 
 
@@ -198,7 +198,7 @@ class Lake:
         lake = cls.open(uri)
         if fleet and lake.version == 0 and not lake.is_fleet:
             try:
-                lake = lake.commit("fleet", [], versions={_FLEET: 1})
+                lake = lake.commit("fleet", [], versions={FLEET: 1})
             except LakeConflictError:
                 lake = cls.open(uri)  # another job made it
         if promoted is not None and not promoted.equals(lake.promoted):
@@ -212,7 +212,7 @@ class Lake:
     @property
     def is_fleet(self) -> bool:
         """Return whether this is the lake of a fleet."""
-        return self.table.transaction_version(_FLEET) is not None
+        return self.table.transaction_version(FLEET) is not None
 
     @property
     def version(self) -> int:

@@ -34,8 +34,12 @@ _MIB: Final = 1 << 20
 
 
 @command("to-lake")
-@store_argument
-@lake_argument
+@click.argument("places", metavar="[STORE] LAKE", nargs=-1, required=True)
+@click.option(
+    "--fleet",
+    metavar="URI",
+    help="Copy all stores whose archives are below this URI, or that are in this folder.",
+)
 @stream_options
 @click.option(
     "--columns",
@@ -55,8 +59,8 @@ _MIB: Final = 1 << 20
 )
 @job_options
 def to_lake(
-    store_path: Path,
-    lake: str,
+    places: tuple[str, ...],
+    fleet: str | None,
     streams: tuple[bytes, ...],
     pattern: str | None,
     columns: str | None,
@@ -78,17 +82,27 @@ def to_lake(
       streamkeep spark to-lake orders.store orders.lake
       streamkeep spark to-lake orders.store orders.lake --columns 'sku int, note string'
       streamkeep spark to-lake orders.store orders.lake --follow --every 5m
+      streamkeep spark to-lake --fleet s3://bucket/fleet s3://bucket/lake
 
     \b
     Exit status: 0  all streams were copied
                  4  some were not: they are listed
     """
+    *stores, lake = places
+    if len(stores) != (0 if fleet else 1):
+        expected = "LAKE alone: --fleet names the stores" if fleet else "STORE and LAKE"
+        raise click.UsageError(f"{len(places)} arguments, expected {expected}")
+    if fleet is not None:
+        unused = ("streams", "pattern", "fail_on_data_loss", "tail_export")
+        refuse_options("cannot be used with --fleet", *unused)
     spark_job.check_streams(streams, pattern)
     if not follow:
         refuse_options("needs --follow", "every")
-    spark_job.check_store(store_path)
+    for store in stores:
+        spark_job.check_store(Path(store))
     spark_job.check_place(lake)
     with spark_job.running(master, settings) as session:
+        from streamkeep.pipeline.jobs.fleet_to_lake import fleet_to_lake
         from streamkeep.pipeline.jobs.to_lake import promoted_columns
         from streamkeep.pipeline.jobs.to_lake import to_lake as job
 
@@ -97,17 +111,20 @@ def to_lake(
         while True:
             began = time.monotonic()
             with spark_job.progress("to-lake") as advance:
-                report = job(
-                    session,
-                    str(store_path),
-                    lake,
-                    streams=spark_job.texts(streams),
-                    pattern=pattern,
-                    columns=promoted,
-                    fail_on_data_loss=fail_on_data_loss,
-                    tail_export=tail_export,
-                    progress=advance,
-                )
+                if fleet is not None:
+                    report = fleet_to_lake(session, fleet, lake, columns=promoted, progress=advance)
+                else:
+                    report = job(
+                        session,
+                        *stores,
+                        lake,
+                        streams=spark_job.texts(streams),
+                        pattern=pattern,
+                        columns=promoted,
+                        fail_on_data_loss=fail_on_data_loss,
+                        tail_export=tail_export,
+                        progress=advance,
+                    )
             if follow:  # one bad stream must not end it
                 known, found = found, report.problems
                 for problem in found:
@@ -179,9 +196,14 @@ def compact(lake: str, target: int, keep: int, master: str, settings: tuple[str,
 @command("audit")
 @optional_store
 @click.option("--lake", metavar="LAKE", help="Check this lake, too, or alone.")
+@click.option("--fleet", metavar="URI", help="Check the archives of this fleet, and its lake.")
 @job_options
 def audit(
-    store_path: Path | None, lake: str | None, master: str, settings: tuple[str, ...]
+    store_path: Path | None,
+    lake: str | None,
+    fleet: str | None,
+    master: str,
+    settings: tuple[str, ...],
 ) -> None:
     """Read and check every file of an archive and of a lake.
 
@@ -192,13 +214,14 @@ def audit(
     Examples:
       streamkeep spark audit orders.store
       streamkeep spark audit orders.store --lake orders.lake
+      streamkeep spark audit --fleet s3://bucket/fleet --lake s3://bucket/lake
 
     \b
     Exit status: 0  nothing is wrong
                  4  something is damaged: it is listed
     """
-    if store_path is None and lake is None:
-        raise click.UsageError("name what to audit: STORE, --lake, or both")
+    if store_path is None and lake is None and fleet is None:
+        raise click.UsageError("name what to audit: STORE, --lake, --fleet, or several")
     if store_path is not None:
         spark_job.check_store(store_path)
     if lake is not None:
@@ -207,7 +230,11 @@ def audit(
         from streamkeep.pipeline.jobs.audit import audit as job
 
         report = job(
-            session, None if store_path is None else str(store_path), lake=lake, progress=advance
+            session,
+            None if store_path is None else str(store_path),
+            lake=lake,
+            fleet=fleet,
+            progress=advance,
         )
     segments = output.count_text(report.details["segments"], "segment")
     files = output.count_text(report.details["lake_files"], "file of the lake", "files of the lake")

@@ -1,0 +1,93 @@
+"""Finding the stores of a fleet. Runs on the driver.
+
+Archives are found by one listing and the head of each. Stores in a folder are opened read-only, one
+after the other. A store that is there in both forms is read live, since it then has more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from streamkeep.engine.model.remote_archive import RemoteArchive
+from streamkeep.engine.system.object_store import ObjectStore, normal_uri, open_objects
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.fleet.pieces import Member
+from streamkeep.pipeline.source.stores import reading
+
+_AT_ONCE: Final = 32
+_DATA_FILE: Final = "data.mdb"
+
+
+class FleetError(StreamkeepError):
+    """A fleet has no stores, or stores that cannot be told apart."""
+
+
+def find_members(place: str) -> list[Member]:
+    """Return the stores of a fleet, by UUID.
+
+    Raises:
+        FleetError: there are none; or two folders are copies of one store.
+        UnreachableError: the object store does not answer.
+    """
+    uri = normal_uri(place)
+    found: dict[str, Member] = {}
+    if uri.startswith("file://"):
+        for member in _live(Path(unquote(urlsplit(uri).path))):
+            other = found.setdefault(member.store, member)
+            if other is not member:
+                raise FleetError(
+                    f"{other.path} and {member.path} are copies of one store ({member.store}), and "
+                    "a lake could not tell their entries apart; next: move one of them away"
+                )
+    objects = open_objects(uri)
+    names = [name for name in objects.folders() if _is_uuid(name) and name not in found]
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for one in threads.map(lambda name: _archived(objects, uri, name), names):
+            if one is not None:
+                found[one.store] = one
+    if not found:
+        raise FleetError(
+            f"{place}: no archives of stores and no stores are there; next: `streamkeep archive "
+            "run STORE --to URI` puts one there"
+        )
+    return [found[store] for store in sorted(found)]
+
+
+def _live(folder: Path) -> Iterator[Member]:
+    """Yield the stores in a folder, and the folder itself if it is one."""
+    if not folder.is_dir():
+        return
+    for path in [folder, *sorted(folder.iterdir())]:
+        if (path / _DATA_FILE).is_file():
+            with reading(path) as store:
+                setting = store.remote_archive()
+                name = path.name if setting is None else setting.name
+                labels = {} if setting is None else setting.labels
+                yield Member(store.uuid, name, labels, path=str(path))
+
+
+def _archived(objects: ObjectStore, uri: str, name: str) -> Member | None:
+    head = RemoteArchive(objects, name).head()
+    if head is None:
+        return None
+    return Member(
+        str(head.store),
+        head.name,
+        head.labels,
+        uri=uri,
+        version=head.version,
+        segments=head.segments,
+        sealed_ms=head.sealed_ms,
+    )
+
+
+def _is_uuid(name: str) -> bool:
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False

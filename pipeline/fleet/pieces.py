@@ -1,0 +1,262 @@
+"""The values of a fleet's read: members, pieces of streams, and positions.
+
+A *piece* is a range of IDs of one stream that one segment, or a live store, holds. The pieces of a
+stream do not overlap, so each entry is in one. An archived segment comes before a sealed one, since
+the archive has the newer copy: an erasure or a deletion between the two is seen there.
+
+The positions of a store say, for each stream, up to which ID a lake has everything.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from streamkeep.format.core.entry import MIN_ID, StreamId
+from streamkeep.format.core.json_form import from_json, json_bytes
+from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
+from streamkeep.format.segment.remote import Manifest, RemoteSegment
+
+GROUP_BYTES: Final = 16 << 20  # pieces that travel together
+
+
+@dataclass(frozen=True)
+class Member:
+    """One store of a fleet.
+
+    Attributes:
+        uri: of the fleet, if the archive is read there.
+        path: of the store, if it is read live.
+        version: of its head, if the archive is read.
+        segments: their number, for dividing the work.
+        sealed_ms: Unix time up to which all entries are in segments; None if they never were.
+    """
+
+    store: str
+    name: str
+    labels: dict[str, str]
+    uri: str = ""
+    path: str = ""
+    version: int = 0
+    segments: int = 0
+    sealed_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A range of IDs of a stream, both included, in one segment or in a live store.
+
+    Attributes:
+        record: of the segment; None for a live store.
+        source: what is read of a live store; an option of the data source.
+        late: its segment was adopted after its range was copied, so the lake may have some of it.
+    """
+
+    store: str
+    number: int
+    key: bytes
+    start: StreamId
+    end: StreamId
+    size_bytes: int
+    entries: int
+    record: SegmentRecord | None = None
+    sealed: bool = False
+    uri: str = ""
+    path: str = ""
+    source: str = "auto"
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """What a lake has of one stream.
+
+    Attributes:
+        end: everything up to this ID was copied.
+        rows: how many entries were copied, and not erased from the lake since.
+        erased: how many entries were erased from the lake.
+    """
+
+    key: bytes
+    end: StreamId
+    rows: int = 0
+    erased: int = 0
+
+
+@dataclass(frozen=True)
+class Positions:
+    """What a lake has of one store.
+
+    Attributes:
+        sequence: the highest sequence of a segment that was planned.
+        sealed_ms: of the member when it was read.
+    """
+
+    streams: dict[int, StreamPosition] = field(default_factory=dict)
+    sequence: int = 0
+    name: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    sealed_ms: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the positions as JSON."""
+        streams = [
+            [number, json_bytes(one.key), str(one.end), one.rows, one.erased]
+            for number, one in sorted(self.streams.items())
+        ]
+        members = {
+            "streams": streams,
+            "sequence": self.sequence,
+            "name": self.name,
+            "labels": self.labels,
+            "sealed_ms": self.sealed_ms,
+        }
+        return json.dumps(members).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Positions:
+        """Return the positions from the bytes of `encode`."""
+        members = json.loads(data)
+        streams = {
+            number: StreamPosition(from_json(key), StreamId.parse(end), rows, erased)
+            for number, key, end, rows, erased in members["streams"]
+        }
+        return cls(
+            streams,
+            members["sequence"],
+            members["name"],
+            members["labels"],
+            members["sealed_ms"],
+        )
+
+    def end_of(self, number: int) -> StreamId:
+        """Return up to which ID everything of a stream was copied; 0-0 for nothing."""
+        found = self.streams.get(number)
+        return MIN_ID if found is None else found.end
+
+    def with_rows(self, number: int, key: bytes, rows: int, erased: int = 0) -> Positions:
+        """Return the positions with more rows of a stream, or fewer."""
+        one = self.streams.get(number, StreamPosition(key, MIN_ID))
+        one = replace(one, rows=one.rows + rows, erased=one.erased + erased)
+        return replace(self, streams={**self.streams, number: one})
+
+
+# --- pieces of streams ----------------------------------------------------------------------------
+
+
+def new_pieces(
+    member: Member, manifest: Manifest, before: Positions
+) -> tuple[list[Piece], Positions]:
+    """Return what a manifest has that a lake lacks, and the positions after it was copied.
+
+    Entries above the ID up to which a stream is complete are left for later: the store may still
+    publish lower ones.
+    """
+    by_stream: dict[int, list[RemoteSegment]] = {}
+    for one in manifest.segments:
+        by_stream.setdefault(one.record.stream_number, []).append(one)
+    pieces: list[Piece] = []
+    streams = dict(before.streams)
+    sequence = before.sequence
+    for number, stream in sorted(manifest.streams.items()):
+        done = before.end_of(number)
+        segments = by_stream.get(number, [])
+        for piece in stream_pieces(member, stream.key, segments):
+            end = min(piece.end, stream.complete_to)
+            record = piece.record
+            assert record is not None
+            late = record.origin == ADOPTED and record.sequence > before.sequence
+            start = piece.start if late else max(piece.start, done.next())
+            if start <= end:
+                pieces.append(replace(piece, start=start, end=end, late=late and start <= done))
+        sequence = max([sequence, *(one.record.sequence for one in segments)])
+        was = streams.get(number, StreamPosition(stream.key, MIN_ID))
+        streams[number] = replace(was, key=stream.key, end=max(done, stream.complete_to))
+    return pieces, Positions(streams, sequence, member.name, member.labels, member.sealed_ms)
+
+
+def stream_pieces(member: Member, key: bytes, segments: Sequence[RemoteSegment]) -> Iterator[Piece]:
+    """Yield all entries of a stream's segments as pieces, ascending and without overlaps."""
+    archived = sorted(
+        (one for one in segments if not one.sealed), key=lambda one: one.record.first_id
+    )
+    parts = [(one.record.first_id, one.record.last_id, one) for one in archived]
+    taken = [(first, last) for first, last, _ in parts]
+    reached: StreamId | None = None
+    for one in sorted(
+        (one for one in segments if one.sealed),
+        key=lambda one: (one.record.first_id, -one.record.entries),
+    ):
+        low, high = one.record.first_id, one.record.last_id
+        if reached is not None:
+            if high <= reached:
+                continue
+            low = max(low, reached.next())
+        parts += [(first, last, one) for first, last in _outside(low, high, taken)]
+        reached = high
+    for first, last, one in sorted(parts, key=lambda part: part[0]):
+        record = one.record
+        yield Piece(
+            member.store,
+            record.stream_number,
+            key,
+            first,
+            last,
+            record.raw_bytes,
+            record.entries,
+            record,
+            one.sealed,
+            uri=member.uri,
+        )
+
+
+def _outside(
+    low: StreamId, high: StreamId, taken: Sequence[tuple[StreamId, StreamId]]
+) -> Iterator[tuple[StreamId, StreamId]]:
+    """Yield the parts of a range that are in none of some sorted ranges."""
+    for first, last in taken:
+        if last < low:
+            continue
+        if first > high:
+            break
+        if first > low:
+            yield low, first.previous()
+        if last >= high:
+            return
+        low = last.next()
+    if low <= high:
+        yield low, high
+
+
+# --- pieces on the way ----------------------------------------------------------------------------
+
+
+def pack_groups(pieces: Iterable[Piece]) -> list[tuple[int, str]]:
+    """Return pieces in groups for transport: (bytes of nodes, the group as text)."""
+    groups: list[tuple[int, str]] = []
+    group: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        group.append(piece)
+        size += piece.size_bytes
+        if size >= GROUP_BYTES:
+            groups.append((size, _pack(group)))
+            group, size = [], 0
+    if group:
+        groups.append((size, _pack(group)))
+    return groups
+
+
+def unpack_group(text: str) -> list[Piece]:
+    """Return the pieces of a group."""
+    found: list[Piece] = pickle.loads(zlib.decompress(base64.b64decode(text)))
+    return found
+
+
+def _pack(group: list[Piece]) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(group), 1)).decode()

@@ -1,0 +1,113 @@
+"""The part of the audit of a fleet on executors: manifests, and every byte of archived segments."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from streamkeep.engine.model.remote_archive import RemoteArchive
+from streamkeep.engine.system.object_store import open_objects
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.fleet.executor.manifests import Ask, read_manifest
+from streamkeep.pipeline.fleet.pieces import (
+    Piece,
+    Positions,
+    pack_groups,
+    stream_pieces,
+    unpack_group,
+)
+from streamkeep.pipeline.fleet.progress_files import read_positions
+from streamkeep.pipeline.jobs.executor.audit import differences
+
+
+@dataclass(frozen=True)
+class Check:
+    """Segments that one worker reads, in packed groups."""
+
+    groups: tuple[str, ...]
+
+
+def describe_stores(asks: tuple[Ask, ...]) -> list[str]:
+    """Return a line for each store: its segments in groups, and what a lake should have of it."""
+    lines = []
+    for ask in asks:
+        try:
+            lines.append(json.dumps(_described(ask)))
+        except StreamkeepError as error:
+            facts = {"store": ask.member.store, "groups": [], "segments": 0, "streams": []}
+            lines.append(json.dumps({**facts, "problems": [str(error)]}))
+    return lines
+
+
+def _described(ask: Ask) -> dict[str, Any]:
+    member, manifest = read_manifest(ask.member)
+    positions = Positions()
+    if ask.lake:
+        positions = read_positions(ask.lake, member.store, ask.version)
+    expected: dict[int, int] = defaultdict(int)
+    pieces = []
+    for number, stream in sorted(manifest.streams.items()):
+        end = positions.end_of(number)
+        segments = manifest.of_stream(number)
+        for piece in stream_pieces(member, stream.key, segments):
+            record = piece.record
+            assert record is not None
+            whole = (piece.start, piece.end) == (record.first_id, record.last_id)
+            if whole and piece.end <= end:
+                expected[number] += piece.entries
+        for one in segments:
+            record = one.record
+            ends = (record.first_id, record.last_id)
+            size, count = record.raw_bytes, record.entries
+            pieces.append(
+                Piece(
+                    member.store,
+                    number,
+                    stream.key,
+                    *ends,
+                    size,
+                    count,
+                    record,
+                    one.sealed,
+                    uri=member.uri,
+                )
+            )
+    return {
+        "store": member.store,
+        "groups": pack_groups(pieces),
+        "segments": len(pieces),
+        "problems": [],
+        "streams": [
+            [
+                number,
+                expected[number],
+                [str(one) for one in stream.erased],
+            ]
+            for number, stream in sorted(manifest.streams.items())
+        ],
+    }
+
+
+def check_segments(task: Check) -> list[str]:
+    """Read every byte of a task's segments; return the facts of each group."""
+    lines = []
+    for text in task.groups:
+        entries = size = 0
+        problems: list[str] = []
+        for piece in unpack_group(text):
+            record = piece.record
+            assert record is not None
+            where = f"store {piece.store}: {record.where}"
+            entries += record.entries
+            size += record.size_bytes
+            try:
+                archive = RemoteArchive(open_objects(piece.uri), piece.store)
+                segment = archive.open(record, sealed=piece.sealed)
+                problems += [f"{where}: {one}" for one in differences(segment, record)]
+                problems += [f"{where}: {one}" for one in segment.check()]
+            except StreamkeepError as error:
+                problems.append(f"store {piece.store}: {error}")
+        lines.append(json.dumps({"entries": entries, "size_bytes": size, "problems": problems}))
+    return lines

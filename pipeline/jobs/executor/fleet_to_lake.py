@@ -1,0 +1,79 @@
+"""The part of `to-lake --fleet` on executors: copying pieces into files of the lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamkeep.arrow.batches import RowShape, record_batches
+from streamkeep.pipeline.fleet.executor.nodes import piece_nodes
+from streamkeep.pipeline.fleet.pieces import Piece, unpack_group
+from streamkeep.pipeline.lake.executor.parquet import FileWriter, has_id, id_at, read_file
+from streamkeep.pipeline.lake.files import LakeFile, Origin
+from streamkeep.pipeline.storage.places import file_system
+
+
+@dataclass(frozen=True)
+class Task:
+    """The pieces that one worker copies.
+
+    Attributes:
+        schema: of the entries, serialized.
+        groups: of pieces, packed.
+        there: files of the lake that may hold entries of late pieces.
+    """
+
+    lake: str
+    schema: bytes
+    groups: tuple[str, ...]
+    there: tuple[LakeFile, ...] = ()
+
+
+def write_pieces(task: Task) -> list[str]:
+    """Write the entries of a task into files of the lake; return the files."""
+    schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
+    system, root = file_system(task.lake)
+    pieces = [piece for text in task.groups for piece in unpack_group(text)]
+    lines: list[str] = []
+    for (origin, _), mine in groupby(pieces, _file_of):
+        shape = RowShape(schema, origin.key, wrapped=True)
+        writer = FileWriter(system, root, origin, schema)
+        try:
+            for piece in mine:
+                batches = record_batches(shape, piece_nodes(piece), piece.start, piece.end)
+                if piece.late:
+                    batches = _unknown(task, piece, batches)
+                for batch in batches:
+                    if len(batch):
+                        writer.add(batch)
+            lines += [file.as_json() for file in writer.close()]
+        except BaseException:
+            writer.abandon()
+            raise
+    return lines
+
+
+def _file_of(piece: Piece) -> tuple[Origin, object]:
+    """Return what pieces in one file have in common; a late one has files of its own."""
+    origin = Origin(piece.store, piece.number, piece.key)
+    return origin, piece.start if piece.late else None
+
+
+def _unknown(
+    task: Task, piece: Piece, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Leave out the entries that the lake has already."""
+    system, root = file_system(task.lake)
+    known = set()
+    for file in task.there:
+        mine = (file.store, file.origin.number) == (piece.store, piece.number)
+        if mine and file.first <= piece.end and file.last >= piece.start:
+            for batch in read_file(system, root, file, ("ms", "seq")):
+                ids = (id_at(batch, row) for row in range(len(batch)))
+                known.update(one for one in ids if piece.start <= one <= piece.end)
+    for batch in batches:
+        yield batch.filter(pc.invert(has_id(batch, known))) if known else batch

@@ -1,0 +1,158 @@
+"""The audit of a fleet: the archives of its stores, and what their lake has of them.
+
+- Executors read the manifests, and every byte of the segments.
+- For each store and stream, the log of the lake must name as many entries as were copied, less
+  those that were erased from the lake: a file that was taken out of the log is found.
+- A stream must not have fewer entries in the lake than its segments, or its store, have up to the
+  position of the lake.
+- No file of the lake may hold an entry that was erased from its own store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from streamkeep.engine.archive.segments import list_streams
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.model.manifest import erased_ids
+from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.pipeline.fleet.executor.manifests import Ask
+from streamkeep.pipeline.fleet.members import find_members
+from streamkeep.pipeline.fleet.pieces import Member, Positions
+from streamkeep.pipeline.fleet.progress_files import read_positions, store_application
+from streamkeep.pipeline.jobs.executor.fleet_audit import Check, check_segments, describe_stores
+from streamkeep.pipeline.jobs.fleet_to_lake import cores_of, group_tasks, in_tasks
+from streamkeep.pipeline.lake.files import LakeFile, Origin
+from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.tasks.units import Progress, run_units
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Stream = tuple[str, int]  # store, and number in it
+
+
+@dataclass
+class Found:
+    """What the audit of a fleet has found besides the files of the lake.
+
+    Attributes:
+        expected: entries that the lake must have, by stream.
+        erased: IDs that were erased from a store, by stream.
+        sealed_ms: up to which time each archived store is in segments; None if it never was.
+    """
+
+    segments: int = 0
+    entries: int = 0
+    size_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+    expected: dict[Stream, int] = field(default_factory=lambda: defaultdict(int))
+    erased: dict[Stream, list[StreamId]] = field(default_factory=lambda: defaultdict(list))
+    sealed_ms: dict[str, int | None] = field(default_factory=dict)
+
+
+def audit_fleet(
+    spark: SparkSession, fleet: str, table: Lake | None, progress: Progress | None
+) -> Found:
+    """Check the archives of a fleet; collect what its lake must have."""
+    found = Found()
+    asks = []
+    for member in find_members(fleet):
+        version = None if table is None else _version(table, member.store)
+        if member.path:
+            _look_at_live(member, table, version, found)
+            continue
+        asks.append(Ask(member, "" if table is None or version is None else table.uri, version))
+        found.sealed_ms[member.store] = member.sealed_ms
+    groups: list[tuple[int, str]] = []
+    for line in run_units(spark, in_tasks(asks), describe_stores):
+        facts = json.loads(line)
+        store = facts["store"]
+        groups += [(size, text) for size, text in facts["groups"]]
+        found.segments += facts["segments"]
+        found.problems += [f"store {store}: {one}" for one in facts["problems"]]
+        for number, expected, erased in facts["streams"]:
+            stream = store, number
+            found.expected[stream] += expected
+            found.erased[stream] += [StreamId.parse(one) for one in erased]
+    tasks = [Check(part) for part in group_tasks(groups, cores_of(spark))]
+    for line in run_units(spark, tasks, check_segments, progress):
+        facts = json.loads(line)
+        found.entries += facts["entries"]
+        found.size_bytes += facts["size_bytes"]
+        found.problems += facts["problems"]
+    return found
+
+
+def _look_at_live(member: Member, table: Lake | None, version: int | None, found: Found) -> None:
+    """Collect what the lake must have of a store on a path, if it has its newest entry."""
+    positions = Positions()
+    if table is not None:
+        positions = read_positions(table.uri, member.store, version)
+    with reading(member.path) as store, store.snapshot() as snapshot:
+        txn = snapshot.txn
+        archived = {one.stream_number: one for one in list_streams(txn)}
+        for key, number in iter_keys(txn):
+            record = txn.load_numbered(number, key).record
+            stream = member.store, number
+            ids = erased_ids(txn, number, MIN_ID, MAX_ID)
+            found.erased[stream] += [StreamId(*one) for one in sorted(ids)]
+            if positions.end_of(number) >= record.last_id():
+                old = archived.get(number)
+                history = 0 if old is None else old.entries + old.retired_entries
+                found.expected[stream] += record.length + history
+
+
+def reconcile(table: Lake, files: Sequence[LakeFile], found: Found | None) -> list[str]:
+    """Return the differences between what was copied, what the log names, and what stores have."""
+    there: dict[Stream, int] = defaultdict(int)
+    for file in files:
+        there[file.store, file.origin.number] += file.entries
+    copied: dict[Stream, int] = defaultdict(int)
+    erased: dict[Stream, int] = defaultdict(int)
+    names: dict[Stream, str] = {}
+    problems = []
+    stores = {file.store for file in files}
+    if found is not None:
+        stores |= {store for store, _ in found.expected}
+    for store in sorted(stores):
+        positions = read_positions(table.uri, store, _version(table, store))
+        for number, one in positions.streams.items():
+            copied[store, number] += one.rows
+            erased[store, number] += one.erased
+            names[store, number] = str(Origin(store, number, one.key))
+    for stream in sorted({*there, *copied}):
+        if there[stream] != copied[stream]:
+            problems.append(
+                f"{names.get(stream, str(stream))}: {copied[stream]:,} entries were copied and not erased, and the "
+                f"log of the lake names {there[stream]:,}"
+            )
+    for stream, expected in sorted(found.expected.items() if found is not None else ()):
+        if there[stream] + erased[stream] < expected:
+            problems.append(
+                f"{names.get(stream, str(stream))}: the store has {expected:,} entries up to the position of the "
+                f"lake, and the lake {there[stream]:,}"
+            )
+    return problems
+
+
+def erased_in_files(files: Sequence[LakeFile], found: Found) -> dict[str, tuple[StreamId, ...]]:
+    """Return, by path of a file, the IDs of its range that were erased from its store."""
+    gone = {}
+    for file in files:
+        ids = found.erased.get((file.store, file.origin.number), ())
+        inside = tuple(one for one in ids if file.first <= one <= file.last)
+        if inside:
+            gone[file.path] = inside
+    return gone
+
+
+def _version(table: Lake, store: str) -> int | None:
+    found: int | None = table.table.transaction_version(store_application(store))
+    return found
+
