@@ -1,0 +1,379 @@
+"""Many stores in one lake: equal keys and IDs, told apart, each entry once; what is erased."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
+pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
+
+import streamkeep  # noqa: E402
+from spark.in_process import InProcess  # noqa: E402
+from spark.s3_server import BUCKET, FAILING, GOOD, STALE, S3Server, serving  # noqa: E402
+from streamkeep.engine.api.store import Store  # noqa: E402
+from streamkeep.engine.system import failpoints  # noqa: E402
+from streamkeep.format.core.entry import StreamId  # noqa: E402
+from streamkeep.format.segment.manifest import ADOPTED, ARCHIVED, SegmentRecord  # noqa: E402
+from streamkeep.format.segment.remote import (  # noqa: E402
+    Manifest,
+    RemoteSegment,
+    RemoteStream,
+)
+from streamkeep.pipeline.fleet.members import FleetError, find_members  # noqa: E402
+from streamkeep.pipeline.fleet.pieces import (  # noqa: E402
+    Member,
+    Positions,
+    StreamPosition,
+    new_pieces,
+    pack_groups,
+    stream_pieces,
+    unpack_group,
+)
+from streamkeep.pipeline.jobs.audit import audit  # noqa: E402
+from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
+from streamkeep.pipeline.jobs.fleet_to_lake import fleet_to_lake  # noqa: E402
+from streamkeep.pipeline.jobs.restore import restore  # noqa: E402
+from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
+from streamkeep.pipeline.lake.executor.parquet import read_file  # noqa: E402
+from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
+from streamkeep.pipeline.lake.read import read_lake  # noqa: E402
+from streamkeep.pipeline.lake.table import Lake  # noqa: E402
+from streamkeep.pipeline.storage.places import file_system  # noqa: E402
+from streamkeep.pipeline.tasks.units import Report  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL: Any = InProcess()
+IDS = [f"{1_717_200_000_000 + number}-0" for number in range(500)]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[S3Server]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    running.behave(GOOD)
+    yield running
+    running.behave(GOOD)
+
+
+def make(path: Path, tag: str) -> Store:
+    """Make a store whose keys and IDs are those of all others here."""
+    store = streamkeep.open(path)
+    store.set_retention("orders", archive=True)
+    store.xadd_many("orders", [{"of": tag, "n": number} for number in range(500)], ids=IDS)
+    return store
+
+
+def published(path: Path, tag: str, fleet: str) -> str:
+    """Make a store that is archived to a fleet, in part sealed; return its UUID."""
+    with make(path, tag) as store:
+        store.xtrim("orders", maxlen=150, approximate=False)
+        store.archive(to=fleet, name=tag, seal=True)
+        return store.uuid
+
+
+def rows_of(lake: str) -> list[tuple[str, str, str]]:
+    """Return store, tag and ID of all rows, sorted."""
+    table = Lake.open(lake)
+    system, root = file_system(lake)
+    return sorted(
+        (file.store, row["fields"][0]["value"].decode(), f"{row['ms']}-{row['seq']}")
+        for file in table.files()
+        for batch in read_file(system, root, file, ["ms", "seq", "fields"])
+        for row in batch.to_pylist()
+    )
+
+
+def copy(fleet: object, lake: str) -> Report:
+    """Run the job, with tasks in this process."""
+    return fleet_to_lake(LOCAL, str(fleet), lake)
+
+
+def problems(fleet: object, lake: str) -> list[str]:
+    return audit(LOCAL, lake=lake, fleet=str(fleet)).problems
+
+
+def expected(*stores: tuple[str, str]) -> list[tuple[str, str, str]]:
+    return sorted((uuid, tag, one) for uuid, tag in stores for one in IDS)
+
+
+# --- pieces ---------------------------------------------------------------------------------------
+
+
+def segment(
+    first: int, last: int, *, sealed: bool = False, origin: int = ARCHIVED, sequence: int = 1
+) -> RemoteSegment:
+    record = SegmentRecord(
+        1, first, 0, last, 0, last - first + 1, 1, 9, 90, 7, sequence, 0, 0, 1, origin, "p", b"k"
+    )
+    return RemoteSegment(record, sealed)
+
+
+MEMBER = Member("u", "n", {}, uri="file:///x", version=3)
+
+
+def ranges(segments: list[RemoteSegment]) -> list[tuple[int, int, bool]]:
+    return [
+        (piece.start.ms, piece.end.ms, piece.sealed)
+        for piece in stream_pieces(MEMBER, b"k", segments)
+    ]
+
+
+def test_archived_segments_come_before_sealed_ones() -> None:
+    found = list(
+        stream_pieces(MEMBER, b"k", [segment(1, 9, sealed=True), segment(4, 6), segment(8, 20)])
+    )
+    assert [(piece.start, piece.end, piece.sealed) for piece in found] == [
+        (StreamId(1, 0), StreamId(4, 0).previous(), True),
+        (StreamId(4, 0), StreamId(6, 0), False),
+        (StreamId(6, 1), StreamId(8, 0).previous(), True),
+        (StreamId(8, 0), StreamId(20, 0), False),
+    ]
+
+
+def test_of_overlapping_sealed_segments_each_entry_comes_once() -> None:
+    found = list(
+        stream_pieces(MEMBER, b"k", [segment(1, 5, sealed=True), segment(1, 9, sealed=True)])
+    )
+    assert [(piece.start.ms, piece.end.ms) for piece in found] == [(1, 9)]
+    assert ranges([segment(1, 5, sealed=True), segment(3, 9, sealed=True)])[-1][1] == 9
+
+
+def manifest(complete: int, *segments: RemoteSegment) -> Manifest:
+    stream = RemoteStream(1, b"k", True, StreamId(99, 0), 9, 9, StreamId(complete, 0))
+    return Manifest({1: stream}, segments)
+
+
+def test_entries_above_a_gap_wait_until_the_gap_is_filled() -> None:
+    pieces, positions = new_pieces(MEMBER, manifest(5, segment(1, 5), segment(8, 9)), Positions())
+    assert [(piece.start.ms, piece.end.ms) for piece in pieces] == [(1, 5)]
+    assert positions.end_of(1) == StreamId(5, 0)
+    pieces, _ = new_pieces(MEMBER, manifest(9, segment(1, 5), segment(6, 9)), positions)
+    assert [(piece.start, piece.end.ms) for piece in pieces] == [(StreamId(6, 0), 9)]
+
+
+def test_a_segment_that_was_adopted_below_the_position_is_not_missed() -> None:
+    _, positions = new_pieces(MEMBER, manifest(9, segment(5, 9)), Positions())
+    late = segment(1, 3, origin=ADOPTED, sequence=2)
+    pieces, after = new_pieces(MEMBER, manifest(9, late, segment(5, 9)), positions)
+    assert [(piece.start.ms, piece.end.ms, piece.late) for piece in pieces] == [(1, 3, True)]
+    assert new_pieces(MEMBER, manifest(9, late, segment(5, 9)), after)[0] == []
+
+
+def test_positions_and_groups_survive_their_transport() -> None:
+    streams = {7: StreamPosition(b"\xff", StreamId((1 << 64) - 1, 5), 3, 1)}
+    positions = Positions(streams, 9, "n", {"a": "b"}, 5)
+    assert Positions.decode(positions.encode()) == positions
+    pieces = list(stream_pieces(MEMBER, b"k", [segment(1, 2), segment(3, 4)]))
+    assert [one for _, text in pack_groups(pieces) for one in unpack_group(text)] == pieces
+
+
+def test_two_copies_of_a_store_are_refused(tmp_path: Path) -> None:
+    import shutil
+
+    make(tmp_path / "one", "a").close()
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    with pytest.raises(FleetError, match="copies of one store"):
+        find_members(str(tmp_path))
+    with pytest.raises(FleetError, match="no archives"):
+        find_members(str(tmp_path / "nothing"))
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def test_three_stores_with_equal_keys_and_ids_are_one_lake(
+    tmp_path: Path, server: S3Server
+) -> None:
+    fleet, lake = f"s3://{BUCKET}/{tmp_path.name}", str(tmp_path / "lake")
+    a = published(tmp_path / "a.store", "a", fleet)
+    b = published(tmp_path / "b.store", "b", fleet)
+    folder = tmp_path / "folder"
+    with make(folder / "c.store", "c") as store:
+        c = store.uuid
+    server.behave(FAILING)
+    assert copy(fleet, lake).entries == 1000
+    server.behave(GOOD)
+    assert copy(folder, lake).entries == 500
+    assert rows_of(lake) == expected((a, "a"), (b, "b"), (c, "c"))
+    assert copy(fleet, lake).details["changed"] == 0
+    assert copy(folder, lake).entries == 0
+    for place in (fleet, str(folder)):
+        assert problems(place, lake) == []
+
+    with pytest.raises(LakeError, match="--store-id"):
+        erase(LOCAL, "orders", IDS[:1], lake=lake)
+    done = erase(LOCAL, "orders", [IDS[3], IDS[400]], store=str(tmp_path / "a.store"), lake=lake)
+    assert done.details["erased_in_store"] == done.details["erased_in_lake"] == 2
+    erased = {(a, "a", IDS[3]), (a, "a", IDS[400])}
+    everything = expected((a, "a"), (b, "b"), (c, "c"))
+    assert rows_of(lake) == [row for row in everything if row not in erased]
+    assert copy(fleet, lake).entries == 0
+    for place in (fleet, str(folder)):
+        assert problems(place, lake) == []
+
+    restored = str(tmp_path / "r.store")
+    with pytest.raises(LakeError, match="3 stores have a stream 'orders'"):
+        restore(LOCAL, lake, restored, "orders")
+    assert restore(LOCAL, lake, restored, "orders", store_id=a).entries == 498
+    with streamkeep.open(restored) as store:
+        assert {entry.fields[b"of"] for entry in store.xrange("orders")} == {b"a"}
+
+
+def test_new_entries_and_new_stores_come_and_gone_ones_stay(tmp_path: Path) -> None:
+    import shutil
+
+    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
+    a = published(tmp_path / "a.store", "a", str(fleet))
+    assert copy(fleet, lake).entries == 500
+    b = published(tmp_path / "b.store", "b", str(fleet))
+    with streamkeep.open(tmp_path / "a.store") as store:
+        store.xtrim("orders", maxlen=10, approximate=False)
+        store.archive()
+    report = copy(fleet, lake)
+    assert (report.entries, report.details["changed"]) == (500, 2)
+    shutil.rmtree(fleet / a)
+    assert copy(fleet, lake).entries == 0
+    assert rows_of(lake) == expected((a, "a"), (b, "b"))
+
+
+def test_a_file_that_was_taken_out_of_the_log_is_found(tmp_path: Path) -> None:
+    fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
+    published(tmp_path / "a.store", "a", fleet)
+    copy(fleet, lake)
+    table = Lake.open(lake)
+    table.commit("foreign", [], removed=table.files())
+    found = problems(fleet, lake)
+    assert any("500 entries were copied" in one and "names 0" in one for one in found)
+    assert any("the store has" in one for one in found)
+
+
+def test_the_lake_of_one_store_is_not_that_of_a_fleet(tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    make(tmp_path / "fleet" / "a.store", "a").close()
+    to_lake(LOCAL, str(tmp_path / "fleet" / "a.store"), lake)
+    with pytest.raises(LakeError, match="the lake of one store"):
+        copy(tmp_path / "fleet", lake)
+    assert len(Lake.open(lake).files()) == 1
+    with pytest.raises(LakeError, match="leave out the UUID"):
+        erase(LOCAL, "orders", IDS[:1], lake=lake, store_id="x")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "step", ["lake:commit", "lake:committed", "fleet:positions", "fleet:committed"]
+)
+def test_a_run_that_dies_at_its_commit_copies_each_entry_once(tmp_path: Path, step: str) -> None:
+    fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
+    a = published(tmp_path / "a.store", "a", fleet)
+    b = published(tmp_path / "b.store", "b", fleet)
+
+    class DiedError(BaseException):
+        pass
+
+    def die() -> None:
+        raise DiedError
+
+    failpoints.arm(step, die)
+    with pytest.raises(DiedError):
+        copy(fleet, lake)
+    copy(fleet, lake)
+    assert rows_of(lake) == expected((a, "a"), (b, "b"))
+    assert problems(fleet, lake) == []
+
+
+@pytest.mark.slow
+def test_simultaneous_runs_all_win_in_the_end(tmp_path: Path) -> None:
+    fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
+    stores = [
+        (published(tmp_path / f"{tag}.store", tag, fleet), tag) for tag in ("a", "b", "c", "d")
+    ]
+    Lake.create(lake, fleet=True)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            for _ in range(3):
+                fleet_to_lake(cast(Any, InProcess()), fleet, lake)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for tag in ("a", "b"):
+        with streamkeep.open(tmp_path / f"{tag}.store") as store:
+            store.xadd("orders", {"of": tag, "n": "last"}, id="1817200000000-0")
+            store.archive(seal=True)
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    copy(fleet, lake)
+    last = [(uuid, tag, "1817200000000-0") for uuid, tag in stores if tag in "ab"]
+    assert rows_of(lake) == sorted([*expected(*stores), *last])
+    assert problems(fleet, lake) == []
+
+
+@pytest.mark.slow
+def test_segments_adopted_late_come_once(tmp_path: Path) -> None:
+    fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
+    with make(tmp_path / "a.store", "a") as store:
+        store.xtrim("orders", maxlen=100)
+        store.archive()
+        saved = [str(path) for path in store.export_segments(tmp_path / "saved")]
+        store.drop_segments("orders")
+        store.archive(to=fleet, seal=True)
+        few = copy(fleet, lake).entries
+        assert few < 500
+        list(store.adopt_segments(*saved))
+        store.archive()
+        assert copy(fleet, lake).entries == 500 - few
+        store.drop_segments("orders")
+        store.archive()
+        list(store.adopt_segments(*saved))
+        store.archive()
+        assert copy(fleet, lake).entries == 0
+        assert rows_of(lake) == expected((store.uuid, "a"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [FAILING, STALE])
+def test_a_lake_in_s3_of_archives_in_s3(tmp_path: Path, server: S3Server, mode: str) -> None:
+    place = f"s3://{BUCKET}/{tmp_path.name}"
+    fleet, lake = f"{place}/fleet", f"{place}/lake"
+    server.behave(mode)
+    a = published(tmp_path / "a.store", "a", fleet)
+    server.behave(GOOD)
+    b = published(tmp_path / "b.store", "b", fleet)
+    assert copy(fleet, lake).entries == 1000
+    assert rows_of(lake) == expected((a, "a"), (b, "b"))
+    done: Any = erase(LOCAL, "orders", IDS[:1], store=str(tmp_path / "a.store"), lake=lake)
+    assert done.problems == []
+    assert problems(fleet, lake) == []
+
+
+@pytest.mark.spark
+def test_a_fleet_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
+    a = published(tmp_path / "a.store", "a", fleet)
+    with make(tmp_path / "fleet" / "c.store", "c") as store:
+        c = store.uuid
+    assert fleet_to_lake(spark, fleet, lake).entries == 1000
+    rows = read_lake(spark, lake, stores=[a])
+    assert rows.columns[:3] == ["store", "stream", "date"]
+    assert {row.store for row in rows.select("store").distinct().collect()} == {a}
+    assert rows.count() == 500
+    assert rows_of(lake) == expected((a, "a"), (c, "c"))
+    assert audit(spark, lake=lake, fleet=fleet).problems == []
