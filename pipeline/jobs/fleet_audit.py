@@ -129,14 +129,14 @@ def reconcile(table: Lake, files: Sequence[LakeFile], found: Found | None) -> li
     for stream in sorted({*there, *copied}):
         if there[stream] != copied[stream]:
             problems.append(
-                f"{names.get(stream, str(stream))}: {copied[stream]:,} entries were copied and not erased, and the "
-                f"log of the lake names {there[stream]:,}"
+                f"{names.get(stream, str(stream))}: {copied[stream]:,} entries were copied and not "
+                f"erased, and the log of the lake names {there[stream]:,}"
             )
     for stream, expected in sorted(found.expected.items() if found is not None else ()):
         if there[stream] + erased[stream] < expected:
             problems.append(
-                f"{names.get(stream, str(stream))}: the store has {expected:,} entries up to the position of the "
-                f"lake, and the lake {there[stream]:,}"
+                f"{names.get(stream, str(stream))}: the store has {expected:,} entries up to the "
+                f"position of the lake, and the lake {there[stream]:,}"
             )
     return problems
 
@@ -155,4 +155,3 @@ def erased_in_files(files: Sequence[LakeFile], found: Found) -> dict[str, tuple[
 def _version(table: Lake, store: str) -> int | None:
     found: int | None = table.table.transaction_version(store_application(store))
     return found
-

@@ -52,4 +52,3 @@ def commit_erased(
         raise
     remove_positions(table.uri, store, old)
     return done
-
