@@ -72,7 +72,7 @@ def make(path: Path, tag: str) -> Store:
     """Make a store whose keys and IDs are those of all others here."""
     store = streamkeep.open(path)
     store.set_retention("orders", archive=True)
-    store.xadd_many("orders", [{"of": tag, "n": number} for number in range(500)], ids=IDS)
+    store.xadd_many("orders", [{"of": tag, "n": str(number)} for number in range(500)], ids=IDS)
     return store
 
 

@@ -116,7 +116,7 @@ def to_lake(
                 else:
                     report = job(
                         session,
-                        *stores,
+                        stores[0],
                         lake,
                         streams=spark_job.texts(streams),
                         pattern=pattern,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkeep.arrow.batches import RowShape, record_batches
+from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.fleet.executor.nodes import piece_nodes
 from streamkeep.pipeline.fleet.pieces import Piece, unpack_group
 from streamkeep.pipeline.lake.executor.parquet import FileWriter, has_id, id_at, read_file
@@ -68,7 +69,7 @@ def _unknown(
 ) -> Iterator[pa.RecordBatch]:
     """Leave out the entries that the lake has already."""
     system, root = file_system(task.lake)
-    known = set()
+    known: set[StreamId] = set()
     for file in task.there:
         mine = (file.store, file.origin.number) == (piece.store, piece.number)
         if mine and file.first <= piece.end and file.last >= piece.start:
