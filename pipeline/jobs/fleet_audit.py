@@ -39,7 +39,7 @@ Stream = tuple[str, int]  # store, and number in it
 
 @dataclass
 class Found:
-    """What the audit of a fleet has found besides the files of the lake.
+    """What the audit of a fleet has found apart from the files of the lake.
 
     Attributes:
         expected: entries that the lake must have, by stream.
