@@ -34,7 +34,7 @@ from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.reached import host
 from streamkeep.pipeline.tasks.packing import spread
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,14 @@ def audit(
             members = audit_fleet(spark, fleet, table, progress)
             erased |= erased_in_files(files, members)
         archive = os.path.abspath(Path(store) / "archive") if store is not None else ""
-        tasks = plan(archive, segments, table.uri if table is not None else "", files, erased)
+        tasks = plan(
+            archive,
+            segments,
+            table.uri if table is not None else "",
+            files,
+            erased,
+            cores_of(spark),
+        )
         found = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
         report.entries = sum(one["entries"] for one in found)
         report.files = len(found)
@@ -116,13 +123,14 @@ def plan(
     lake: str,
     files: Sequence[LakeFile],
     erased: dict[str, tuple[StreamId, ...]] | None = None,
+    cores: int = 0,
 ) -> list[Task]:
     """Return tasks of about equal size, for segments and for files of a lake."""
     tasks = [
         Task(archive, part, "", (), driver=host())
-        for part in spread(segments, [record.raw_bytes for record in segments])
+        for part in spread(segments, [record.raw_bytes for record in segments], cores)
     ]
-    for part in spread(files, [one.size_bytes for one in files]):
+    for part in spread(files, [one.size_bytes for one in files], cores):
         gone = {one.path: erased[one.path] for one in part if erased and one.path in erased}
         tasks.append(Task("", (), lake, part, gone))
     return tasks

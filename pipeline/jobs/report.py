@@ -40,7 +40,7 @@ from streamkeep.pipeline.storage.places import (
     plain,
     reaching,
 )
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,7 +147,9 @@ def gather(
     edges = plan.edges if plan is not None else ()
     for one in found.values():
         one.counts = [0] * max(0, len(edges) - 1)
-    tasks = [Task(options, part, edges) for part in plan_pins(options, pins, folder)]
+    tasks = [
+        Task(options, part, edges) for part in plan_pins(options, pins, folder, cores_of(spark))
+    ]
     spans: dict[bytes, list[tuple[int, int]]] = {}
     for line in run_units(spark, tasks, count_slice, progress):
         part = json.loads(line)

@@ -40,7 +40,7 @@ from streamkeep.pipeline.sink.staged import Run, Staged
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
 from streamkeep.pipeline.storage.places import plain
 from streamkeep.pipeline.tasks.packing import spread
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,7 +182,9 @@ def _from_lake(
             gone = frozenset(StreamId(*one) for one in found)
         tasks = [
             Task(lake.uri, part, at, end, folder, f"{place:06d}-{uuid.uuid4().hex}.arrow", gone)
-            for place, part in enumerate(spread(wanted, [_work(one) for one in wanted]))
+            for place, part in enumerate(
+                spread(wanted, [_work(one) for one in wanted], cores_of(spark))
+            )
         ]
         with lake.reading(wanted, NAME):
             staged = [_staged(line) for line in run_units(spark, tasks, make_nodes, progress)]

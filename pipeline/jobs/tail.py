@@ -5,7 +5,8 @@ target. After a restart it continues where it stopped. Targets:
 
     console    for people
     parquet    Spark's own file sink; Spark reads the files with the folder's metadata
-    delta      a Delta table; each batch is a transaction with its number, so exactly once
+    delta      a Delta table; executors write the files, and each batch is a transaction with its
+               number, so exactly once
     store      another store of Streamkeep, with the same IDs; each batch is a transaction, so
                exactly once
 
@@ -14,12 +15,17 @@ For a lake that can be compacted, erased from and audited, use `to-lake`.
 
 from __future__ import annotations
 
+import json
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.jobs.executor.tail import PartWriter
 from streamkeep.pipeline.jobs.to_lake import subscription
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import (
@@ -32,9 +38,11 @@ from streamkeep.pipeline.storage.places import (
     plain,
     reaching,
 )
+from streamkeep.pipeline.tasks.quick_ack import QuickAckCall
 from streamkeep.pipeline.tasks.units import Report, Stopwatch
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -184,37 +192,80 @@ class _DeltaSink:
         self._application = application
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write one batch. Spark may call this again for the same batch."""
-        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-        from deltalake.exceptions import TableNotFoundError
+        """Write one batch, on executors. Spark may call this again for the same batch."""
+        from pyspark.sql.pandas.types import to_arrow_schema
 
-        from streamkeep.pipeline.lake.commit_check import check_commits
+        table = self._table()
+        newest = None if table is None else table.transaction_version(self._application)
+        if newest is not None and number <= newest:
+            if number < newest:
+                raise TailError(
+                    f"batch {number} comes again, but this checkpoint has written up to batch "
+                    f"{newest}: it was set back; next: use its newest state, or a new --checkpoint"
+                )
+            return
+        schema = to_arrow_schema(batch.schema, timezone="UTC")
+        writer = PartWriter(self._location, schema.serialize().to_pybytes())
+        written = batch.mapInArrow(QuickAckCall(writer), "result string").collect()
+        files = [json.loads(row.result) for row in written]
+        if not files:
+            return
+        failpoints.hit("tail:batch")
+        try:
+            with reaching(self._location):
+                self._commit(table, schema, files, number)
+        except BaseException:
+            self._discard(files)
+            raise
+        failpoints.hit("tail:committed")
+
+    def _table(self) -> DeltaTable | None:
+        """Return the table; None if there is none yet."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
 
         told = log_settings(self._location)
         try:
             with reaching(self._location):
-                table = DeltaTable(self._location, storage_options=told)
-            newest = table.transaction_version(self._application)
+                return DeltaTable(self._location, storage_options=told)
         except TableNotFoundError:
+            return None
+
+    def _commit(
+        self, table: DeltaTable | None, schema: pa.Schema, files: list[list[Any]], number: int
+    ) -> None:
+        from deltalake import CommitProperties, DeltaTable, Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
+        from streamkeep.pipeline.lake.commit_check import check_commits
+
+        if table is None:
+            told = log_settings(self._location)
             check_commits(self._location, told)
-            newest = None
-        if newest is not None and number <= newest:
-            return
-        rows: Any = batch.toArrow()
-        if not rows.num_rows:
-            return
-        failpoints.hit("tail:batch")
-        with reaching(self._location):
-            write_deltalake(
-                self._location,
-                rows,
-                mode="append",
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(self._application, number)]
-                ),
-                storage_options=told,
-            )
-        failpoints.hit("tail:committed")
+            DeltaTable.create(self._location, schema, mode="ignore", storage_options=told)
+            table = DeltaTable(self._location, storage_options=told)
+        now_ms = time.time_ns() // 1_000_000
+        added: list[AddAction | RemoveAction] = [
+            AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows}))
+            for name, size, rows in files
+        ]
+        moved = [Transaction(self._application, number)]
+        table.create_write_transaction(
+            added,
+            "append",
+            pa.schema(table.schema().to_arrow()),
+            partition_by=[],
+            commit_properties=CommitProperties(app_transactions=moved),
+        )
+
+    def _discard(self, files: list[list[Any]]) -> None:
+        """Remove the files of a commit that failed, unless it succeeded after all."""
+        system, root = file_system(self._location)
+        table = self._table()
+        named = set() if table is None else {one.rpartition("/")[2] for one in table.file_uris()}
+        for name, *_ in files:
+            if name not in named:
+                system.delete_file(f"{root}/{name}")
 
 
 def _application(checkpoint: str) -> str:

@@ -38,7 +38,7 @@ from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import StorageError
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,7 +129,7 @@ def _take_over(
     schema = lake.entry_schema.serialize().to_pybytes()
     folder = None if options.tail_export is None else new_folder(options.tail_export)
     try:
-        parts = _partitions(options, plans, folder, problems)
+        parts = _partitions(options, plans, folder, cores_of(spark), problems)
         store = plans[0].origin.store if plans else ""
         tasks = [Task(options, lake.uri, store, schema, part) for part in parts]
         lines = run_units(spark, tasks, write_files, progress)
@@ -201,18 +201,22 @@ def _plans(options: ReadOptions, lake: Lake, problems: dict[Origin, str]) -> lis
 
 
 def _partitions(
-    options: ReadOptions, plans: list[_Plan], folder: str | None, problems: dict[Origin, str]
+    options: ReadOptions,
+    plans: list[_Plan],
+    folder: str | None,
+    cores: int,
+    problems: dict[Origin, str],
 ) -> list[tuple[Slice, ...]]:
     """Return the partitions of all streams; leave out those that cannot be planned."""
     try:
-        return plan_pins(options, tuple(one.pin for one in plans), folder)
+        return plan_pins(options, tuple(one.pin for one in plans), folder, cores)
     except StorageError:
         raise
     except StreamkeepError:
         parts = []
         for one in plans:
             try:
-                parts += plan_pins(options, (one.pin,), folder)
+                parts += plan_pins(options, (one.pin,), folder, cores)
             except StreamkeepError as error:
                 problems[one.origin] = str(error)
         return parts

@@ -23,6 +23,7 @@ from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.storage.places import by_python_only, file_system, is_local
 from streamkeep.pipeline.tasks.packing import spread
 from streamkeep.pipeline.tasks.quick_ack import QuickAckCall
+from streamkeep.pipeline.tasks.units import cores_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -188,7 +189,7 @@ def _by_python(
 
     table_schema = from_arrow_schema(schema)
     arrow = to_arrow_schema(table_schema, timezone="UTC")
-    tasks = spread(files, [file.size_bytes for file in files])
+    tasks = spread(files, [file.size_bytes for file in files], cores_of(spark))
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

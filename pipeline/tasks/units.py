@@ -92,6 +92,12 @@ class Stopwatch:
         self._report.seconds = time.monotonic() - self._start
 
 
+def cores_of(spark: SparkSession) -> int:
+    """Return how many cores share the work; 0 if only those of this machine are known."""
+    context = getattr(spark, "_sc", None)  # Spark Connect has none
+    return 0 if context is None else int(context.defaultParallelism)
+
+
 def run_units(
     spark: SparkSession,
     units: Sequence[Unit],

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -207,8 +208,14 @@ class Arrowed:
     def __init__(self, batches: list[pa.RecordBatch]) -> None:
         self._batches = batches
 
-    def toArrow(self) -> pa.Table:
-        return pa.Table.from_batches(self._batches, _SCHEMA)
+        self.schema = from_arrow_schema(_SCHEMA)
+
+    def mapInArrow(self, function: Any, schema: str) -> Arrowed:
+        self._written = [row for part in function(iter(self._batches)) for row in part.to_pylist()]
+        return self
+
+    def collect(self) -> list[Any]:
+        return [SimpleNamespace(**row) for row in self._written]
 
 
 # --- the jobs -------------------------------------------------------------------------------------

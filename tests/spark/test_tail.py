@@ -57,7 +57,7 @@ def test_a_tail_goes_on_where_it_was(
         assert follow(spark, store, target, Path(targets[target])) == 0
     table = DeltaTable(targets["delta"])
     assert table.to_pyarrow_table().num_rows == 1500
-    assert table.version() == 4  # three batches of at most 400, then two
+    assert table.version() == 5  # made; three batches of at most 400, then two
     assert spark.read.parquet(str(targets["parquet"])).select("id").distinct().count() == 1500
     assert other.xrange("orders") == store.xrange("orders")
 
@@ -69,9 +69,14 @@ def test_a_batch_that_comes_again_is_not_written_again(spark: SparkSession, tmp_
 
     sink = _DeltaSink(str(tmp_path / "delta"), "query")
     frame = spark.createDataFrame([(1,), (2,)], "n int")
-    for number in (0, 0, 1, 0):
+    for number in (0, 0, 1, 1):
         sink(frame, number)
     assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 4
+    assert len(list((tmp_path / "delta").glob("*.parquet"))) == len(
+        DeltaTable(tmp_path / "delta").file_uris()
+    )
+    with pytest.raises(TailError, match="up to batch 1: it was set back"):
+        sink(frame, 0)
 
 
 def test_targets_are_checked(spark: SparkSession, open_store: Callable[..., Store[bytes]]) -> None:

@@ -1,0 +1,67 @@
+"""The part of `tail` on executors: writing the rows of a micro-batch into Parquet files."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from streamkeep.pipeline.storage.places import file_system, make_folder, reaching
+
+_RESULT: Final = pa.schema([pa.field("result", pa.string())])
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Writes each partition of a DataFrame into a file of a Delta table, which no log names yet.
+
+    Attributes:
+        table: path or URI of the table.
+        schema: of the rows, serialized.
+    """
+
+    table: str
+    schema: bytes
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows; yield a line of JSON with path, size and number of rows, if any."""
+        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
+        system, root = file_system(self.table)
+        name = f"part-{uuid.uuid4().hex}.zstd.parquet"
+        writer: Any = None
+        rows = 0
+        with reaching(self.table):
+            for batch in batches:
+                if not len(batch):
+                    continue
+                if writer is None:
+                    make_folder(system, root)
+                    writer = pq.ParquetWriter(
+                        f"{root}/{name}", schema, filesystem=system, compression="zstd"
+                    )
+                writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+                rows += len(batch)
+            if writer is None:
+                return
+            writer.close()
+            if isinstance(system, pafs.LocalFileSystem):
+                _sync(f"{root}/{name}")  # a power loss must not empty a file that a commit names
+            size = system.get_file_info(f"{root}/{name}").size
+        line = json.dumps([name, size, rows])
+        yield pa.RecordBatch.from_arrays([pa.array([line])], schema=_RESULT)
+
+
+def _sync(path: str) -> None:
+    for one in (path, os.path.dirname(path)):
+        descriptor = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
