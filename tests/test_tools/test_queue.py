@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
-from cli_runner import lines, objects, run
+from cli_runner import below, lines, objects, run
 from streamkeep.jobs import Queue
+from streamkeep.tools.cli import main
+from test_tools.test_help import examples
 
 
 @pytest.fixture
@@ -78,3 +82,18 @@ def test_bad_input_changes_nothing(path: Path) -> None:
     run("queue", "put", path, "1", "--task", "send", status=2)
     found = run("queue", "pause", path, "--queue", "mail", status=6)
     assert "its queues are default" in found.stderr
+
+
+def test_the_examples_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in below(below(main)["queue"]).values():
+        path = tmp_path / "jobs.store"
+        with queue_of(path) as queue:
+            jobs = queue.put_many(range(18), delay="1h")
+            queue.run_now(jobs[-1].id)
+            (job,) = queue.get_many(1)
+            job.fail("no paper")
+            Queue(queue.store, "mail").pause()
+        for example in examples(command):
+            run(*shlex.split(example)[1:])
+        shutil.rmtree(path)

@@ -134,7 +134,7 @@ def show(store_path: Path, job_id: str, name: str) -> None:
 
     \b
     Example:
-      streamkeep queue show jobs.store 1763695331120-0
+      streamkeep queue show jobs.store job-17
     """
     with _opened(store_path, name) as found:
         place = found.find(job_id)
@@ -184,7 +184,7 @@ def dead(
     Examples:
       streamkeep queue dead jobs.store
       streamkeep queue dead jobs.store --task send --json
-      streamkeep queue dead jobs.store --reason 404 --drop
+      streamkeep queue dead jobs.store --reason 404 --drop --yes
     """
     with _opened(store_path, name) as found:
         if drop:
@@ -360,7 +360,7 @@ def requeue(
 
     \b
     Examples:
-      streamkeep queue requeue jobs.store 1763695331120-0
+      streamkeep queue requeue jobs.store job-18
       streamkeep queue requeue jobs.store --reason "Connection refused"
       streamkeep queue requeue jobs.store --all
     """
@@ -421,7 +421,7 @@ def drain(store_path: Path, name: str, timeout: int | None) -> None:
 
     \b
     Example:
-      streamkeep queue drain jobs.store --timeout 10m
+      streamkeep queue drain jobs.store --queue mail --timeout 10m
     """
     with _opened(store_path, name) as found:
         empty = found.drain(None if timeout is None else timeout / 1000)
