@@ -63,6 +63,8 @@ COMMANDS: Final[Families] = (
             "streams": "stream_cmds",
             "stat": "stat_cmd",
             "info": "info_cmds",
+            "top": "top_cmd",
+            "metrics": "metrics_cmd",
             "ui": "ui_cmd",
         },
     ),

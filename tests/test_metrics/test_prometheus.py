@@ -1,0 +1,85 @@
+"""The figures of a store, and their Prometheus text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cli_runner import lines, objects, run
+from streamkeep import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.jobs import Queue
+from streamkeep.metrics import figures_of, prometheus_text, write_textfile
+
+LABEL = r'[a-z]+="(?:[^"\\\n]|\\["\\n])*"'
+SAMPLE = re.compile(rf"[a-z_]+(?:\{{{LABEL}(?:,{LABEL})*\}})? -?[0-9.]+")
+
+
+@pytest.fixture
+def filled(store: Store, clock: ManualClock) -> Store:
+    """A store with a stream, a group that lags, and a queue."""
+    store.xadd_many('or"ders\n\xff', [{"n": str(number)} for number in range(10)])
+    store.xgroup_create('or"ders\n\xff', "mail", id="0")
+    store.xreadgroup("mail", "ann", {'or"ders\n\xff': ">"}, count=3)
+    clock.ms += 2_500
+    queue = Queue(store)
+    queue.put_many(range(4))
+    queue.get_many(2)[0].done()
+    return store
+
+
+def test_figures(filled: Store) -> None:
+    found = figures_of(filled)
+    stream = next(one for one in found.streams if one.key.startswith(b"or"))
+    assert (stream.length, stream.entries_added) == (10, 10)
+    (group,) = stream.groups
+    assert (group.pending, group.lag, group.consumers, group.alive, group.dead) == (3, 7, 1, 1, 0)
+    assert group.oldest_pending_ms == 2_500
+    (queue,) = found.queues
+    stats = queue.stats
+    assert (queue.name, stats.waiting, stats.running, stats.done) == ("default", 2, 1, 1)
+    assert found.store.last_commit > 0
+    assert found.store.data_bytes > 0
+
+
+def test_every_line_of_the_text_is_valid(filled: Store) -> None:
+    text = prometheus_text(filled)
+    assert text.endswith("\n")
+    seen = []
+    for line in text.splitlines():
+        if line.startswith("# "):
+            assert re.fullmatch(r"# (HELP [a-z_]+ [^\n]+\.|TYPE [a-z_]+ (gauge|counter))", line)
+            continue
+        assert SAMPLE.fullmatch(line), line
+        seen.append(line.rpartition(" ")[0])
+    assert len(seen) == len(set(seen))
+    assert 'streamkeep_queue_jobs{queue="default",state="waiting"} 2\n' in text
+    assert 'streamkeep_group_oldest_pending_seconds{stream="or\\"ders\\n' in text
+
+
+def test_a_textfile_is_replaced_at_once(filled: Store, tmp_path: Path) -> None:
+    target = tmp_path / "store.prom"
+    target.write_text("old")
+    write_textfile(filled, target)
+    assert target.read_text().startswith("# HELP streamkeep_commit_number ")
+    assert sorted(path.name for path in tmp_path.iterdir() if "prom" in path.name) == ["store.prom"]
+    with pytest.raises(FileNotFoundError):
+        write_textfile(filled, tmp_path / "missing" / "store.prom")
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    run("add", path, "orders", "n", "1")
+    run("queue", "put", path, "1")
+    assert 'streamkeep_stream_entries{stream="orders"} 1' in lines("metrics", path)
+    *found, summary = objects("metrics", path)
+    assert summary["metrics"] == len(found)
+    run("metrics", path, "--textfile", tmp_path / "one.prom")
+    assert (tmp_path / "one.prom").exists()
+    screen = "\n".join(lines("top", path, "--interval", "50ms"))
+    assert re.search(r"^default +1 +0 +0 +0 +0/s +", screen, re.MULTILINE)
+    assert re.search(r"^orders +1 +0/s +- +- +- +- +-$", screen, re.MULTILINE)
+    kinds = [one["type"] for one in objects("top", path, "--once", "--interval", "50ms")]
+    assert kinds == ["stream", "stream", "queue", "summary"]

@@ -1,0 +1,183 @@
+"""top: a live table of streams, queues, rates and workers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from streamkeep.tools.base import output
+from streamkeep.tools.base.arguments import Duration, store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.terminal import unguarded, visible
+
+if TYPE_CHECKING:
+    from streamkeep.metrics import Figures, GroupFigures
+
+_HOME: Final = "\x1b[H"
+_CLEAR_LINE: Final = "\x1b[K"
+_CLEAR_REST: Final = "\x1b[J"
+_ENTER: Final = "\x1b[?1049h\x1b[?25l"
+_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
+
+
+@command()
+@store_argument
+@click.option(
+    "--interval",
+    type=Duration(),
+    default="1s",
+    show_default=True,
+    metavar="DURATION",
+    help="Time between two looks.",
+)
+@click.option("--once", is_flag=True, help="Print one table, with rates over one interval.")
+def top(store_path: Path, interval: int, once: bool) -> None:
+    """Show streams, queues, rates and workers, live.
+
+    Rates are those of the last interval. `oldest` is the age of the oldest delivery that is
+    pending, or of the oldest job that waits. Ends with Ctrl-C. Without a terminal, it prints one
+    table, as with --once.
+
+    \b
+    Examples:
+      streamkeep top jobs.store
+      streamkeep top jobs.store --interval 5s
+      streamkeep top jobs.store --once --json
+    """
+    from streamkeep.metrics import figures_of
+
+    seconds = max(interval, 50) / 1000
+    with open_store(store_path, readonly=True) as store:
+        before = figures_of(store)
+        if once or output.as_json() or not sys.stdout.isatty():
+            time.sleep(seconds)
+            _print_once(before, figures_of(store))
+            return
+        screen = unguarded(sys.stdout)
+        screen.write(_ENTER)
+        try:
+            while True:
+                time.sleep(seconds)
+                now = figures_of(store)
+                rows = [visible(line) + _CLEAR_LINE for line in lines_of(before, now)]
+                screen.write(_HOME + "\n".join(rows) + _CLEAR_LINE + _CLEAR_REST)
+                screen.flush()
+                before = now
+        except KeyboardInterrupt:
+            return
+        finally:
+            screen.write(_LEAVE)
+            screen.flush()
+
+
+def _print_once(before: Figures, now: Figures) -> None:
+    if not output.as_json():
+        for line in lines_of(before, now):
+            output.line(line)
+        return
+    rates = _rates(before, now)
+    for stream in now.streams:
+        output.json_line(
+            "stream",
+            key=output.json_bytes(stream.key),
+            length=stream.length,
+            added_per_s=rates.get(stream.key, 0.0),
+            groups=[
+                {**one._asdict(), "name": output.json_bytes(one.name)} for one in stream.groups
+            ],
+        )
+    for queue in now.queues:
+        rate = _queue_rates(before, now).get(queue.name, 0.0)
+        output.json_line("queue", name=queue.name, done_per_s=rate, **queue.stats._asdict())
+    output.summary(**now.store._asdict())
+
+
+def _rates(before: Figures, now: Figures) -> dict[bytes, float]:
+    """Return the entries added per second, by stream."""
+    seconds = max(1, now.time_ms - before.time_ms) / 1000
+    former = {one.key: one.entries_added for one in before.streams}
+    return {
+        one.key: max(0, one.entries_added - former.get(one.key, one.entries_added)) / seconds
+        for one in now.streams
+    }
+
+
+def _queue_rates(before: Figures, now: Figures) -> dict[str, float]:
+    """Return the jobs done per second, by queue."""
+    seconds = max(1, now.time_ms - before.time_ms) / 1000
+    former = {one.name: one.stats.done for one in before.queues}
+    return {
+        one.name: max(0, one.stats.done - former.get(one.name, one.stats.done)) / seconds
+        for one in now.queues
+    }
+
+
+def lines_of(before: Figures, now: Figures) -> list[str]:
+    """Return the lines of the screen."""
+    store = now.store
+    seconds = max(1, now.time_ms - before.time_ms) / 1000
+    commits = max(0, store.last_commit - before.store.last_commit) / seconds
+    head = [
+        f"{store.path}  {commits:,.0f} commits/s  data {output.size_text(store.data_bytes)}  "
+        f"journal {output.size_text(store.journal_bytes)}  "
+        f"disk {output.size_text(store.disk_free_bytes)} free  {store.snapshots} snapshots",
+        "",
+    ]
+    rows: list[tuple[str, ...]] = []
+    rates, queue_rates = _rates(before, now), _queue_rates(before, now)
+    for queue in now.queues:
+        stats = queue.stats
+        rows.append(
+            (
+                queue.name,
+                f"{stats.waiting:,}",
+                f"{stats.running:,}",
+                f"{stats.delayed:,}",
+                f"{stats.dead:,}",
+                f"{queue_rates[queue.name]:,.0f}/s",
+                output.span_text(stats.oldest_ms / 1000) if stats.waiting else "-",
+                f"{stats.workers:,}",
+            )
+        )
+    if rows:
+        headings = ("QUEUE", "waiting", "running", "delayed", "dead", "done", "oldest", "workers")
+        head += [*_table(headings, rows), ""]
+    rows = []
+    for stream in now.streams:
+        name, rate = output.cut(output.shown(stream.key)), f"{rates[stream.key]:,.0f}/s"
+        groups: list[GroupFigures | None] = [*stream.groups] or [None]
+        for group in groups:
+            rows.append(
+                (
+                    name,
+                    f"{stream.length:,}",
+                    rate,
+                    "-" if group is None else output.cut(output.shown(group.name)),
+                    "-" if group is None or group.lag is None else f"{group.lag:,}",
+                    "-" if group is None else f"{group.pending:,}",
+                    "-"
+                    if group is None or not group.oldest_pending_ms
+                    else output.span_text(group.oldest_pending_ms / 1000),
+                    "-" if group is None else f"{group.alive}/{group.consumers}",
+                )
+            )
+    headings = ("STREAM", "entries", "added", "group", "lag", "pending", "oldest", "alive")
+    return head + _table(headings, rows)
+
+
+def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Return lines whose first column is aligned to the left, and the others to the right."""
+    lines = [headings, *rows]
+    widths = [max(len(row[place]) for row in lines) for place in range(len(headings))]
+    return [
+        "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in lines
+    ]
