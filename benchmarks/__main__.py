@@ -18,6 +18,7 @@ from benchmarks import (
     lake,
     latency,
     queues,
+    server,
     spark,
     store,
     wake,
@@ -125,6 +126,11 @@ def run_fsck(report: Report, options: argparse.Namespace) -> None:
     fsck.measure(report, round(millions * 1_000_000))
 
 
+def run_server(report: Report, options: argparse.Namespace) -> None:
+    """`streamkeep serve` beside redis-server."""
+    server.measure(report, quick=options.quick)
+
+
 BENCHMARKS = {
     "codec": run_codec,
     "append": run_append,
@@ -134,6 +140,7 @@ BENCHMARKS = {
     "durable": run_durable,
     "latency": run_latency,
     "queue": run_queue,
+    "server": run_server,
     "lake": run_lake,
     "spark": run_spark,
     "dump": run_dump,

@@ -62,7 +62,6 @@ class Connection(ClientState, asyncio.Protocol):
         self.paused = False
         self.full = False  # the transport has more to send than it likes to keep
         self.in_ready = False
-        self.total_in = 0
 
     # --- the transport ----------------------------------------------------------------------
 
@@ -75,7 +74,7 @@ class Connection(ClientState, asyncio.Protocol):
         """Take bytes; their commands run in the next turn."""
         if self.closing:
             return
-        self.total_in += len(data)
+        self.server.statistics.bytes_in += len(data)
         self.parser.feed(data)
         if self.stopped:
             self.check_pending()
@@ -121,7 +120,12 @@ class Connection(ClientState, asyncio.Protocol):
     def flush(self) -> None:
         """Send the replies that are ready."""
         if self.out and not self.waits_for_disk:
+            statistics = self.server.statistics
+            for reply in self.out:
+                if reply[:1] == b"-":
+                    statistics.note_error(reply)
             data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
+            statistics.bytes_out += len(data)
             self.out.clear()
             self.out_size = 0
             if data and self.transport is not None:
@@ -186,6 +190,7 @@ class Connection(ClientState, asyncio.Protocol):
         try:
             spec = find(words, TABLE)
             self.last_command = spec.name
+            turn.calls[spec.name] = turn.calls.get(spec.name, 0) + 1
             if not self.authenticated and spec.name not in WITHOUT_PASSWORD:
                 raise _NotAuthenticated(NO_AUTH)
             if self.authenticated:

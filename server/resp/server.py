@@ -154,6 +154,7 @@ class Server:
 
     def _close_idle(self) -> None:
         self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
+        self.statistics.sample()
         limit = self.settings.timeout_s
         if limit:
             oldest = time.time() - limit
@@ -198,6 +199,7 @@ class Server:
             self.environment,
             self.blocked if self.blocked.count else None,
             self.settings.sync == "commit",
+            self.statistics.calls,
         )
         now = time.time()
         self._in_turn = True

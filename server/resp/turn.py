@@ -118,12 +118,20 @@ class Turn:
         clients: those that may have replies to send.
         watcher: serves blocked clients; None while no client is blocked.
         durable: a caller will wait until the commit is on disk.
+        calls: how often each command was called; the server's own counters.
     """
 
-    def __init__(self, environment: Environment, watcher: Watcher | None, durable: bool) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        watcher: Watcher | None,
+        durable: bool,
+        calls: dict[str, int],
+    ) -> None:
         self.environment = environment
         self.watcher = watcher
         self.durable = durable
+        self.calls = calls
         self.clients: list[ClientState] = []
         self.reader: ReadTxn | None = None
         self.writer: WriteTxn | None = None
@@ -290,6 +298,8 @@ def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
                 and (spec.arity == len(words) if spec.arity > 0 else len(words) >= -spec.arity)
             ):
                 client.last_command = spec.name
+                calls = turn.calls
+                calls[spec.name] = calls.get(spec.name, 0) + 1
                 turn.run(client, spec, words)
                 continue
         client.command(words, turn)

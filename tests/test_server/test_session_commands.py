@@ -158,6 +158,11 @@ def test_info_has_what_exporters_read(connect: Connect, peer: Peer) -> None:
     assert facts["blocked_clients"] == "0"
     assert facts["db0"] == "keys=1,expires=0,avg_ttl=0"
     assert int(facts["total_commands_processed"]) >= 3
+    peer.call("XADD", "k")
+    peer.call("PING")
+    counters = peer.ask("INFO", "commandstats").decode() + peer.ask("INFO", "errorstats").decode()
+    assert "cmdstat_xadd:calls=1," in counters
+    assert "errorstat_ERR:count=1\r\n" in counters
     assert set(peer.ask("INFO", "clients").decode().split("\r\n")[0:1]) == {"# Clients"}
 
 
