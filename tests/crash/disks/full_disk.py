@@ -79,27 +79,45 @@ class Filling:
 
     def work(self, role: str) -> None:
         """Use the store until the phase is "end"; count what fails, by its phase."""
-        counts = {"ok": 0, "full": 0, "trimmed": 0}
-        phase = ""
-        with streamkeep.open(self.path, decode_responses=True) as store:
-            while phase != "end":
-                if phase != self.phase.read_text():
-                    phase = self.phase.read_text()
-                    counts = dict.fromkeys(counts, 0)
-                try:
-                    if phase != "pause":
-                        self.step(store, role)
-                    counts["ok"] += 1
-                except streamkeep.StoreFullError:
-                    counts["full"] += 1
-                    assert store.xlen("jobs") >= 0  # reading works
-                    if role == "append" and counts["full"] % 5 == 0:
-                        counts["trimmed"] += trimmed(store)
-                beside = self.scratch / f"{role}.new"
-                beside.write_text(json.dumps([phase, counts]))
-                beside.rename(self.scratch / f"{role}.json")
-                if role == "idle" or phase in ("pause", "full"):
-                    time.sleep(0.002)
+        self.counted: tuple[str, dict[str, int]] = ("", {})
+        while self.counted[0] != "end":
+            try:
+                with streamkeep.open(self.path, decode_responses=True) as store:
+                    while self.counted[0] != "end":
+                        self.turn(store, role)
+            except streamkeep.StoreFullError:
+                self.count(role, "full")  # of an opening, or the last checkpoint
+            except streamkeep.StoreError as error:
+                # LMDB could not write its meta page, and could not take that back either.
+                if "close the store and open it again" not in str(error):
+                    raise
+                self.count(role, "full")
+
+    def turn(self, store: Any, role: str) -> None:
+        """Do what the phase asks for."""
+        phase = self.counted[0]
+        try:
+            if phase != "pause":
+                self.step(store, role)
+            self.count(role, "ok")
+        except streamkeep.StoreFullError:
+            assert store.xlen("jobs") >= 0  # reading works
+            if self.count(role, "full") % 5 == 0 and role == "append":
+                self.count(role, "trimmed", trimmed(store))
+        if role == "idle" or phase in ("pause", "full"):
+            time.sleep(0.002)
+
+    def count(self, role: str, what: str, more: int = 1) -> int:
+        """Count something in the present phase, and tell the program; return the number."""
+        phase = self.phase.read_text()
+        if self.counted[0] != phase:
+            self.counted = (phase, {})
+        counts = self.counted[1]
+        counts[what] = counts.get(what, 0) + more
+        beside = self.scratch / f"{role}.new"
+        beside.write_text(json.dumps(self.counted))
+        beside.rename(self.scratch / f"{role}.json")
+        return counts[what]
 
     def step(self, store: Any, role: str) -> None:
         if role.startswith("append"):
