@@ -289,7 +289,7 @@ def test_without_the_token_it_asks_for_it(
     assert "confidential" not in browser.run("document.documentElement.outerHTML")
     browser.type("#token", "wrong")
     browser.press("Enter", 13, "\r")
-    browser.until("document.querySelector('#token') && !document.querySelector('#token').value")
+    browser.until("document.querySelector('[role=alert]')")
     browser.type("#token", TOKEN)
     browser.press("Enter", 13, "\r")
     browser.until(f"{ROWS} === 1")

@@ -3,8 +3,8 @@
 import { percent } from "./dom.js";
 
 const ROOT = new URL("../", location.href.split("#")[0]);
-const KEPT = "streamkeep.token";
-let token = null;
+const KEPT = "streamkeep.secret";
+let secret = null; // the value of the header Authorization
 
 export class Failed extends Error {
   constructor(status, message, next) {
@@ -18,20 +18,21 @@ export class Failed extends Error {
 export function takeToken() {
   const given = /^#token=([^&]+)$/.exec(location.hash);
   if (given) {
-    setToken(decodeURIComponent(given[1]));
+    setSecret("", decodeURIComponent(given[1]));
     history.replaceState(null, "", "#/");
   } else {
-    try { token = sessionStorage.getItem(KEPT); } catch { token = null; }
+    try { secret = sessionStorage.getItem(KEPT); } catch { secret = null; }
   }
 }
 
-export function setToken(value) {
-  token = value;
-  try { sessionStorage.setItem(KEPT, value); } catch { /* this tab only, then */ }
+export function setSecret(user, text) {
+  const bytes = new TextEncoder().encode(`${user}:${text}`);
+  secret = user ? `Basic ${btoa(String.fromCharCode(...bytes))}` : `Bearer ${text}`;
+  try { sessionStorage.setItem(KEPT, secret); } catch { /* until the page is left, then */ }
 }
 
 function headers(more = {}) {
-  return token ? { Authorization: `Bearer ${token}`, ...more } : more;
+  return secret ? { Authorization: secret, ...more } : more;
 }
 
 async function send(method, path, { body, signal } = {}) {
@@ -45,10 +46,15 @@ async function send(method, path, { body, signal } = {}) {
     reply = await fetch(new URL(path, ROOT), options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Failed(0, "The server does not answer.", "Is it still running?");
+    throw new Failed(0, "The server does not answer.", "see if it is still running");
   }
   let value = {};
-  try { value = await reply.json(); } catch { /* said below */ }
+  try {
+    value = await reply.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    if (reply.ok) throw new Failed(0, "The reply of the server was cut off.", "try again");
+  }
   if (!reply.ok) throw new Failed(reply.status, value.message ?? reply.statusText, value.next);
   return value;
 }

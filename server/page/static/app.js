@@ -1,6 +1,6 @@
 // Shows the view that the address names, and asks for the token where it is needed.
 
-import { get, setToken, takeToken } from "./api.js";
+import { get, setSecret, takeToken } from "./api.js";
 import { el, fill, setText } from "./dom.js";
 import { group } from "./group.js";
 import { overview } from "./overview.js";
@@ -36,9 +36,10 @@ function addressOf(hash) {
   return { path: path || "/", ...Object.fromEntries(members) };
 }
 
-async function show() {
+async function show(tried = false) {
   if (location.hash.startsWith("#token=")) takeToken();
   if (location.hash === "#main") return;
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   ended?.abort();
   ended = new AbortController();
   notice("");
@@ -54,7 +55,7 @@ async function show() {
     onSurvey(await get("store/survey", mine.signal));
   } catch (error) {
     if (mine.signal.aborted) return;
-    if (error.status === 401) { askToken(); return; }
+    if (error.status === 401) { askToken(tried); return; }
     fill(main, empty(error.message, error.next));
     if (error.status !== 403) return;
   }
@@ -64,13 +65,20 @@ async function show() {
   document.title = address.path === "/" ? `${document.getElementById("store-name").textContent} – Streamkeep` : "Streamkeep";
 }
 
-function askToken() {
-  const input = el("input", { type: "password", name: "token", required: true, autocomplete: "off", id: "token" });
-  fill(main, el("form", { class: "login", onsubmit: (event) => { event.preventDefault(); setToken(input.value.trim()); show(); } },
-    el("h1", {}, "Token"),
-    el("p", {}, "The server printed it when it started, at the end of its address."),
-    el("label", { for: "token" }, "Token"), input, el("button", { class: "primary" }, "Open the store")));
-  input.focus();
+function askToken(wrong = false) {
+  const user = el("input", { name: "user", autocomplete: "username", id: "user" });
+  const secret = el("input", { type: "password", name: "token", required: true, autocomplete: "current-password", id: "token" });
+  fill(main, el("form", { class: "login", onsubmit: (event) => {
+    event.preventDefault();
+    setSecret(user.value, secret.value.trim());
+    show(true);
+  } },
+  el("h1", {}, "Token or password"),
+  el("p", {}, "streamkeep ui prints its token at the end of the address. A server with users has a password for each."),
+  wrong && el("p", { class: "warn", role: "alert" }, "The server did not accept this."),
+  el("label", {}, "User, if the server has users", user), el("label", {}, "Token or password", secret),
+  el("button", { class: "primary" }, "Open the store")));
+  secret.focus();
 }
 
 document.addEventListener("keydown", (event) => {
@@ -80,6 +88,6 @@ document.addEventListener("keydown", (event) => {
     if (filter) { event.preventDefault(); filter.focus(); }
   }
 });
-window.addEventListener("hashchange", show);
+window.addEventListener("hashchange", () => show());
 takeToken();
 show();

@@ -107,7 +107,7 @@ export function group(main, state, signal, address) {
 
   async function claim(ids) {
     const consumer = await ask(`Claim ${many(ids.length, "entry", "entries")}`,
-      "The consumer becomes their owner, and gets them when it reads its pending entries.",
+      "The consumer gets them when it reads its pending entries.",
       { field: { title: "Consumer" }, action: "Claim" });
     if (consumer === null) return;
     try {

@@ -8,6 +8,7 @@ export async function reference(main, state, signal) {
   fill(main, el("p", { class: "quiet" }, "Loading…"));
   let found;
   try { found = await get("openapi.json", signal); } catch (error) { problem(error); return; }
+  if (signal.aborted) return;
   fill(main, el("div", { class: "title" }, el("h1", {}, "HTTP routes"),
     el("p", {}, "Every request but /health needs the header ", el("code", {}, "Authorization: Bearer TOKEN"), ". ",
       el("a", { href: "../openapi.json" }, "openapi.json"), " is this page for programs.")),

@@ -58,7 +58,7 @@ export function stream(main, state, signal, address) {
         found.trimmed_entries > 0 && [el("span", { class: "key trimmed" }), ` trimmed, to be archived (${count(found.trimmed_entries)}) `],
         found.archived_entries > 0 && [el("span", { class: "key archived" }), ` archived (${count(found.archived_entries)}) `],
         found.erased_entries > 0 && `${count(found.erased_entries)} erased from the archive. `,
-        !found.exact && "Estimated from the index, without reading the entries. ",
+        "· ", !found.exact && "Estimated from the index, without reading the entries. ",
         "A bar shows its entries below."));
     } catch (error) { if (!signal.aborted) problem(error); }
   }
