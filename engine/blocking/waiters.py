@@ -207,7 +207,7 @@ class Waiters:
                 first = False
                 left = min(deadline, due) - now()
                 # After a sleep that ended for the note, a new entry is for the head of the queue.
-                looks = not (ticket and call.unseen)
+                looks = not (ticket and call.unseen) or due <= now()
                 if call.unseen:
                     left = min(left, wait.note_at - now())
                     if left <= 0:

@@ -30,11 +30,11 @@ class Lives:
         self.now = 1
         self._dead: set[int] = set()
         monkeypatch.setattr(store, "_lease", lambda: self.now)
-        monkeypatch.setattr(Leases, "state", self._state)
+        monkeypatch.setattr(Leases, "state", lambda leases, number: self._state(number))
         monkeypatch.setattr(Leases, "is_dead", lambda leases, number: number in self._dead)
         assert context_of(store).leases is not None
 
-    def _state(self, leases: Leases, number: int) -> State:
+    def _state(self, number: int) -> State:
         return State.DEAD if number in self._dead else State.ALIVE
 
     def die(self) -> None:

@@ -1,0 +1,169 @@
+"""Random lives of many jobs: each job ends once, in order, and leaves no row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamkeep import Store
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.jobs import Job, JobLostError, Queue
+from test_jobs.test_deaths import Lives
+from test_jobs.test_queue import letters
+from tiers import daily_or_all
+
+
+class World:
+    """A queue, its jobs as they should be, and the jobs that workers have."""
+
+    def __init__(self, store: Store[Any], lives: Lives, clock: ManualClock, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.queue = Queue(store, "q", retries=2, backoff="1s..4s", max_deaths=3, result_ttl=0)
+        self.lives = lives
+        self.clock = clock
+        self.due: dict[str, int] = {}  # of each job that was put
+        self.keys: dict[str, str] = {}
+        self.ended: dict[str, str] = {}
+        self.order: dict[str, list[int]] = {}  # by key: the numbers of jobs, as they ended
+        self.taken: list[Job] = []
+        self.lost: list[Job] = []
+        self.puts = 0
+
+    def put(self) -> None:
+        self.puts += 1
+        key = self.rng.choice([None, None, "a", "b"])
+        delay_s = self.rng.choice([0, 0, 0, 5, 20]) if key is None else 0
+        unique = self.rng.choice([None, None, None, "u1", "u2"])
+        job = self.queue.put(
+            self.puts,
+            key=key,
+            delay=delay_s or None,
+            unique=unique,
+            priority=self.rng.choice(["high", "normal", "low"]) if key is None else None,
+            max_runtime=self.rng.choice([None, None, 60]),
+        )
+        if job.is_new:
+            assert job.id not in self.due
+            self.due[job.id] = self.clock.ms + delay_s * 1000
+            if key is not None:
+                self.keys[job.id] = key
+        else:
+            assert job.id in self.due
+            assert job.id not in self.ended
+
+    def take(self) -> None:
+        found = self.queue.get_many(self.rng.randint(1, 4))
+        late = [job for job in self.taken if job.lost()]  # they ran for too long
+        self.lost += late
+        self.taken = [job for job in self.taken if job not in late]
+        for job in found:
+            assert self.due[job.id] <= self.clock.ms
+            assert job.id not in self.ended
+            assert job.id not in {one.id for one in self.taken}
+            assert job.key == self.keys.get(job.id)
+        self.taken += found
+        keys = [one.key for one in self.taken if one.key is not None]
+        assert len(keys) == len(set(keys)), "two jobs of a key at a time"
+
+    def end(self) -> None:
+        if not self.taken:
+            return
+        job = self.taken.pop(self.rng.randrange(len(self.taken)))
+        if job.lost():  # it ran for too long
+            self.lost.append(job)
+            return
+        what = self.rng.choice(["done", "done", "done", "retry", "retry now", "fail", "back"])
+        if what == "done":
+            job.done()
+            self.end_of(job, what)
+        elif what == "fail":
+            job.fail("no")
+            self.end_of(job, what)
+        elif what == "back":
+            job.give_back()
+        elif not job.retry(0 if what == "retry now" else None):
+            self.end_of(job, "fail")
+
+    def end_of(self, job: Job, what: str) -> None:
+        assert job.id not in self.ended
+        self.ended[job.id] = what
+        if job.key is not None:
+            self.order.setdefault(job.key, []).append(job.payload)
+
+    def die(self) -> None:
+        self.lives.die()
+        self.lost += self.taken
+        self.taken = []
+
+    def end_lost(self) -> None:
+        if self.lost and self.lost[-1].lost():  # a worker that is dead ends nothing
+            job = self.lost.pop()
+            for end in (job.done, job.retry, job.give_back):
+                with pytest.raises(JobLostError):
+                    end()
+
+    def cancel(self) -> None:
+        if self.due:
+            job_id = self.rng.choice(list(self.due))
+            if self.queue.cancel(job_id):
+                assert job_id not in self.ended
+                assert job_id not in {one.id for one in self.taken}
+                self.ended[job_id] = "cancelled"
+
+    def wait(self) -> None:
+        self.clock.ms += self.rng.choice([1, 700, 3000, 30_000])
+
+    def pause(self) -> None:
+        self.queue.pause()
+        assert self.queue.get_many(9) == []
+        self.queue.resume()
+
+    def check(self) -> None:
+        found = self.queue.stats()
+        buried = {letter["job"] for letter in letters(self.queue)}
+        for job_id in buried - set(self.ended):  # by deaths, or by runs that took too long
+            self.ended[job_id] = "fail"
+        ended = list(self.ended.values())
+        assert (found.done, found.dead, found.cancelled) == (
+            ended.count("done"),
+            ended.count("fail"),
+            ended.count("cancelled"),
+        )
+        assert found.waiting + found.running + found.delayed == len(self.due) - len(self.ended)
+
+
+@pytest.fixture
+def lives(store: Store[Any], monkeypatch: pytest.MonkeyPatch) -> Lives:
+    return Lives(store, monkeypatch)
+
+
+@pytest.mark.parametrize("seed", range(daily_or_all(2, 40)))
+def test_each_job_ends_once(
+    open_store: Callable[..., Store], store: Store, lives: Lives, clock: ManualClock, seed: int
+) -> None:
+    world = World(store, lives, clock, seed)
+    steps = [world.put] * 6 + [world.take] * 3 + [world.end] * 5 + [world.wait] * 3
+    steps += [world.die, world.end_lost, world.cancel, world.cancel, world.pause]
+    for _ in range(250):
+        world.rng.choice(steps)()
+        world.check()
+    for _ in range(2000):
+        world.clock.ms += 10_000
+        world.take()
+        while world.taken:
+            job = world.taken.pop()
+            if not job.lost():
+                job.done()
+                world.end_of(job, "done")
+        world.check()
+        if len(world.ended) == len(world.due):
+            break
+    assert set(world.ended) == set(world.due)
+    for key, numbers in world.order.items():
+        assert numbers == sorted(numbers), key
+    left = {key[:1] for key, _ in store.row_range("jobs:q")}
+    assert left <= {b"n", b"c", b"r", b"e"}, left  # results are those of cancelled jobs
+    assert store.xlen("q") == store.xlen("q:high") == store.xlen("q:low") == 0
