@@ -55,6 +55,8 @@ class Options:
         tls: certificate, key, and the authority that clients' certificates must be of.
         plain: refuse TLS: an address other than loopback is served without.
         backup: the folder for BGSAVE.
+        unix_mode: who may connect to the Unix socket.
+        archive_every: maintain and archive the store every so many seconds.
         write: callers over HTTP may change the store.
         hosts: further names by which HTTP may be called, such as that of the machine.
         ready: is called with the server when it accepts connections.
@@ -69,6 +71,8 @@ class Options:
     backup: Path | None = None
     write: bool = False
     hosts: tuple[str, ...] = ()
+    unix_mode: int = 0o600
+    archive_every: float | None = None
     max_clients: int = 10_000
     timeout_s: int = 0
     query_buffer_limit: int = 1 << 30
@@ -84,7 +88,8 @@ def run(path: Path, options: Options, *, sync: Sync, create: bool = True) -> Non
         StoreError: the store cannot be opened, or a socket cannot be had.
     """
     check(options)
-    with streamkeep.open(path, sync=sync, create=create, lease=False) as store:
+    every = options.archive_every
+    with streamkeep.open(path, sync=sync, create=create, lease=False, archive_every=every) as store:
         _runner()(serve(store, options))
 
 
@@ -258,12 +263,12 @@ def _sockets(
         yield one
     if options.unix is not None:
         shown["unixsocket"] = str(options.unix)
-        yield stack.enter_context(unix_socket(options.unix))
+        yield stack.enter_context(unix_socket(options.unix, options.unix_mode))
 
 
 @contextlib.contextmanager
-def unix_socket(path: Path) -> Iterator[socket.socket]:
-    """Return a Unix socket that only this user can connect to; remove its file at the end.
+def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
+    """Return a Unix socket with this mode; remove its file at the end.
 
     A socket that a server left at its end is replaced; one that is served, or any other file, is
     not.
@@ -271,7 +276,7 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_dead_socket(path)
-        before = os.umask(0o177)  # no moment in which others could connect
+        before = os.umask(0o777 & ~mode)  # no moment in which others could connect
         try:
             one.bind(str(path))
         finally:

@@ -9,6 +9,7 @@ share the next sync.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import queue
 import threading
@@ -40,6 +41,14 @@ _SYNC_THREADS: Final = 2
 _IDLE_CHECK_S: Final = 1.0
 
 log = logging.getLogger("streamkeep.server")
+
+
+PROTECTED: Final = (
+    b"-DENIED Redis is running in protected mode because protected mode is enabled and no password "
+    b"is set for the default user. In this mode connections are only accepted from the loopback "
+    b"interface. If you want to connect from external computers, start the server with "
+    b"--password-file, or with --users.\r\n"
+)
 
 
 class WrongPasswordError(CommandError):
@@ -101,6 +110,12 @@ class Server:
         if len(self.clients) >= self.settings.max_clients:
             self.statistics.refused += 1
             transport.write(b"-ERR max number of clients reached\r\n")
+            transport.close()
+            client.closing = True
+            return
+        if self.access.default.needs_no_password and not _is_near(transport):
+            self.statistics.refused += 1
+            transport.write(PROTECTED)
             transport.close()
             client.closing = True
             return
@@ -403,6 +418,12 @@ class Server:
             self._to_sync.put(None)
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
+
+
+def _is_near(transport: Any) -> bool:
+    """Return whether a client is on this machine."""
+    name = transport.get_extra_info("peername")
+    return not isinstance(name, tuple) or ipaddress.ip_address(name[0]).is_loopback
 
 
 def _address(transport: Any, which: str) -> str:

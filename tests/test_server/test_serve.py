@@ -86,6 +86,12 @@ def test_a_unix_socket_is_for_this_user_only_and_is_removed(tmp_path: Path) -> N
     assert not path.exists()
 
 
+def test_a_unix_socket_may_be_for_its_group(tmp_path: Path) -> None:
+    path = tmp_path / "sock"
+    with served(tmp_path / "s", unix=path, unix_mode=0o660):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+
 def test_a_socket_that_a_dead_server_left_is_replaced_and_a_file_is_not(tmp_path: Path) -> None:
     path = tmp_path / "sock"
     with socket.socket(socket.AF_UNIX) as left:

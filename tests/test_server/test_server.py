@@ -165,6 +165,15 @@ def test_further_clients_are_refused(running: Running, connect: Connect) -> None
     assert late.is_closed()
 
 
+def test_a_client_of_another_machine_needs_a_password(
+    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamkeep.server.resp.server._is_near", lambda transport: False)
+    peer = connect()
+    assert peer.read().startswith(b"-DENIED Redis is running in protected mode because")
+    assert peer.is_closed()
+
+
 def test_a_protocol_error_ends_the_connection_after_what_came_before(peer: Peer) -> None:
     peer.socket.sendall(encode_command("PING") + b"*1\r\nx")
     assert peer.read() == b"+PONG\r\n"

@@ -81,6 +81,19 @@ if TYPE_CHECKING:
     metavar="TARGET",
     help="BGSAVE makes a backup there.",
 )
+@click.option(
+    "--socket-mode",
+    default="600",
+    show_default=True,
+    metavar="MODE",
+    help="Who may connect to --socket: 660 for the users of its group.",
+)
+@click.option(
+    "--archive-every",
+    type=Duration(),
+    metavar="DURATION",
+    help="Maintain and archive the store so often: retention, and segments of what was trimmed.",
+)
 @click.option("--allow-flush", is_flag=True, help="Allow FLUSHDB and FLUSHALL.")
 @click.option(
     "--max-clients",
@@ -110,6 +123,8 @@ def serve(
     tls_ca: Path | None,
     no_tls: bool,
     backup: Path | None,
+    socket_mode: str,
+    archive_every: int | None,
     allow_flush: bool,
     max_clients: int,
     timeout: int | None,
@@ -134,6 +149,8 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key need each other")
+    if socket_mode not in ("600", "660", "666"):
+        raise click.UsageError("--socket-mode is 600, 660 or 666")
     if http is None and (write or hosts):
         raise click.UsageError("--write and --http-host need --http")
     options = serving.Options(
@@ -146,6 +163,8 @@ def serve(
         tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key, tls_ca),
         plain=no_tls,
         backup=backup,
+        unix_mode=int(socket_mode, 8),
+        archive_every=archive_every / 1000 if archive_every else None,
         max_clients=max_clients,
         timeout_s=0 if timeout is None else max(1, timeout // 1000),
         allow_flush=allow_flush,
