@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
 )
@@ -39,7 +40,6 @@ from streamkeep.pipeline.options import (
 )
 
 if TYPE_CHECKING:
-    from streamkeep.pipeline.source.reader import StreamkeepReader
     from streamkeep.pipeline.source.slices import Pin
 
 
@@ -63,6 +63,8 @@ class StreamkeepSource(DataSource):
             from streamkeep.pipeline.source.plan import pin_now
 
             self.read_options = with_full_paths(parse_read(options))
+            if self.read_options.fleet:
+                return  # its stores are found when Spark plans
             try:
                 self.pins = pin_now(self.read_options)
             except (NoSuchKeyError, OptionError) as error:
@@ -79,16 +81,22 @@ class StreamkeepSource(DataSource):
 
         options = self._reading()
         stream = "stream string"
-        if is_folder(options.path):  # which may have segments of several stores and incarnations
+        if options.fleet or is_folder(
+            options.path
+        ):  # which may have segments of several stores and incarnations
             stream = "store string, stream string, incarnation bigint"
         fields = _FIELDS[options.fields_as]
         return f"{stream}, id string, ms bigint, seq bigint, ts timestamp{fields}"
 
-    def reader(self, schema: StructType) -> StreamkeepReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the object that plans and reads a batch."""
         from streamkeep.pipeline.source.reader import StreamkeepReader
 
         options = self._reading()
+        if options.fleet:
+            from streamkeep.pipeline.fleet.reader import FleetReader
+
+            return FleetReader(options, schema)
         if self.problem is not None:
             raise self.problem
         return StreamkeepReader(options, schema, self.pins)
@@ -99,6 +107,11 @@ class StreamkeepSource(DataSource):
         from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
 
         options = self._reading()
+        if options.fleet:
+            raise OptionError(
+                f"{options.path}: a fleet cannot be read as a stream; next: `streamkeep spark "
+                "to-lake --fleet URI LAKE --follow`, and read the lake"
+            )
         if is_folder(options.path):
             raise OptionError(
                 f"{options.path}: a folder of segments does not grow, so it cannot be read as a "

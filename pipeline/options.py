@@ -28,6 +28,7 @@ ARCHIVE: Final = "archive"
 TAIL: Final = "tail"  # everything outside of segments; for internal use only
 READ_OPTIONS: Final = (
     "path",
+    "fleet",
     "subscribe",
     "subscribePattern",
     "startingOffsets",
@@ -99,6 +100,7 @@ class ReadOptions:
     mode: str
     group: bytes | None
     tail_export: str | None = None
+    fleet: bool = False  # the path is that of a fleet
 
 
 @dataclass(frozen=True)
@@ -119,14 +121,21 @@ class WriteOptions:
 def is_read(options: Mapping[str, str]) -> bool:
     """Return whether options are those of a read: they name streams."""
     names = {name.lower() for name in options}
-    return bool(names & {"subscribe", "subscribepattern"})
+    return bool(names & {"subscribe", "subscribepattern", "fleet"})
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Check the options of reading; raise OptionError."""
     given = _Given(options, READ_OPTIONS)
-    path = given.required("path", "use .load(STORE)")
+    fleet = given.text("fleet")
+    if fleet is not None and given.text("path") is not None:
+        raise OptionError(
+            "the option 'fleet' names what is read; next: leave out the path, and use .load()"
+        )
+    path = fleet or given.required("path", "use .load(STORE)")
     subscribe, pattern = given.text("subscribe"), given.text("subscribePattern")
+    if fleet is not None and subscribe is None and pattern is None:
+        pattern = "(?s).*"
     if (subscribe is None) == (pattern is None):
         raise OptionError("one of the options 'subscribe' and 'subscribePattern' is required")
     keys = None
@@ -154,6 +163,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         mode=given.choice("mode", (PERMISSIVE, FAILFAST)),
         group=None if group is None else group.encode(),
         tail_export=given.text("tailExport"),
+        fleet=fleet is not None,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
 import streamkeep  # noqa: E402
@@ -24,6 +25,7 @@ from streamkeep.format.segment.remote import (  # noqa: E402
     RemoteSegment,
     RemoteStream,
 )
+from streamkeep.pipeline.data_source import StreamkeepSource  # noqa: E402
 from streamkeep.pipeline.fleet.members import FleetError, find_members  # noqa: E402
 from streamkeep.pipeline.fleet.pieces import (  # noqa: E402
     Member,
@@ -43,6 +45,7 @@ from streamkeep.pipeline.lake.executor.parquet import read_file  # noqa: E402
 from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
 from streamkeep.pipeline.lake.read import read_lake  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
+from streamkeep.pipeline.options import OptionError  # noqa: E402
 from streamkeep.pipeline.storage.places import file_system  # noqa: E402
 from streamkeep.pipeline.tasks.units import Report  # noqa: E402
 
@@ -379,3 +382,26 @@ def test_a_fleet_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert rows.count() == 500
     assert rows_of(lake) == expected((a, "a"), (c, "c"))
     assert audit(spark, lake=lake, fleet=fleet).problems == []
+    frame = spark.read.format("streamkeep").option("fleet", fleet).load()
+    assert frame.columns[:3] == ["store", "stream", "incarnation"]
+    shown = [(row.store, row.id) for row in frame.select("store", "id").collect()]
+    assert sorted(shown) == sorted((uuid, one) for uuid in (a, c) for one in IDS)
+    part = (
+        spark.read.format("streamkeep")
+        .option("fleet", fleet)
+        .option("subscribe", "orders")
+        .option("startingOffsets", IDS[100])
+        .option("endingOffsets", IDS[399])
+        .schema("store string, id string, n int")
+        .load()
+    )
+    assert part.count() == 600
+    assert part.where("n = 100").count() == 2
+
+
+def test_a_fleet_is_read_in_batches_only(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="leave out the path"):
+        StreamkeepSource({"fleet": str(tmp_path), "path": "x"})
+    source = StreamkeepSource({"fleet": str(tmp_path)})
+    with pytest.raises(OptionError, match="--follow"):
+        source.streamReader(cast(Any, None))

@@ -1,0 +1,39 @@
+"""The entries of a fleet's pieces as record batches, decoded on an executor."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
+
+from streamkeep.arrow.batches import RowShape, record_batches
+from streamkeep.pipeline.fleet.executor.nodes import piece_nodes
+from streamkeep.pipeline.fleet.pieces import Piece
+from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.source.executor.batches import freeze_imports
+from streamkeep.pipeline.tasks.schemas import arrow_schema
+
+_log = logging.getLogger(__name__)
+
+
+def read_pieces(
+    options: ReadOptions, schema: StructType, pieces: tuple[Piece, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the entries of pieces as record batches."""
+    if TaskContext.get() is not None:
+        freeze_imports()
+    target = arrow_schema(schema)
+    for piece in pieces:
+        shape = RowShape(target, piece.key, options.mode, store=piece.store, number=piece.number)
+        yield from record_batches(shape, piece_nodes(piece), piece.start, piece.end)
+        for column, count in shape.mismatched.items():
+            _log.warning(
+                "store %s stream %r: %d values of column %r are not of its type and became null",
+                piece.store,
+                piece.key,
+                count,
+                column,
+            )

@@ -1,0 +1,94 @@
+"""The batch reader of a fleet: `spark.read.format("streamkeep").option("fleet", URI)`.
+
+The stores, and the versions of their archives, are those at the first query. The manifests are read
+where Spark plans, by several threads; a task gets only its own pieces. Everything in segments is
+shown, and everything in stores on a path, archived or live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from streamkeep.format.core.entry import MAX_ID
+from streamkeep.pipeline.fleet.executor.batches import read_pieces
+from streamkeep.pipeline.fleet.executor.manifests import read_manifest
+from streamkeep.pipeline.fleet.live import plan_live
+from streamkeep.pipeline.fleet.members import find_members
+from streamkeep.pipeline.fleet.pieces import Member, Piece, Positions, stream_pieces
+from streamkeep.pipeline.options import LIVE, OptionError, ReadOptions
+from streamkeep.pipeline.source.pins import chosen_keys, pin_between
+from streamkeep.pipeline.source.reader import check_schema
+from streamkeep.pipeline.tasks.packing import partition_bytes
+from streamkeep.pipeline.tasks.quick_ack import QuickAck
+
+_AT_ONCE: Final = 32
+
+
+@dataclass
+class PiecePartition(InputPartition):
+    """The pieces that one task reads."""
+
+    pieces: tuple[Piece, ...]
+
+
+class FleetReader(QuickAck, DataSourceReader):
+    """Plans a read of a fleet, and reads its partitions in tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.source == LIVE:
+            raise OptionError("a fleet has archives; next: leave out source=live")
+        self.options = options
+        self.schema = schema
+        check_schema(schema, options)
+
+    def partitions(self) -> list[PiecePartition]:
+        """Return the partitions: pieces of about equal size, by store, stream and ID."""
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            found = threads.map(_pieces_of, find_members(self.options.path))
+            pieces = [one for mine in found for one in self._chosen(mine)]
+        total = sum(one.size_bytes for one in pieces)
+        target = partition_bytes(total, min_partitions=self.options.min_partitions)
+        parts: list[PiecePartition] = []
+        part: list[Piece] = []
+        size = 0
+        for piece in pieces:
+            if part and size + piece.size_bytes // 2 > target:
+                parts.append(PiecePartition(tuple(part)))
+                part, size = [], 0
+            part.append(piece)
+            size += piece.size_bytes
+        return [*parts, PiecePartition(tuple(part))] if part else parts
+
+    def _chosen(self, pieces: list[Piece]) -> Iterator[Piece]:
+        """Yield what the options ask for: streams by key, and ranges of IDs."""
+        keys = set(chosen_keys(self.options, list({one.key for one in pieces}), all_there=False))
+        for piece in pieces:
+            if piece.key in keys:
+                pin = pin_between(self.options, piece.key, piece.number, MAX_ID)
+                start, end = max(piece.start, pin.start), min(piece.end, pin.end)
+                if start <= end:
+                    yield replace(piece, start=start, end=end)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Yield the entries of a partition as record batches."""
+        if not isinstance(partition, PiecePartition):  # Spark's substitute for an empty list
+            return iter(())
+        return read_pieces(self.options, self.schema, partition.pieces)
+
+
+def _pieces_of(member: Member) -> list[Piece]:
+    """Return everything that a store has, as pieces."""
+    if member.path:
+        return plan_live(member, Positions())[0]
+    member, manifest = read_manifest(member)
+    return [
+        piece
+        for number, stream in sorted(manifest.streams.items())
+        for piece in stream_pieces(member, stream.key, manifest.of_stream(number))
+    ]
