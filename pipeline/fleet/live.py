@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.model.manifest import iter_segments
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
-from streamkeep.pipeline.fleet.pieces import GROUP_BYTES, Member, Piece, Positions, StreamPosition
+from streamkeep.pipeline.fleet.pieces import Member, Piece, Positions, StreamPosition
 from streamkeep.pipeline.options import ARCHIVE, AUTO
 from streamkeep.pipeline.source.plan import cut_stream
 from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
+
+_SLICE_BYTES: Final = 16 << 20
 
 
 def plan_live(member: Member, before: Positions) -> tuple[list[Piece], Positions]:
@@ -26,7 +29,7 @@ def plan_live(member: Member, before: Positions) -> tuple[list[Piece], Positions
             done = before.end_of(number)
             if last > done:
                 pin = Pin(key, number, done.next(), last)
-                for one in cut_stream(txn, pin, source, GROUP_BYTES):
+                for one in cut_stream(txn, pin, source, _SLICE_BYTES):
                     pieces.append(
                         Piece(
                             member.store,

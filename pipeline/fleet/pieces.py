@@ -22,7 +22,7 @@ from streamkeep.format.core.json_form import from_json, json_bytes
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
 from streamkeep.format.segment.remote import Manifest, RemoteSegment
 
-GROUP_BYTES: Final = 16 << 20  # pieces that travel together
+GROUP_BYTES: Final = 64 << 20  # pieces that travel together
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,10 @@ def new_pieces(
             late = record.origin == ADOPTED and record.sequence > before.sequence
             start = piece.start if late else max(piece.start, done.next())
             if start <= end:
-                pieces.append(replace(piece, start=start, end=end, late=late and start <= done))
+                late = late and start <= done
+                if late or (start, end) != (piece.start, piece.end):
+                    piece = replace(piece, start=start, end=end, late=late)
+                pieces.append(piece)
         sequence = max([sequence, *(one.record.sequence for one in segments)])
         was = streams.get(number, StreamPosition(stream.key, MIN_ID))
         streams[number] = replace(was, key=stream.key, end=max(done, stream.complete_to))
