@@ -137,9 +137,8 @@ def main(stores: int, segments: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    given = [int(one) for one in sys.argv[1:3]]
     place = Path(tempfile.mkdtemp(dir=sys.argv[3] if len(sys.argv) > 3 else None))
     try:
-        main(*given, place)
+        main(int(sys.argv[1]), int(sys.argv[2]), place)
     finally:
         shutil.rmtree(place)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
-    DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
 )
@@ -40,6 +39,8 @@ from streamkeep.pipeline.options import (
 )
 
 if TYPE_CHECKING:
+    from streamkeep.pipeline.fleet.reader import FleetReader
+    from streamkeep.pipeline.source.reader import StreamkeepReader
     from streamkeep.pipeline.source.slices import Pin
 
 
@@ -88,7 +89,7 @@ class StreamkeepSource(DataSource):
         fields = _FIELDS[options.fields_as]
         return f"{stream}, id string, ms bigint, seq bigint, ts timestamp{fields}"
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> StreamkeepReader | FleetReader:
         """Return the object that plans and reads a batch."""
         from streamkeep.pipeline.source.reader import StreamkeepReader
 
