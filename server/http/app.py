@@ -119,6 +119,7 @@ def create_app(
 def _routes(page: bool) -> list[Route | Mount]:
     found: list[Route | Mount] = [
         Route("/health", health.health, methods=["GET"]),
+        Route("/metrics", health.metrics, methods=["GET"]),
         Route("/store", health.store_facts, methods=["GET"]),
         Route("/store/survey", health.survey_store, methods=["GET"]),
         Route("/store/check", health.check_store, methods=["POST"]),

@@ -21,6 +21,8 @@ import streamkeep
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.metrics import prometheus_text
+from streamkeep.metrics.prometheus import CONTENT_TYPE
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.findings import Severity
@@ -31,6 +33,11 @@ from streamkeep.server.http.state import State, state_of
 from streamkeep.server.http.wire import Parameters, Problem, json_body, json_reply, rights_of
 
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full, as by `status`
+_OWN_METRICS: Final = """\
+# HELP streamkeep_http_event_streams Event streams that clients of this server have open.
+# TYPE streamkeep_http_event_streams gauge
+streamkeep_http_event_streams {}
+"""
 _MOST_FINDINGS: Final = 200
 _MANY_COMMITS: Final = 10_000  # of a snapshot that keeps pages
 
@@ -77,6 +84,17 @@ async def check_store(request: Request) -> Response:
     checker = checker_of(state_of(request))
     checker.begin(quick)
     return json_reply(checker.report() or {}, 202)
+
+
+async def metrics(request: Request) -> Response:
+    """Return the figures of the store for Prometheus, and those of this server: GET /metrics."""
+    Parameters(request, ())
+    check_all_keys(request)
+    state = state_of(request)
+    async with state.heavy:
+        text = await asyncio.to_thread(prometheus_text, state.store)
+    own = _OWN_METRICS.format(state.event_streams)
+    return Response(text + own, media_type=CONTENT_TYPE)
 
 
 def check_all_keys(request: Request) -> None:

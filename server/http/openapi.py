@@ -78,6 +78,7 @@ _STREAMED: Final = "application/json application/x-ndjson text/event-stream"
 
 ROUTES: Final = (
     Route("get", "/health", "Whether the store can be read. Needs no secret."),
+    Route("get", "/metrics", "Figures for Prometheus.", types="text/plain"),
     Route("get", "/store", "Sizes, disk, durability, archive, backup and the last check."),
     Route("get", "/store/survey", "Sums over the streams, and the groups that are stuck."),
     Route(

@@ -23,6 +23,7 @@ class State:
         store: the store, for threads.
         async_store: the same for tasks.
         heavy: to be held by what reads much.
+        event_streams: how many clients follow a stream.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class State:
         self.stall_s = stall_s
         self.heavy = asyncio.Semaphore(_HEAVY_AT_ONCE)
         self.checker: Any = None  # a health.Checker, once one is asked for
+        self.event_streams = 0
         self._stopping = False
 
     def stop(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -215,7 +216,18 @@ async def _events(request: Request, key: bytes) -> ASGIApp:
         stop=state.stopping,
         as_pairs=_as_pairs(given),
     )
-    return EventReply(events.chunks(), "text/event-stream", state.stall_s)
+    return EventReply(_counted(state, events), "text/event-stream", state.stall_s)
+
+
+async def _counted(state: State, events: EventStream) -> AsyncIterator[bytes]:
+    """Yield the chunks of an event stream, and count it while it is open."""
+    state.event_streams += 1
+    try:
+        async with aclosing(events.chunks()) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                yield chunk
+    finally:
+        state.event_streams -= 1
 
 
 # --- appending ----------------------------------------------------------------------------------

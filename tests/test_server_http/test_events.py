@@ -20,10 +20,12 @@ def test_new_entries_come_as_they_are_added(store: Store, app: App) -> None:
             reader.take()
             await reader.until(lambda: reader.sent)
             assert reader.sent[0] == b"retry: 1000\nid: 1-0\n\n"
+            assert app.state.event_streams == 1
             await app.state.async_store.xadd("k", {"n": "new"}, id="2-0")
             await reader.until(lambda: reader.ids)
             assert reader.entries == [{"id": "2-0", "fields": {"n": "new"}}]
             assert b'id: 2-0\ndata: {"id":"2-0"' in reader.sent[1]
+        assert app.state.event_streams == 0
 
     run(scenario)
 

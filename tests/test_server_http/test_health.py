@@ -33,6 +33,15 @@ def test_what_is_stuck_is_said(store: Store, clock: ManualClock, client: Client)
     assert (found["entries"], found["pending"], found["groups"]) == (5, 2, 2)
 
 
+def test_prometheus_reads_the_figures_of_store_and_server(store: Store, client: Client) -> None:
+    store.xadd("orders", {"n": 1})
+    reply = client("GET", "/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = reply.text.splitlines()
+    assert any('key="orders"' in line or 'stream="orders"' in line for line in lines)
+    assert "streamkeep_http_event_streams 0" in lines
+
+
 def test_a_check_finds_nothing_in_a_sound_store(client: Client) -> None:
     assert client.get("/store")["check"] is None
     client.post("/store/check", status=202, json={"quick": False})
