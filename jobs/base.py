@@ -7,7 +7,8 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -126,6 +127,18 @@ class QueueBase:
             opened, self._opened = self._opened, None
         if opened is not None and not isinstance(self._given, Store) and self._pid == os.getpid():
             opened.close()
+
+    @contextmanager
+    def moved_to(self, store: Store[Any], *, immediate: bool) -> Iterator[None]:
+        """Use another store for a block, and run jobs at once if `immediate`; for tests."""
+        former = self._given, self.immediate
+        self.close()
+        self._given, self.immediate = store, immediate
+        try:
+            yield
+        finally:
+            self.close()
+            self._given, self.immediate = former
 
     def __enter__(self) -> Self:
         return self

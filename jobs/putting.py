@@ -31,6 +31,7 @@ from streamkeep.jobs.layout import (
 from streamkeep.jobs.state import Step, load_settings
 from streamkeep.jobs.task import NO_OPTIONS, Options
 from streamkeep.jobs.times import Duration, backoff_of, milliseconds, unix_ms
+from streamkeep.jobs.tracing import outgoing
 
 MOST_PAYLOAD: Final = 16 << 20
 
@@ -167,8 +168,9 @@ class PutMethods(QueueBase):
             fields[MAX_RUNTIME] = str(milliseconds(options.max_runtime, "max_runtime")).encode()
         if options.result_ttl is not None:
             fields[RESULT_TTL] = str(milliseconds(options.result_ttl, "result_ttl")).encode()
-        if options.headers is not None:
-            fields[HEADERS] = json.dumps(check_headers(options.headers)).encode()
+        headers = outgoing(options.headers)
+        if headers is not None:
+            fields[HEADERS] = json.dumps(check_headers(headers)).encode()
         expires_ms = 0
         if isinstance(options.expires, datetime):
             fields[EXPIRES] = str(unix_ms(options.expires, "expires")).encode()

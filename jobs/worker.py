@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
 from streamkeep.jobs.errors import JobLostError
 from streamkeep.jobs.times import Duration, milliseconds
+from streamkeep.jobs.tracing import note_outcome, span_of
 from streamkeep.jobs.waiting import known_tasks, take
 from streamkeep.jobs.worker_log import LogReport, Report, log
 from streamkeep.jobs.worker_runs import TOO_LONG, Run
@@ -315,7 +316,7 @@ class Worker:
                         except asyncio.CancelledError:
                             return  # it was abandoned
                     else:
-                        outcome = job.queue.execute(job)
+                        outcome = _execute(job)
                     if not self._end(run):
                         return  # another thread has taken its place
                     self._report.ran(run, outcome)
@@ -327,7 +328,7 @@ class Worker:
     async def _cancellable(self, run: Run) -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         run.cancel = lambda: _cancel(loop, task)
-        return await run.job.queue.aexecute(run.job)
+        return await _aexecute(run.job)
 
     def _begin(self, job: Job, thread: threading.Thread | None) -> Run:
         run = Run(job, thread)
@@ -385,9 +386,9 @@ class Worker:
         task = job.queue.task_of(job)
         try:
             if task is not None and task.is_async:
-                outcome = await job.queue.aexecute(job)
+                outcome = await _aexecute(job)
             else:
-                outcome = await _in_thread(partial(job.queue.execute, job))
+                outcome = await _in_thread(partial(_execute, job))
             if self._end(run):
                 self._report.ran(run, outcome)
                 self._check_memory()
@@ -395,6 +396,22 @@ class Worker:
             self._end(run)
             room.release()
             self._wake()
+
+
+def _execute(job: Job) -> Outcome:
+    """Run a handler in a span, and end the job."""
+    with span_of(job) as span:
+        outcome = job.queue.execute(job)
+        note_outcome(span, outcome.state, outcome.error)
+        return outcome
+
+
+async def _aexecute(job: Job) -> Outcome:
+    """Do as `_execute`, for a handler that is a coroutine function."""
+    with span_of(job) as span:
+        outcome = await job.queue.aexecute(job)
+        note_outcome(span, outcome.state, outcome.error)
+        return outcome
 
 
 async def _in_thread(work: Callable[[], Result]) -> Result:
