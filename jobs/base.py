@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import secrets
 import socket
@@ -22,6 +23,7 @@ from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.layout import QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.policy import Policy
 from streamkeep.jobs.state import Step
+from streamkeep.jobs.strays import has_strays, schedule_strays
 from streamkeep.jobs.times import Backoff, Duration, backoff_of, milliseconds
 from streamkeep.jobs.waiting import run_until_idle
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from streamkeep.jobs.periodic import Rule
     from streamkeep.jobs.queue import Queue
     from streamkeep.jobs.task import Task
+
+log = logging.getLogger("streamkeep.jobs")
 
 Result = TypeVar("Result")
 
@@ -205,6 +209,8 @@ class QueueBase:
         if not self._ready:
             if self.read(lambda one: one.row_get(QUEUES_SPACE, self.names.name)) is None:
                 self.set_up_again()
+            elif self.apply(self._find_strays, sync="none"):
+                log.warning("%r: jobs that a tool gave back are due again", self.name)
             self._ready = store.open_transaction() is None
 
     def run_until_idle(self, limit: int = 1_000_000) -> int:
@@ -229,6 +235,12 @@ class QueueBase:
         """Return retries, backoff and limits of a job."""
         task = self.tasks.get(fields.get(TASK, b"").decode(errors="replace"))
         return (self.policy if task is None else task.policy).of_job(fields)
+
+    def _find_strays(self, txn: Transaction[Any]) -> int:
+        step = Step(txn, self.names)
+        count = schedule_strays(step) if has_strays(step) else 0
+        step.save()
+        return count
 
     def set_up_again(self) -> None:
         """Make the streams of the queue that are missing."""

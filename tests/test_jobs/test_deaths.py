@@ -117,3 +117,15 @@ def test_a_killed_worker_wakes_one_that_waits(tmp_path: Path) -> None:
         thread.join()
         server.wait(worker)
     assert found == [1]
+
+
+def test_what_a_tool_gave_back_is_due_again_for_the_next_worker(queue: Queue) -> None:
+    queue.put_many("abcd")
+    jobs = queue.get_many(3)
+    assert jobs[2].retry(after="1h")
+    queue.store.xnack("mails", "jobs", "FAIL", jobs[0].id)
+    assert [job.payload for job in queue.get_many(9)] == ["d"]
+    again = Queue(queue.store, "mails")
+    assert [(job.payload, job.attempt) for job in again.get_many(9)] == [("a", 2)]
+    assert Queue(queue.store, "mails").get_many(9) == []
+    assert (again.stats().running, again.stats().retrying) == (3, 1)

@@ -1,0 +1,67 @@
+"""Jobs that a tool outside of the queue gave back: pending, with no consumer and no retry.
+
+`streamkeep nack`, or any client that runs XNACK on a stream of the queue, leaves an entry for
+consumers that claim. Workers of the queue take what has no consumer only when the schedule says so.
+So each process looks for such entries once, when it begins to use the queue, and schedules them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.jobs.layout import (
+    GROUP,
+    PARKED,
+    RETRY,
+    SCHEDULE,
+    Place,
+    parse_due,
+    place_of,
+    unpack_place,
+)
+from streamkeep.jobs.state import Step
+
+_AT_ONCE: Final = 1000
+
+
+def has_strays(step: Step) -> bool:
+    """Return whether more entries have no consumer than the rows of the queue explain."""
+    unowned = 0
+    for priority in step.settings.streams:
+        found = step.txn.xpending(step.stream(priority), GROUP)
+        unowned += found["pending"] - sum(int(one["pending"]) for one in found["consumers"])
+    return unowned > step.counters.retrying + step.counters.parked
+
+
+def schedule_strays(step: Step) -> int:
+    """Make strays due now; return how many there were."""
+    known = _scheduled(step.txn, step.space)
+    count = 0
+    for priority in step.settings.streams:
+        name = step.stream(priority)
+        start = "-"
+        while rows := step.txn.xpending_range(name, GROUP, start, "+", _AT_ONCE):
+            for row in rows:
+                place = place_of(priority, bytes(row["message_id"]))
+                if not row["consumer"] and place not in known:
+                    step.schedule(step.now_ms, RETRY, place.pack())
+                    step.counters.retrying += 1
+                    count += 1
+            start = f"({rows[-1]['message_id'].decode()}"
+    return count
+
+
+def _scheduled(reader: Transaction[Any] | Snapshot[Any], space: bytes) -> set[Place]:
+    """Return the entries that rows of the queue lead to."""
+    found: set[Place] = set()
+    first = SCHEDULE
+    while rows := reader.row_range(space, first, SCHEDULE + b"\xff" * 40, _AT_ONCE):
+        for key, _ in rows:
+            row = parse_due(key)
+            if row.kind == RETRY:
+                found.add(unpack_place(row.reference))
+        first = rows[-1][0] + b"\0"
+    for key, _ in reader.row_range(space, PARKED, PARKED + b"\xff" * 130):
+        found.add(unpack_place(key[-17:]))
+    return found
