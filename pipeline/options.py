@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import unquote
 
 from streamkeep.arrow import FAILFAST, PERMISSIVE
 from streamkeep.arrow.keys import key_of_text
@@ -200,10 +201,51 @@ def with_full_paths(options: ReadOptions) -> ReadOptions:
     return replace(options, path=located(options.path), tail_export=export)
 
 
+# What Spark adds to the options of a table that CREATE TABLE made.
+_OF_TABLES: Final = frozenset(
+    (
+        "collation",
+        "comment",
+        "external",
+        "is_managed_location",
+        "location",
+        "owner",
+        "provider",
+        "serialization.format",
+    )
+)
+
+
+def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options without those that a catalog adds; its location is the path.
+
+    A catalog writes a path as `file:/a/b`, and repeats each option as `option.NAME`.
+    """
+    given = {
+        name: value
+        for name, value in options.items()
+        if name.lower() not in _OF_TABLES and not name.lower().startswith("option.")
+    }
+    for name, value in options.items():
+        if name.lower() == "location" and "path" not in {one.lower() for one in given}:
+            given["path"] = value
+    return {
+        name: _plain_path(value) if name.lower() == "path" else value
+        for name, value in given.items()
+    }
+
+
+def _plain_path(path: str) -> str:
+    if path.startswith("file:/") and not path.startswith("file://"):
+        return unquote(path.removeprefix("file:"))
+    return path
+
+
 class _Given:
     """The given options, by lower-case name."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+        options = _without_catalog(options)
         self.values = {name.lower(): value for name, value in options.items()}
         spelled = {name.lower(): name for name in known}
         for name in options:
@@ -292,6 +334,12 @@ def _offsets(given: _Given, by_id: str, by_time: str, *, ending: bool) -> Offset
         raise OptionError(
             f"the options {by_id!r} and {by_time!r} exclude each other; next: use only one"
         )
+    if times is not None and times.lstrip().startswith("{"):
+        of_streams = {
+            _key(by_time, key): _time_offset(by_time, str(value), ending=ending)
+            for key, value in _json(by_time, times).items()
+        }
+        return Offsets(LATEST if ending else EARLIEST, of_streams)
     if times is not None:
         return Offsets(_time_offset(by_time, times, ending=ending))
     if ids is None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,17 +70,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # which pytest-xdist brings
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Run all tests of Spark in one process: a session takes seconds to start, and a core.
+    """Run all tests that need a session of Spark in one process: to start one takes seconds.
 
-    Groups of pytest-xdist cannot do this: with pytest 9.2 their marks have no effect.
+    Groups of pytest-xdist cannot do this: with pytest 9.2 their marks have no effect. The tests of
+    the pipeline that need no session are in files of their own, and do not wait for that process.
     """
     if config.getoption("dist") == "no":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
     scheduler: Any = LoadScopeScheduling(config, log)
-    scheduler._split_scope = lambda test: "spark" if test.startswith("tests/spark/") else test
+    scheduler._split_scope = lambda test: "spark" if _needs_spark(test.split("::")[0]) else test
     return scheduler
+
+
+@cache
+def _needs_spark(path: str) -> bool:
+    """Return whether some tests of a file need a session of Spark."""
+    return path.startswith("tests/spark/") and "pytest.mark.spark" in (ROOT / path).read_text()
 
 
 @pytest.fixture

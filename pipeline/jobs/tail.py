@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 NAME: Final = "tail"
+MAX_ENTRIES: Final = 1_000_000
 TARGETS: Final = ("console", "parquet", "delta", "store")
 _POLL_S: Final = 1  # whole seconds, for Spark
 
@@ -67,7 +68,7 @@ def tail(
     from_start: bool = False,
     available_now: bool = False,
     every_s: float = 0.0,
-    max_entries: int | None = None,
+    max_entries: int = MAX_ENTRIES,
     fail_on_data_loss: bool = True,
     tail_export: str | None = None,
     staging: str | None = None,
@@ -85,7 +86,7 @@ def tail(
             newest. An existing checkpoint takes precedence.
         available_now: end when all present entries have been written.
         every_s: seconds between batches; 0 for as soon as possible.
-        max_entries: the limit for one batch.
+        max_entries: the limit for one batch, so that the first one, from an old start, is not all.
         fail_on_data_loss: end with an error if entries were removed before they were read.
         tail_export: a folder that all hosts reach, path or URI, for entries outside of segments, if
             workers are on other hosts than the store.
@@ -102,8 +103,7 @@ def tail(
     frame = spark.readStream.format("streamkeep").options(**subscription(streams, pattern))
     frame = frame.option("startingOffsets", "earliest" if from_start else "latest")
     frame = frame.option("failOnDataLoss", fail_on_data_loss)
-    if max_entries is not None:
-        frame = frame.option("maxEntriesPerTrigger", max_entries)
+    frame = frame.option("maxEntriesPerTrigger", max_entries)
     # A folder for this query, because Spark ends a query without reporting its last batch as done.
     folder = None if tail_export is None else new_folder(plain(tail_export))
     if folder is not None:

@@ -85,6 +85,25 @@ def test_what_is_wrong_with_reading(options: dict[str, str], problem: str) -> No
     assert problem in str(error.value)
 
 
+def test_a_table_of_a_catalog_adds_options_of_its_own() -> None:
+    added = {"provider": "streamkeep", "owner": "me", "option.subscribe": "s", "external": "true"}
+    for place in ({"location": "file:/data/a%20b"}, {"path": "file:/data/a%20b", "location": "x"}):
+        assert parse_read({"subscribe": "s", **added, **place}).path == "/data/a b"
+    with pytest.raises(OptionError, match="there is no option 'locatio'"):
+        parse_read({"subscribe": "s", "path": "p", "locatio": "x"})
+
+
+def test_each_stream_may_begin_at_a_time_of_its_own() -> None:
+    times = '{"a": 5000, "b": "1970-01-01T00:00:07Z"}'
+    starting = parse_read({"path": "p", "subscribe": "a,b,c", "startingTimestamp": times}).starting
+    assert starting is not None
+    assert [starting.of(key) for key in (b"a", b"b", b"c")] == [
+        StreamId(5000, 0),
+        StreamId(7000, 0),
+        EARLIEST,
+    ]
+
+
 def test_options_of_writing() -> None:
     options = parse_write({"path": "s", "stream": "o", "maxlen": "10", "checkpointLocation": "c"})
     assert (options.key, options.maxlen, options.checkpoint) == (b"o", 10, "c")

@@ -60,6 +60,7 @@ def test_a_schema_promotes_fields_and_spares_the_rest(
     assert tuple(found.collect()[0]) == (12_497_500, 3_124_375.0, 5000, 0)
 
 
+@pytest.mark.slow
 def test_ranges_and_several_streams(spark: SparkSession, orders: Store[bytes]) -> None:
     schema = "stream string, id string"
     some = load(

@@ -110,7 +110,12 @@ def report(
     help="Wait this long from one batch to the next; 0 for as soon as possible.",
 )
 @click.option(
-    "--max-entries", type=click.IntRange(min=1), metavar="N", help="Take N entries at a time."
+    "--max-entries",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    metavar="N",
+    help="Take N entries at a time.",
 )
 @click.option(
     "--checkpoint",
@@ -130,7 +135,7 @@ def tail(
     from_start: bool,
     once: bool,
     every: int,
-    max_entries: int | None,
+    max_entries: int,
     checkpoint: str | None,
     fail_on_data_loss: bool,
     tail_export: str | None,

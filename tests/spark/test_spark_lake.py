@@ -1,0 +1,66 @@
+"""Jobs on a lake, through Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
+pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
+
+from streamkeep.engine.api.store import Store  # noqa: E402
+from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
+from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
+from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
+from streamkeep.pipeline.lake.read import read_lake  # noqa: E402
+from streamkeep.pipeline.lake.table import Lake  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def fill(store: Store[bytes], start: int, count: int, key: str = "orders") -> None:
+    store.xadd_many(
+        key,
+        [{"sku": str(n % 7), "note": f"n{n}"} for n in range(start, start + count)],
+        ids=[f"{n * 60_000}-0" for n in range(start, start + count)],
+    )
+
+
+@pytest.mark.spark
+def test_a_lake_grows_with_its_store_and_each_entry_comes_once(
+    spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    store = open_store("orders.store")
+    path, lake = str(store.path), str(tmp_path / "lake")
+    fill(store, 1, 2000)
+    fill(store, 1, 10, "mail")
+    columns = pa.schema([("sku", pa.int32())])
+    first = to_lake(spark, path, lake, columns=columns)
+    assert (first.entries, first.details["streams"]) == (2010, 2)
+    assert to_lake(spark, path, lake).entries == 0
+    fill(store, 2001, 1000)
+    assert to_lake(spark, path, lake, streams=["mail"]).entries == 0
+    assert to_lake(spark, path, lake, pattern="ord.*").entries == 1000
+    frame = read_lake(spark, lake)
+    assert frame.count() == 3010
+    assert frame.where("stream = 'orders'").select("id").distinct().count() == 3000
+    row = frame.where("stream = 'orders' and ms = 120000").collect()[0]
+    assert (row.id, row.sku, str(row.date)) == ("120000-0", 2, "1970-01-01")
+    assert [(bytes(f), bytes(v)) for f, v in row.fields] == [(b"sku", b"2"), (b"note", b"n2")]
+    assert read_lake(spark, lake, version=1).count() == 2010
+
+    top = str((1 << 63) - 1)
+    for start, end, expected in (("60000", top, 3000), ("60000", "+", 3000), (top, "+", 0)):
+        assert read_lake(spark, lake, streams=["orders"], start=start, end=end).count() == expected
+    before = len(Lake.open(lake).files())
+    done = compact_job.compact(spark, lake)
+    assert done.files
+    assert len(Lake.open(lake).files()) < before
+    assert read_lake(spark, lake).count() == 3010
+    assert compact_job.compact(spark, lake).files == 0
+    checked = audit_job.audit(spark, path, lake=lake)
+    assert (checked.entries, checked.problems) == (3010, [])
