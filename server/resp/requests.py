@@ -110,40 +110,65 @@ class RequestParser:
                 self._left = count
                 self._words = []
                 self._held = 0
-        while self._left:
-            if self._bulk < 0:
-                if self._at >= self._size:
-                    return None
-                first = i64(data[self._at])
-                if first != _DOLLAR:
-                    shown = chr(int(first)) if 32 <= first < 127 else f"\\x{int(first):02x}"
-                    raise ProtocolError(f"expected '$', got '{shown}'")
-                size = self._number(b"too big bulk count string")
-                if size == _CUT_OFF:
-                    return None
-                if size < 0 or size > self.most_bulk:
-                    raise ProtocolError("invalid bulk length")
-                if size > STRANGER_BULK and not self.trusted:
-                    raise ProtocolError("unauthenticated bulk length")
-                self._bulk = size
-            stop: i64 = self._at + self._bulk
-            if stop + 2 > self._size:
-                self._needed = stop + 2
-                if self._at:  # what is kept now begins with this word
-                    self._data = data[self._at :]
-                    self._needed -= self._at
-                    self._size -= self._at
-                    self._at = 0
+        return self._rest(data)
+
+    def _rest(self, data: bytes) -> list[bytes] | None:
+        """Return the words of the command that has begun; None if some have not arrived."""
+        words = self._words
+        size = self._size
+        at = self._at
+        bulk = self._bulk
+        left = self._left
+        while left > 0:
+            if bulk < 0:
+                bulk = _short_bulk(data, at, size)
+                if bulk >= 0:
+                    at += 4 if bulk < 10 else 5
+                else:
+                    self._at = at
+                    self._left = left
+                    self._bulk = -1
+                    bulk = self._bulk_size(data)
+                    if bulk < 0:
+                        return None
+                    at = self._at
+            stop: i64 = at + bulk
+            if stop + 2 > size:
+                self._data = data[at:]  # what is kept now begins with this word
+                self._size = size - at
+                self._needed = bulk + 2
+                self._at = 0
+                self._bulk = bulk
+                self._left = left
                 return None
-            self._words.append(data[self._at : stop])
-            self._held += self._bulk
-            self._at = stop + 2
-            self._bulk = -1
-            self._left -= 1
-        words_found = self._words
+            words.append(data[at:stop])
+            self._held += bulk
+            at = stop + 2
+            bulk = -1
+            left -= 1
+        self._at = at
+        self._bulk = -1
+        self._left = 0
         self._words = []
         self._held = 0
-        return words_found
+        return words
+
+    def _bulk_size(self, data: bytes) -> i64:
+        """Return the length of the next word, and step over its line; -1 if it is cut off."""
+        if self._at >= self._size:
+            return -1
+        first = i64(data[self._at])
+        if first != _DOLLAR:
+            shown = chr(int(first)) if 32 <= first < 127 else f"\\x{int(first):02x}"
+            raise ProtocolError(f"expected '$', got '{shown}'")
+        size = self._number(b"too big bulk count string")
+        if size == _CUT_OFF:
+            return -1
+        if size < 0 or size > self.most_bulk:
+            raise ProtocolError("invalid bulk length")
+        if size > STRANGER_BULK and not self.trusted:
+            raise ProtocolError("unauthenticated bulk length")
+        return size
 
     def _number(self, too_big: bytes) -> i64:
         """Return the number of a line that begins with a mark, and step over the line."""
@@ -196,3 +221,19 @@ class RequestParser:
             return split_line(line, "request", 0)
         except CorruptionError:
             raise ProtocolError("unbalanced quotes in request") from None
+
+
+def _short_bulk(data: bytes, at: i64, size: i64) -> i64:
+    """Return the length of a word of up to 99 bytes, whose line is `$`, digits, CR, LF; else -1."""
+    if at + 4 >= size or i64(data[at]) != _DOLLAR:
+        return -1
+    tens: i64 = i64(data[at + 1]) - 48
+    if tens < 0 or tens > 9:
+        return -1
+    second: i64 = i64(data[at + 2])
+    if second == _CR:
+        return tens
+    ones: i64 = second - 48
+    if tens > 0 and 0 <= ones <= 9 and i64(data[at + 3]) == _CR:
+        return 10 * tens + ones
+    return -1
