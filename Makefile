@@ -14,9 +14,10 @@ PARALLEL := -n 2
 # the one with tiny NACK pages cannot run with compiled modules, and one with streams is enough.
 PURE_TESTS := tests/test_format tests/test_properties tests/test_engine_api/test_commands.py \
 	tests/test_engine_commands/test_groups.py \
+	tests/test_server/test_server.py::test_commands_run_apart_if_their_transaction_fails \
 	--deselect tests/test_properties/test_groups.py::TestGroups::runTest \
 	--deselect tests/test_properties/test_stream.py::TestPageNodes::runTest
-PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/test_recovery
+PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/test_recovery tests/test_server
 
 # Without bytecode every process that a test starts compiles the sources again, each time.
 unexport PYTHONDONTWRITEBYTECODE

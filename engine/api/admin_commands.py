@@ -133,15 +133,18 @@ class AdminCommands(Generic[Text]):
         self._check_writable()
         where = publish.Destination(None if to is None else str(to), name, labels)
         details = seal or name is not None or labels
-        if details and to is None and not publish.has_remote(self._environment):
+        has_remote = to is not None or publish.has_remote(self._environment)
+        if details and not has_remote:
             raise ArgumentError(
                 "seal, name and labels are for an archive that is kept under a URI; next: also "
                 "give `to`"
             )
         with translated():
             report = archiver.archive(self._environment, options, wait=wait, progress=progress)
-            done = publish.publish(self._environment, where, seal=seal)
-        return report._replace(published=done)
+            if has_remote:
+                done = publish.publish(self._environment, where, seal=seal)
+                report = report._replace(published=done)
+        return report
 
     def remote_archive(self) -> RemoteSetting | None:
         """Return where the archive of the store is also kept; None for nowhere."""

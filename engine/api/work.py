@@ -88,8 +88,9 @@ class WorkCall(BlockingCall):
         self._interests = _interests(wake_on)
         self._waiter = tuple(to_bytes(one) for one in waiter)
 
-    def run(self, txn: WriteTxn) -> Found:
+    def run(self, txn: Txn) -> Found:
         """Run the function."""
+        assert isinstance(txn, WriteTxn)
         return applied(txn, self._store, self._work)
 
     def note(self, txn: WriteTxn) -> None:

@@ -29,8 +29,12 @@ class BlockingCall:
     claims_dead = False  # it also takes what consumers of dead leases have pending
     looked = -1  # the newest commit when `run` found nothing; -1 if that is unknown
 
-    def run(self, txn: WriteTxn) -> Found:
-        """Run the whole command; return [] if it finds nothing."""
+    def run(self, txn: Txn) -> Found:
+        """Run the whole command; return [] if it finds nothing.
+
+        If the call `writes`, the transaction does. Compiled code checks the type of an argument
+        against this line also where a subclass takes more, so it must name both kinds.
+        """
         raise NotImplementedError
 
     def note(self, txn: WriteTxn) -> None:
@@ -135,12 +139,13 @@ class GroupCall(BlockingCall):
         self.claims_dead = delivery.dead
         self._most = max_count or 0, max_size or 0
 
-    def run(self, txn: WriteTxn) -> Found:
+    def run(self, txn: Txn) -> Found:
         """Run XREADGROUP.
 
         A consumer that finds nothing was seen, and that has to be written. If the call waits, it is
         written later (`Waiters.steps`), because most calls are soon woken and get something.
         """
+        assert isinstance(txn, WriteTxn)
         lazy = self.may_wait and self._delivery.min_idle is None
         budget = ReplyBudget(*self._most, self.resp3)
         found = xreadgroup.xreadgroup(txn, self._streams, self._delivery, budget, lazy)

@@ -72,7 +72,7 @@ class Waiting:
 
     def run(self, txn: Txn) -> object:
         """Run it once; the null array if there is nothing to return."""
-        found = self.call.run(txn)  # type: ignore[arg-type]  # XREAD only reads
+        found = self.call.run(txn)
         return Named(found) if found else NIL_ARRAY
 
 

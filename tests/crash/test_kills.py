@@ -46,9 +46,8 @@ def server() -> Iterator[Server]:
 
 def test_every_failpoint_has_a_name() -> None:
     package = Path(streamkeep.__file__).parent
-    text = "".join(
-        path.read_text() for deep in ("*/*.py", "*/*/*.py") for path in package.glob(deep)
-    )
+    folders = ("*", "*/*", "*/*/*")  # a pattern of any depth follows no links
+    text = "".join(path.read_text() for one in folders for path in package.glob(f"{one}/*.py"))
     assert set(re.findall(r'failpoints\.hit\("([^"]+)"\)', text)) == set(failpoints.NAMES)
 
 

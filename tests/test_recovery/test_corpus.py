@@ -389,6 +389,10 @@ def test_damages_to_groups_and_messages_are_repaired(kind: str, tmp_path: Path) 
         check_case(kind, case_name(kind, number, damage), folder / "store")
 
 
+# Findings of an archive in an object store: tests/test_engine_archive/test_publish.py.
+ELSEWHERE: Final = {"SK314", "SK315"}
+
+
 def test_every_code_has_a_case() -> None:
     """A case named after a code, in which fsck reports it."""
     told: dict[str, str] = {}
@@ -396,7 +400,8 @@ def test_every_code_has_a_case() -> None:
         for name, case in read(family).items():
             for code in re.findall(r"SK\d+", name):
                 told[code] = told.get(code, "") + "".join(case["fsck"])
-    assert [code for code in sorted(CATALOGUE) if code not in told.get(code, "")] == []
+    lacking = {code for code in CATALOGUE if code not in told.get(code, "")}
+    assert lacking == ELSEWHERE
 
 
 def test_no_case_is_left_over() -> None:

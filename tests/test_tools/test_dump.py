@@ -856,7 +856,8 @@ def test_a_group_and_rows_of_a_table() -> None:
     assert found[0].startswith("  group 'g': last delivered ID 67-0")
     rows = lines("dump", "s", "k", "--group", "g", "--bytes")
     assert sum(line.startswith("pel ") for line in rows) == 2
-    assert sum(line.startswith("consumers ") for line in rows) == 4
+    # Of each of two consumers: its row, its number, and its lease.
+    assert sum(line.startswith("consumers ") for line in rows) == 6
     assert [one["type"] for one in objects("dump", "s", "k", "--group", "g")][:2] == [
         "group",
         "consumer",
