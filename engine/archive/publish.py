@@ -33,7 +33,13 @@ from streamkeep.engine.model.manifest import (
     put_remote_setting,
     remote_setting,
 )
-from streamkeep.engine.model.remote_archive import RemoteArchive, check_checksums, remote_archive
+from streamkeep.engine.model.remote_archive import (
+    CHUNK_BYTES,
+    ChunkCache,
+    RemoteArchive,
+    check_checksums,
+    remote_archive,
+)
 from streamkeep.engine.model.segment_files import check_means, open_stored, stored_name
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -472,7 +478,7 @@ def is_copy(remote: RemoteArchive, record: SegmentRecord, *, sealed: bool = Fals
 
 def check_copy(remote: RemoteArchive, record: SegmentRecord, *, sealed: bool = False) -> None:
     """Read the object of a segment; raise CorruptionError unless it is that segment."""
-    segment = remote.open(record, sealed=sealed)
+    segment = remote.open(record, sealed=sealed, cache=ChunkCache(4 * CHUNK_BYTES))
     check_means(record, segment)
     check_checksums(segment)
 

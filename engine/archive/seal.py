@@ -21,7 +21,12 @@ from streamkeep.engine.archive.iterate import cut_node, nodes_without
 from streamkeep.engine.commands.history import history_nodes
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries
 from streamkeep.engine.model.manifest import erased_ids, take_file_number
-from streamkeep.engine.model.remote_archive import RemoteArchive, check_checksums
+from streamkeep.engine.model.remote_archive import (
+    CHUNK_BYTES,
+    ChunkCache,
+    RemoteArchive,
+    check_checksums,
+)
 from streamkeep.engine.model.segment_files import check_means
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -242,7 +247,8 @@ class SealedCopies:
             origin=origin,
             erased=erased,
         )
-        segment = self._remote.open(record, sealed=True)
+        cache = ChunkCache(4 * CHUNK_BYTES)
+        segment = self._remote.open(record, sealed=True, cache=cache)
         check_means(record, segment)
         check_checksums(segment)
         self.written += 1

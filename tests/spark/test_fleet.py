@@ -13,6 +13,8 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip instal
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
+from pyspark.sql.types import StringType, StructField, StructType  # noqa: E402
+
 import streamkeep  # noqa: E402
 from spark.in_process import InProcess  # noqa: E402
 from spark.s3_server import BUCKET, FAILING, GOOD, STALE, S3Server, serving  # noqa: E402
@@ -370,6 +372,7 @@ def test_a_lake_in_s3_of_archives_in_s3(tmp_path: Path, server: S3Server, mode: 
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_fleet_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
     a = published(tmp_path / "a.store", "a", fleet)
@@ -397,6 +400,24 @@ def test_a_fleet_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     )
     assert part.count() == 600
     assert part.where("n = 100").count() == 2
+
+
+def test_a_fleet_is_a_dataframe(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    a = published(tmp_path / "a.store", "a", str(fleet))
+    with make(fleet / "c.store", "c") as store:
+        c = store.uuid
+    options = {"fleet": str(fleet), "startingOffsets": IDS[100], "endingOffsets": IDS[399]}
+    names = [StructField(name, StringType()) for name in ("store", "id", "n")]
+    reader = StreamkeepSource(options).reader(StructType(names))
+    rows = [
+        row
+        for part in reader.partitions()
+        for batch in reader.read(part)
+        for row in batch.to_pylist()
+    ]
+    shown = sorted((row["store"], row["id"], row["n"]) for row in rows)
+    assert shown == sorted((uuid, IDS[n], str(n)) for uuid in (a, c) for n in range(100, 400))
 
 
 def test_a_fleet_is_read_in_batches_only(tmp_path: Path) -> None:

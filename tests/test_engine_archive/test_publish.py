@@ -29,6 +29,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.segment.remote import Manifest, decode_head, decode_manifest
 from streamkeep.recovery import backup, check
 from streamkeep.recovery.fsck.findings import Finding
+from tiers import slow_but
 
 Open = Callable[..., Store]
 STEPS = (
@@ -360,7 +361,7 @@ def test_a_lost_store_is_made_again_from_its_archive(open_store: Open, tmp_path:
             list(again.adopt_segments(fleet.as_uri()))
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", slow_but(STEPS, "publish:uploaded", "publish:head"))
 def test_a_killed_publication_loses_nothing(tmp_path: Path, step: str) -> None:
     path, fleet = tmp_path / "store", tmp_path / "fleet"
     with streamkeep.open(path) as store:

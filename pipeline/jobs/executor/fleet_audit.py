@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeep.engine.model.remote_archive import RemoteArchive
+from streamkeep.engine.model.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.system.object_store import open_objects
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.fleet.executor.manifests import Ask, read_manifest
@@ -104,7 +104,8 @@ def check_segments(task: Check) -> list[str]:
             size += record.size_bytes
             try:
                 archive = RemoteArchive(open_objects(piece.uri), piece.store)
-                segment = archive.open(record, sealed=piece.sealed)
+                cache = ChunkCache(4 * CHUNK_BYTES)
+                segment = archive.open(record, sealed=piece.sealed, cache=cache)
                 problems += [f"{where}: {one}" for one in differences(segment, record)]
                 problems += [f"{where}: {one}" for one in segment.check()]
             except StreamkeepError as error:
