@@ -102,7 +102,11 @@ def _runner() -> Callable[..., None]:
 
 
 def check(options: Options) -> None:
-    """Raise for an address that strangers could use."""
+    """Raise for an address that strangers could use, or change the store with."""
+    if options.http and options.write and options.access.default.needs_no_password:
+        raise ArgumentError(
+            "changes over HTTP need a password: give --password-file, or users with --users"
+        )
     for text in [*options.bind, *([options.http] if options.http else [])]:
         host, _ = address(text)
         if is_loopback(host):

@@ -115,6 +115,7 @@ def test_loopback_needs_no_password(tmp_path: Path) -> None:
         ({"bind": ["0.0.0.0:6379"]}, "needs a password"),
         ({"bind": ["[::]:6379"]}, "needs a password"),
         ({"http": "10.0.0.1:80"}, "needs a password"),
+        ({"http": "127.0.0.1:80", "write": True}, "changes over HTTP need a password"),
         ({"bind": ["10.0.0.1:1"], "access": Access("x")}, "sent in the clear"),
         ({"bind": ["6379"]}, "an address is HOST:PORT"),
         ({"bind": ["h:70000"]}, "an address is HOST:PORT"),
