@@ -57,7 +57,7 @@ class Connection(ClientState, asyncio.Protocol):
         self.watched: dict[bytes, object] = {}
         self.mode = "on"
         self.blocked: Blocked | None = None
-        self.waits_for_disk = False
+        self.waits_for_disk = 0  # commits with replies in `out` that are not on disk
         self.closing = False
         self.paused = False
         self.full = False  # the transport has more to send than it likes to keep
@@ -89,7 +89,9 @@ class Connection(ClientState, asyncio.Protocol):
 
     def resume(self) -> None:
         """Go on with the client's commands."""
-        self.stopped = self.blocked is not None or self.waits_for_disk or self.full or self.closing
+        self.stopped = (
+            self.blocked is not None or self.waits_for_disk > 0 or self.full or self.closing
+        )
         if self.stopped:
             return
         if self.paused:

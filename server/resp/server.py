@@ -298,9 +298,9 @@ class Server:
         held: list[Connection] = []
         for client in clients:
             assert isinstance(client, Connection)
-            if not client.waits_for_disk:
-                client.waits_for_disk = client.stopped = True
-                held.append(client)
+            client.waits_for_disk += 1  # it may wait already: a blocked client that was served
+            client.stopped = True
+            held.append(client)
         big = len(held) >= _MANY
         self._big_batches += big
         self._to_sync.put((txn, held, big))
@@ -328,7 +328,7 @@ class Server:
         """Send the replies of clients whose commit is on disk."""
         self._big_batches -= big
         for client in held:
-            client.waits_for_disk = False
+            client.waits_for_disk -= 1
             if error is not None:
                 count = len(client.out)
                 client.out.clear()
@@ -342,10 +342,10 @@ class Server:
         """Reply when everything that is committed now is on disk."""
         client.reply(reply())
         client.wrote = True
-        if not client.waits_for_disk:
-            client.waits_for_disk = client.stopped = True
-            # After the commit of this turn, which this client may have a part in.
-            self.loop.call_soon(self._to_sync.put, (None, [client], False))
+        client.waits_for_disk += 1
+        client.stopped = True
+        # After the commit of this turn, which this client may have a part in.
+        self.loop.call_soon(self._to_sync.put, (None, [client], False))
 
     def _settle(self, garbage: bool) -> None:
         """Do what commits have made due, in a thread."""
