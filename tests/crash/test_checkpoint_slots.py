@@ -61,7 +61,7 @@ def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(tmp_path
 
 
 def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> None:
-    """Its point is damaged, and not its newest commit: without the recovery it opens as before."""
+    """Its checkpoint is damaged, and not its newest commit: it can still be read, and repaired."""
     path = tmp_path / "store"
 
     def write_and_die() -> None:
@@ -82,11 +82,11 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
         file.seek(meta.main_root * meta.page_size + 16)
         file.write(b"damage")
     before = (path / CHECKPOINT_FILE).read_bytes(), (path / "data.mdb").read_bytes()
-    for _ in range(2):
+    for force in (True, False):
         with pytest.raises(CorruptionError, match="is not the root of commit"):
-            streamkeep.open(path, force_recovery=True)
+            streamkeep.open(path, force_recovery=force)
     assert ((path / CHECKPOINT_FILE).read_bytes(), (path / "data.mdb").read_bytes()) == before
-    with streamkeep.open(path) as store:
+    with streamkeep.open(path, readonly=True) as store:
         assert store.xlen("s") == 1000
 
 
