@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -205,3 +208,35 @@ async def _consume(store: Any) -> list[bytes]:
         if len(found) == 2:
             break
     return found
+
+
+WAITING = """
+import sys
+import streamkeep
+store = streamkeep.open(sys.argv[1], sync="none")
+print("ready", flush=True)
+[[_, entries]] = store.xreadgroup("g", "bob", {"s": ">"}, block=0, claim_dead=True)
+print(len(entries), flush=True)
+"""
+APART = ["unshare", "--pid", "--fork", "--kill-child"]
+
+
+@pytest.mark.slow
+def test_a_death_is_seen_from_another_pid_namespace(
+    store: Store[Any], holders: Holders, tmp_path: Path
+) -> None:
+    if shutil.which("unshare") is None or subprocess.run([*APART, "true"]).returncode:
+        pytest.skip("this user cannot make a PID namespace")
+    pid, _ = holders.start("ann", 2)
+    store.xreadgroup("g", "all", NEW, noack=True)
+    waiting = subprocess.Popen(
+        [*APART, sys.executable, "-c", WAITING, str(store.path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline() == "ready\n"
+        holders.kill(pid)
+        assert waiting.stdout.readline() == "2\n"
+    finally:
+        waiting.kill()
+        waiting.communicate()
