@@ -30,6 +30,7 @@ from streamkeep.format.core.keys import TABLES
 from streamkeep.format.core.versions import HISTORY
 from streamkeep.format.log.checkpoint import SLOT
 from streamkeep.format.log.journal import FILE_HEADER, RECORD_HEADER
+from streamkeep.format.log.position import POSITION
 from streamkeep.format.node.envelope import ENVELOPE
 from streamkeep.format.rows.batches import BATCH_ROW
 from streamkeep.format.rows.extension import IDEMPOTENCE_SECTION
@@ -194,6 +195,7 @@ PARTS: Final = (
     Part("reference/format.md", "message", MESSAGE_ROW.table),
     Part("reference/format.md", "journal file", FILE_HEADER.table),
     Part("reference/format.md", "journal record", RECORD_HEADER.table),
+    Part("reference/format.md", "log position", POSITION.table),
     Part("reference/format.md", "checkpoint slot", SLOT.table),
     Part("reference/format.md", "restoring", RESTORING_SECTION.table),
     Part("reference/format.md", "segment trailer", TRAILER.table),

@@ -81,6 +81,11 @@ def checkpoint_now(store: Store[Any]) -> None:
     environment_of(store).make_checkpoint()
 
 
+def defer_for_long(store: Store[Any]) -> None:
+    """Have commits deferred whatever the pause between them."""
+    context_of(store).deferral.idle_s = 60.0
+
+
 def begin_read(store: Store[Any]) -> ReadTxn:
     """Begin a read transaction, which the test closes."""
     return environment_of(store).begin_read()

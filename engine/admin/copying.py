@@ -22,6 +22,7 @@ from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.log.position import POSITION_KEY
 from streamkeep.format.rows.records import encode_number
 
 Progress = Callable[[int], None]  # called with the number of bytes written so far
@@ -66,6 +67,7 @@ def copy_data(
                 added = {META_EPOCH: encode_number(epoch), **rows(writer.id())}
                 for key, body in added.items():
                     writer.put(key, seal_row(META, key, body), db=meta)
+                writer.delete(POSITION_KEY)  # the copy has no journal
         finally:
             copy.close()
         folder.sync()

@@ -302,7 +302,7 @@ class _DataFile:
         context = self.environment.context
         with context.write_lock:
             context.check_open()
-            writer = context.raw.begin(None, None, True, False)
+            writer = context.deferral.begin_alone()
             try:
                 wanted = writer.id() - 1
                 for page in read_meta_pages(self._handle):

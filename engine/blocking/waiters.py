@@ -349,7 +349,7 @@ def _leave_nothing() -> None:
 
 def _look(txn: ReadTxn, call: BlockingCall, seen: int) -> tuple[int, int]:
     """Return the newest commit and the pause of the call; -1 if that commit was `seen` before."""
-    commit = int(txn.raw.id())
+    commit = txn.newest_commit()
     return commit, -1 if commit == seen else call.pause(txn)
 
 

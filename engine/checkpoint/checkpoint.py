@@ -26,7 +26,6 @@ from typing import NamedTuple
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
-from streamkeep.engine.journal.control_file import LogPosition
 from streamkeep.engine.journal.journal import Journal, sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
@@ -39,6 +38,7 @@ from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.log.checkpoint import SLOT_SIZE, CheckpointSlot, root_checksum
 from streamkeep.format.log.meta_page import MetaPage, decode_meta_page
+from streamkeep.format.log.position import POSITION_KEY, LogPosition
 
 DATA_FILE = "data.mdb"
 
@@ -96,10 +96,11 @@ class Checkpoints:
                 slot is not None
                 and slot.epoch == context.epoch
                 and slot.boot_id == boot_id()  # later processes see that it was made in this boot
-                and pin.id() <= slot.commit_number
-                and self.journal.control.position_after(pin.id()) is not None
+                and pin.id() <= lmdb_number(slot)
+                and self.journal.control.file_number() > 0
             ):
                 context.pin = pin
+                self.journal.set_first(position_of(slot))
                 return
             pin.abort()
             del pin
@@ -119,9 +120,11 @@ class Checkpoints:
             if not context.write_lock.acquire(blocking=False):
                 return False
             try:
+                if context.deferral.raw is not None or context.deferral.lags:
+                    return False
                 slot = self.file.newest()
                 with context.raw.begin() as txn:
-                    if slot is None or txn.id() > slot.commit_number:
+                    if slot is None or txn.id() > lmdb_number(slot):
                         return False
                 self.unpin()
                 return True
@@ -184,7 +187,7 @@ class Checkpoints:
         context, journal = self.context, self.journal
         journal.control.check_not_moved()
         pin, meta, position = self._begin(held)
-        commit_number = pin.id()
+        commit_number = position.commit_number
         here = boot_id()
         newest = self.file.newest_on_disk()
         if (
@@ -235,16 +238,26 @@ class Checkpoints:
         context = self.context
         context.check_not_writing()
         with context.write_lock:
-            writer = context.raw.begin(None, None, True, False)
+            writer = context.deferral.begin_alone()
             try:
+                position = self._position(writer)
                 pin = context.raw.begin(None, None, False, False)
-                position = self.journal.checkpoint_position(pin.id())
                 meta = self._meta_page(pin.id())
                 if held is not None:
                     held.append(Hold(begin_read(context), meta))
                 return pin, meta, position
             finally:
                 writer.commit()  # it wrote nothing; an abort would wait for readers
+
+    def _position(self, writer: lmdb.Transaction[bytes]) -> LogPosition:
+        """Return the log position; begin a file of the journal if none is in use."""
+        journal = self.journal
+        if not journal.is_usable() and journal.control.file_number():
+            slot = self.file.newest()  # another process has begun the file
+            if slot is not None and slot.epoch == self.context.epoch:
+                journal.set_first(position_of(slot))
+                journal.locate(writer.get(POSITION_KEY, None), writer.id() - 1)
+        return journal.position() if journal.is_usable() else journal.begin_first_file()
 
     def _meta_page(self, commit_number: int) -> MetaPage:
         for page in read_meta_pages(self._data):
@@ -256,6 +269,14 @@ class Checkpoints:
         if number is None:
             return None
         return os.pread(self._data, meta.page_size, number * meta.page_size)
+
+
+def lmdb_number(slot: CheckpointSlot) -> int:
+    """Return the number that LMDB gave to the commit of a checkpoint."""
+    meta = decode_meta_page(slot.meta_page)
+    if meta is None:
+        raise CorruptionError("steady", "the slot does not hold a meta page")
+    return meta.commit_number
 
 
 def sync_lmdb(raw: lmdb.Environment) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from streamkeep.engine.journal.control_file import LogPosition
 from streamkeep.engine.system import boot_id, failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -26,6 +25,7 @@ from streamkeep.format.log.checkpoint import (
     CheckpointSlot,
     decode_slot,
 )
+from streamkeep.format.log.position import LogPosition
 
 CHECKPOINT_FILE: Final = "steady"
 UNFINISHED: Final = b"SKP: being created"  # in the first slot until there is a checkpoint

@@ -7,12 +7,13 @@ healthy    The newest commit is that of the checkpoint. The journal holds nothin
            file that begins after missing commits. `close` leaves a store in this state, and it may
            be copied anywhere.
 left       Processes died, and nothing else seems to have happened. The journal ends with the newest
-           commit, or with one more record, of a process that was killed before LMDB made the
-           commit.
+           commit of LMDB.
+short      The same, but the journal holds more commits: they were deferred, or a process was killed
+           before LMDB made the last one.
 torn       The system may have lost pages that were not on disk, so LMDB's file may hold any
            mixture of pages.
 
-An opening for writing recovers a store in both of the last two states. The difference matters for
+An opening for writing recovers a store in each of the last three states. The difference matters for
 reading only: LMDB's data is right as long as the kernel holds every page, and a read-only opening
 of a store that was left shows it. `examine` has the signs of a torn store. They miss one case: the
 disk refused pages after all processes had died, the file system stayed mounted, and the kernel has
@@ -44,10 +45,10 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
 from streamkeep.engine.checkpoint.extent import check_extent
+from streamkeep.engine.checkpoint.stored_version import stored_position
 from streamkeep.engine.journal.control_file import (
     CONTROL_FILE,
     ControlFile,
-    LogPosition,
     read_control_file,
 )
 from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
@@ -60,6 +61,7 @@ from streamkeep.engine.journal.reader import (
     journal_files,
     named_number,
 )
+from streamkeep.engine.journal.replay import apply_record
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
@@ -69,8 +71,8 @@ from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import ADDED_LATER, META, TABLES
 from streamkeep.format.log.checkpoint import NO_BOOT, CheckpointSlot, root_checksum
-from streamkeep.format.log.journal import DELETE, MOVE, read_changes
 from streamkeep.format.log.meta_page import MetaPage, decode_meta_page, meta_page_for
+from streamkeep.format.log.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.rows.records import decode_epoch, encode_number
 
 META_EPOCH: Final = b"epoch"
@@ -78,6 +80,9 @@ META_RECOVERY: Final = b"last_recovery"
 _RECOVERY: Final = struct.Struct(">QQQQ")
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
+# Also true in another container, or for a copy without the control file. The recovery is then not
+# needed, but loses nothing: the journal holds every commit.
+_MOVED: Final = "the file system was mounted again, or the files were copied, while it was in use"
 _KILLED: Final = "its processes were killed"
 
 log = logging.getLogger("streamkeep")
@@ -141,7 +146,7 @@ def prepare(
             slot = slot._replace(boot_id=NO_BOOT)
             checkpoint_file.write(slot)
         _forget_errors(store)
-        _recover(store, slot, open_lmdb, clock, state.torn or _KILLED)
+        _recover(store, slot, open_lmdb, clock, state)
         _reset_control_file(journal, None, None)
         return
     check_extent(store)
@@ -192,7 +197,7 @@ def discard_unfinished(store: Folder) -> None:
 def needs_recovery(store: Folder, checkpoint_file: CheckpointFile) -> str:
     """Return why a store that no process has open must be recovered; empty if it need not be.
 
-    For reading, a store whose processes were killed need not be: see the top of this module.
+    For reading, a store that was left need not be: see the top of this module.
     """
     slot = checkpoint_file.newest()
     if slot is None:
@@ -200,7 +205,12 @@ def needs_recovery(store: Folder, checkpoint_file: CheckpointFile) -> str:
     state = examine(store, slot)
     if state.torn or not state.after:
         return state.torn
-    return _disk_error(store)
+    return lacks(state.ahead) if state.ahead else _disk_error(store)
+
+
+def lacks(ahead: int) -> str:
+    """Return the reason for a recovery that the number of commits in the journal gives."""
+    return f"the journal holds {ahead} commit{'s' * (ahead > 1)} that data.mdb lacks"
 
 
 def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
@@ -223,7 +233,7 @@ class State(NamedTuple):
         torn: why it must be recovered; empty if it is healthy or left.
         position: the log position after LMDB's newest commit; None if the journal does not hold
             it, or is of another boot.
-        ahead: the number of commits that the journal holds after it.
+        ahead: the number of commits that the journal holds after it, and data.mdb lacks.
         after: the number of commits that it holds after the checkpoint; 0 if it does not hold the
             newest commit.
     """
@@ -241,32 +251,36 @@ def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
     if control is not None and control.poisoned:
         return State("a sync to the disk had failed")
     meta = _newest_meta(store)
-    if meta is None or meta.commit_number < slot.commit_number:
+    if meta is None or meta.commit_number < slot_meta(slot).commit_number:
         return State("data.mdb is older than its checkpoint")
     if _is_healthy(store, slot):
         return State("", position_of(slot))
     here = boot_id()
     if here == NO_BOOT or slot.boot_id != here:
         return State("the machine stopped while the store was in use")
-    newest = meta.commit_number
+    known = slot.journal_file in journal_files(journal)
+    moved = known and (control is None or not control.same_mount)
+    try:
+        stored = stored_position(store, meta)
+    except CorruptionError as error:
+        return State(_MOVED if moved else f"data.mdb is damaged ({error})")
+    newest = stored.commit_number
     position = find_position(journal, slot, position_of(slot), newest)
+    if stored.file_number and position is not None:
+        position = stored
     ahead = 0 if position is None else _count_records(journal, slot, position)
     reason = ""
-    if ahead > 1:  # writers make their commits one by one, so a killed one leaves one record
-        reason = f"the journal holds {ahead} commits that data.mdb lacks"
-    elif files_after_gap(journal, slot, newest + ahead):
+    if files_after_gap(journal, slot, newest + ahead):
         reason = "the journal lacks commits in its middle"
-    elif control is not None and control.made > newest:
-        reason = f"data.mdb lacks commit {control.made}, which was made"
-    elif slot.journal_file not in journal_files(journal):
+    elif control is not None and control.made > newest + ahead:
+        reason = f"data.mdb and the journal lack commit {control.made}, which was made"
+    elif not known:
         pass  # removed by hand: a loss of pages does not remove names
-    elif control is None or not control.same_mount:
-        # Also true in another container, or for a copy without the control file. The recovery is
-        # then not needed, but loses nothing: the journal holds every commit.
-        reason = "the file system was mounted again, or the files were copied, while it was in use"
-    elif position is not None and newest not in control.known:
+    elif moved or control is None:
+        reason = _MOVED
+    elif control.made < newest - 1:
         reason = f"journal/{CONTROL_FILE} is older than commit {newest} of data.mdb"
-    elif position is None:
+    elif position is None and stored.file_number:
         reason = f"the journal ends before commit {newest} of data.mdb"
     if force and not reason:
         reason = "the caller asked for a recovery"
@@ -288,7 +302,6 @@ def _is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
     journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
     return (
         meta is not None
-        and meta.commit_number == slot.commit_number
         and meta.data[8:] == slot.meta_page[8:]
         and Reader(journal, slot, position_of(slot)).next() is None
         and not files_after_gap(journal, slot, slot.commit_number)
@@ -363,7 +376,7 @@ def _disk_error(store: Folder) -> str:
 
 
 def _recover(
-    store: Folder, slot: CheckpointSlot, open_lmdb: OpenLmdb, clock: Clock, reason: str
+    store: Folder, slot: CheckpointSlot, open_lmdb: OpenLmdb, clock: Clock, state: State
 ) -> None:
     """Bring a store to the newest commit that the disk still holds."""
     _restore_meta(store, slot)
@@ -371,8 +384,9 @@ def _recover(
     raw = open_lmdb()
     try:
         pin = raw.begin()
-        if pin.id() != slot.commit_number:
-            problem = f"LMDB shows commit {pin.id()}, not {slot.commit_number} of the checkpoint"
+        expected = slot_meta(slot).commit_number
+        if pin.id() != expected:
+            problem = f"LMDB shows commit {pin.id()}, not {expected} of the checkpoint"
             raise CorruptionError(str(store.path), f"{problem}; next: run `streamkeep repair`")
         with raw.begin(write=True) as txn:
             tables = {
@@ -387,6 +401,7 @@ def _recover(
             epoch = stored_epoch(txn.get(META_EPOCH, db=tables[META]))
             _put_meta(txn, tables[META], META_EPOCH, encode_number(epoch + 1))
             _put_meta(txn, tables[META], META_RECOVERY, done.encode())
+            txn.put(POSITION_KEY, encode_position(0, 0, 0, reader.position.commit_number))
         failpoints.hit("recover:epoch-raised")
         pin.abort()
         del pin
@@ -394,10 +409,10 @@ def _recover(
         raw.close()
     failpoints.hit("recover:replayed")
     log.log(
-        logging.INFO if reason == _KILLED else logging.WARNING,
+        logging.WARNING if state.torn else logging.INFO,
         "%s: recovered because %s: checkpoint of commit %d, and %d commits from the journal",
         store.path,
-        reason,
+        state.torn or (lacks(state.ahead) if state.ahead else _KILLED),
         slot.commit_number,
         replayed,
     )
@@ -441,7 +456,7 @@ def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
     """Write the meta page of the checkpoint, whose root pages are sound, over both of LMDB's."""
     handle = store.open(DATA_FILE, os.O_RDWR)
     try:
-        newest, page_size = slot.commit_number, slot_meta(slot).page_size
+        newest, page_size = slot_meta(slot).commit_number, slot_meta(slot).page_size
         for position in (0, 1):
             commit = newest if newest % 2 == position else newest - 1
             files.write_at(
@@ -456,8 +471,8 @@ def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
 def slot_meta(slot: CheckpointSlot) -> MetaPage:
     """Return the meta page of LMDB that a checkpoint holds."""
     meta = decode_meta_page(slot.meta_page)
-    if meta is None or meta.commit_number != slot.commit_number:
-        raise CorruptionError("steady", "the slot does not hold the meta page of its commit")
+    if meta is None:
+        raise CorruptionError("steady", "the slot does not hold a meta page")
     return meta
 
 
@@ -469,18 +484,7 @@ def _replay(raw: lmdb.Environment, tables: dict[int, lmdb._Database], reader: Re
         size = 0
         with raw.begin(write=True) as txn:
             while body is not None and size < _BATCH_BYTES:
-                for change in read_changes(body, tables):
-                    table = tables[change.table]
-                    if change.kind == DELETE:
-                        txn.delete(change.db_key, db=table)
-                    elif change.kind == MOVE:
-                        row = txn.pop(change.db_key, db=table)
-                        if row is None:
-                            raise CorruptionError("journal", "a MOVE of a row that does not exist")
-                        txn.put(change.db_key, row, db=tables[change.kept])
-                    else:
-                        old = txn.get(change.db_key, db=table)
-                        txn.put(change.db_key, change.apply(old), db=table)
+                apply_record(txn, tables, body)
                 size += len(body)
                 count += 1
                 body = reader.next()

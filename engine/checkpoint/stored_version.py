@@ -21,10 +21,15 @@ from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.log.lmdb_pages import MAX_DEPTH, TABLE, decode_database, decode_tree_page
 from streamkeep.format.log.meta_page import MetaPage, decode_meta_page
+from streamkeep.format.log.position import POSITION_KEY, LogPosition, decode_position
 from streamkeep.format.rows.records import decode_number
 
 META_FORMAT: Final = b"format_version"
 _SMALLEST_PAGE: Final = 256  # of LMDB; a damaged meta page may claim any size
+
+
+class KeyMissing(CorruptionError):
+    """A tree that can be read does not have a key."""
 
 
 def refuse_newer(path: object, version: int) -> None:
@@ -60,6 +65,24 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
         os.close(handle)
 
 
+def stored_position(store: Folder, meta: MetaPage) -> LogPosition:
+    """Return the log position that `data.mdb` holds at the commit of a meta page.
+
+    Without such a row, the journal does not go on after that commit, which counts as LMDB does.
+
+    Raises:
+        CorruptionError: the pages cannot be read.
+    """
+    handle = store.open(DATA_FILE)
+    try:
+        row, _ = _find(handle, meta, meta.main_root, POSITION_KEY)
+    except KeyMissing:
+        return LogPosition(0, 0, 0, meta.commit_number)
+    finally:
+        os.close(handle)
+    return decode_position(row)
+
+
 def _version_at(handle: int, meta: MetaPage) -> int:
     """Return the version at the commit of a meta page; raise CorruptionError."""
     where = f"the tables of commit {meta.commit_number}"
@@ -81,8 +104,8 @@ def _find(handle: int, meta: MetaPage, root: int | None, db_key: bytes) -> tuple
         page = decode_tree_page(data, number)
         if page.leaf:
             if db_key not in page.keys:
-                break
+                raise KeyMissing(f"the tree of page {root}", f"the key {db_key!r} is missing")
             index = page.keys.index(db_key)
             return page.inline(index), page.flags[index]
         number = page.children[bisect_right(page.keys, db_key, 1) - 1]
-    raise CorruptionError(f"the tree of page {root}", f"the key {db_key!r} is missing")
+    raise CorruptionError(f"the tree of page {root}", f"the key {db_key!r} cannot be found")

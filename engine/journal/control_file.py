@@ -1,24 +1,24 @@
 """The control file `journal/head`: the state of the journal that processes share (`shared_file`).
 
-    0     log position after an even commit: file number, offset, chain, commit number, and
-          the XOR of these four
-    64    the same, after an odd commit
-    128   a commit that LMDB has made: the newest, or one shortly before it
-    136   commit number up to which the journal is on disk
-    144   number of the file that holds this commit
-    152   1 after a failed sync: no process may write until the store has been recovered
-    160   16 bytes: the boot for which this file is valid
-    176   number of erasures; a process that sees a new number clears its memory (`scrub`)
-    184   the newest wave of syncs that was begun (`sync_leader`)
-    192   the newest wave that has ended
-    200   number of times the file is open; too high after a process was killed
-    208   the mount on which the file was set up, 0 if the system has no such number
+    0     number of the journal file to which the last record was written; 0: none is in use
+    8     the newest commit that is in the journal and was deferred: LMDB may lack it
+    16    a commit that LMDB has made: the newest, or one shortly before it
+    24    commit number up to which the journal is on disk
+    32    number of the file that holds this commit
+    40    1 after a failed sync: no process may write until the store has been recovered
+    48    number of erasures; a process that sees a new number clears its memory (`scrub`)
+    56    the newest wave of syncs that was begun (`sync_leader`)
+    64    the newest wave that has ended
+    72    number of times the file is open; too high after a process was killed
+    80    the mount on which the file was set up, 0 if the system has no such number
+    88    the process that deferred LMDB's last commit, for messages
+    96    whether a process waits for a deferred commit: 1 to write, 2 to read (`deferral`)
+    112   16 bytes: the boot for which this file is valid
 
-A log position is written under LMDB's write lock, before LMDB commits. So the position after the
-newest commit is always complete, even if a process is killed. The other one belongs to the commit
-before, or to a commit that is being made. (LMDB releases its lock with the commit, so no process
-could update the position after the commit in a safe order.) The durable commit is written by the
-sync leader and only rises.
+The first two numbers are written under LMDB's write lock and only rise. The file number is written
+before a commit of that file counts. So a reader that takes a commit number first and the file
+number afterwards knows every file that it must sync. The durable commit is written by the sync
+leader and only rises. The other numbers are hints.
 
 The file is never synced and need not survive a power loss: the first process that opens it after
 a boot sets it up again and ignores the old contents. So a file that is missing, empty, or of
@@ -29,51 +29,37 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
 from contextlib import suppress
 from typing import Final, NamedTuple
-
-from librt.strings import read_i64_le
-from mypy_extensions import i64
 
 from streamkeep.engine.system import boot_id, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import StoreError
-from streamkeep.format.core.id_codec import unsigned
+from streamkeep.format.log.position import LogPosition
 
 CONTROL_FILE: Final = "head"
 _SIZE: Final = 4096
-_POSITION: Final = struct.Struct("<QQQQQ")
-_pack_position: Final = _POSITION.pack
-_EVEN_AT: Final = 0
-_ODD_AT: Final = 64
-_EVEN: Final = slice(_EVEN_AT, _EVEN_AT + _POSITION.size)
-_ODD: Final = slice(_ODD_AT, _ODD_AT + _POSITION.size)
-_BOOT: Final = 160
-_BOOT_END: Final = 176
-_TRIES: Final = 1000
+_BOOT: Final = 112
+_BOOT_END: Final = 128
 
 # Offsets in words of 8 bytes:
-_COMMITTED: Final = 16
-_DURABLE: Final = 17
-_DURABLE_FILE: Final = 18
-_POISON: Final = 19
-_ERASURES: Final = 22
-_BEGUN: Final = 23
-_ENDED: Final = 24
-_OPENINGS: Final = 25
-_MOUNT: Final = 26
-
-
-class LogPosition(NamedTuple):
-    """The place in the journal right after the record of a commit."""
-
-    file_number: int
-    offset: int
-    chain: int
-    commit_number: int
+_FILE: Final = 0
+_JOURNALED: Final = 1
+_MADE: Final = 2
+_DURABLE: Final = 3
+_DURABLE_FILE: Final = 4
+_POISON: Final = 5
+_ERASURES: Final = 6
+_BEGUN: Final = 7
+_ENDED: Final = 8
+_OPENINGS: Final = 9
+_MOUNT: Final = 10
+_DEFERRING: Final = 11
+_WANTED: Final = 12
+WANTED_TO_WRITE: Final = 1
+WANTED_TO_READ: Final = 2
 
 
 class ControlFile:
@@ -126,17 +112,38 @@ class ControlFile:
             durable_file: the first journal file that may not be on disk.
         """
         self.set_made(position.commit_number)
-        self.set_position(position)
+        self.set_file(position.file_number)
         self.set_durable(durable_file, durable_commit)
 
-    def position_after(self, commit_number: int) -> LogPosition | None:
-        """Return the log position after a recent commit; None if it is not known."""
-        number, offset, chain = self.parts_after(commit_number)
-        return LogPosition(number, offset, chain, commit_number) if number else None
+    def file_number(self) -> int:
+        """Return the number of the newest journal file; 0 if none is in use."""
+        return self._words[_FILE]
 
-    def parts_after(self, commit_number: int) -> tuple[int, int, int]:
-        """Return file number, offset and chain of `position_after`; zeros if it is not known."""
-        return _parts(self._map[_ODD if commit_number & 1 else _EVEN], commit_number)
+    def set_file(self, file_number: int) -> None:
+        """Publish the file of the record that was just written; under LMDB's write lock.
+
+        Raises:
+            StoreFullError: there is no room; nothing was published.
+        """
+        self._publish(_FILE, file_number)
+
+    def journaled(self) -> int:
+        """Return the newest commit that was deferred: LMDB has all others."""
+        return self._words[_JOURNALED]
+
+    def set_journaled(self, commit_number: int) -> None:
+        """Publish a deferred commit, after its record; under LMDB's write lock.
+
+        Raises:
+            StoreFullError: there is no room; nothing was published.
+        """
+        self._publish(_JOURNALED, commit_number)
+
+    def _publish(self, word: int, value: int) -> None:
+        try:
+            self._file.set_word(word, value)
+        except OSError as error:
+            raise translate_os(error) from error
 
     def to_sync(self, commit_number: int) -> tuple[int, int] | None:
         """Return (file number, commit number) of the newest commit that is known to be made.
@@ -146,55 +153,32 @@ class ControlFile:
         Args:
             commit_number: a commit that was made; the result is this one or a later one.
         """
-        # The made commit is read before the positions: the position of a failed commit is published
-        # again, with another value, before a commit of that number is made.
-        made = max(commit_number, self._words[_COMMITTED])
-        number = _file_number(self._map[_ODD if made & 1 else _EVEN], made)
-        if number > 0:
-            return int(number), made
-        # Two later positions have replaced it, or are being written. Read until both are from one
-        # moment. If one of them is half written, or they follow each other, then the commit of the
-        # lower one was made.
-        for _ in range(_TRIES):
-            made = max(commit_number, self._words[_COMMITTED])
-            even, odd = self._map[_EVEN], self._map[_ODD]
-            if self._map[_EVEN] != even:
-                continue
-            one, other = _decode(even), _decode(odd)
-            known = one or other
-            if one is not None and other is not None:
-                last, known = one, other
-                if last.commit_number < known.commit_number:
-                    last, known = known, last
-                if last.commit_number <= made:
-                    known = last
-                elif known.commit_number + 1 != last.commit_number:
-                    continue
-            if known is not None and known.commit_number >= commit_number:
-                return known.file_number, known.commit_number
-        return None
-
-    def set_position(self, position: LogPosition) -> None:
-        """Publish the log position after the newest commit; raise StoreFullError as `publish`."""
-        self.publish(position.file_number, position.offset, position.chain, position.commit_number)
-
-    def publish(self, number: int, offset: int, chain: int, commit_number: int) -> None:
-        """Publish the log position after a commit that LMDB is about to make.
-
-        Raises:
-            StoreFullError: there is no room; nothing was published.
-        """
-        check = number ^ offset ^ chain ^ commit_number
-        at = _ODD_AT if commit_number & 1 else _EVEN_AT
-        try:
-            self._file.write(at, _pack_position(number, offset, chain, commit_number, check))
-        except OSError as error:
-            raise translate_os(error) from error
+        made = max(commit_number, self._words[_MADE], self._words[_JOURNALED])
+        number = self._words[_FILE]  # after the commits: no file of theirs is higher
+        return (number, made) if number else None
 
     def set_made(self, commit_number: int) -> None:
         """Record that LMDB has made a commit."""
         with suppress(OSError):  # the number may be too low
-            self._file.set_word(_COMMITTED, commit_number)
+            self._file.set_word(_MADE, commit_number)
+
+    def defer(self, process: int) -> None:
+        """Record which process defers commits from now on."""
+        with suppress(OSError):
+            self._file.set_word(_DEFERRING, process)
+
+    def deferring(self) -> int:
+        """Return the number of the process that was the last to defer commits."""
+        return self._words[_DEFERRING]
+
+    def wanted(self) -> int:
+        """Return whether another process waits, to write or to read; 0 if none does."""
+        return self._words[_WANTED]
+
+    def want(self, use: int) -> None:
+        """Ask the process that defers commits to make them; 0 when they are made."""
+        with suppress(OSError):  # the process then waits for longer
+            self._file.set_word(_WANTED, use)
 
     def durable(self) -> int:
         """Return the commit up to which everything is on disk."""
@@ -274,43 +258,18 @@ class ControlFile:
             self._file.set_word(_POISON, 1)
 
 
-def _decode(data: bytes) -> LogPosition | None:
-    """Return a published log position; None if it is half written or missing."""
-    commit_number = int(read_i64_le(data, 24))
-    number, offset, chain = _parts(data, commit_number)
-    return LogPosition(number, offset, chain, commit_number) if number else None
-
-
-def _parts(data: bytes, commit_number: int) -> tuple[int, int, int]:
-    """Return file number, offset and chain of a position; zeros unless it follows this commit."""
-    number = _file_number(data, commit_number)
-    if number <= 0:
-        return 0, 0, 0
-    return int(number), int(read_i64_le(data, 8)), unsigned(read_i64_le(data, 16))
-
-
-def _file_number(data: bytes, commit_number: int) -> i64:
-    """Return the file number of a position; 0 unless it is complete and follows this commit."""
-    number: i64 = read_i64_le(data, 0)
-    commit: i64 = read_i64_le(data, 24)
-    check: i64 = number ^ read_i64_le(data, 8) ^ read_i64_le(data, 16) ^ commit
-    return number if check == read_i64_le(data, 32) and commit == i64(commit_number) else 0
-
-
 class ControlState(NamedTuple):
     """The contents of the control file that a process finds when it opens a store.
 
     Attributes:
         poisoned: a sync has failed.
-        made: a commit that LMDB has made: the newest, or one shortly before it.
+        made: a commit that was made: the newest, or one shortly before it.
         same_mount: the file was set up on its present mount.
-        known: the commits whose log positions are complete; the newest is always one of them.
     """
 
     poisoned: bool
     made: int
     same_mount: bool
-    known: frozenset[int]
 
 
 def read_control_file(folder: Folder) -> ControlState | None:
@@ -321,11 +280,5 @@ def read_control_file(folder: Folder) -> ControlState | None:
     if len(data) != _SIZE or data[_BOOT:_BOOT_END] != boot_id.boot_id():
         return None
     words = memoryview(data).cast("q")
-    mount = boot_id.mount_id(folder.path)
-    known = set()
-    for at in (_EVEN_AT, _ODD_AT):  # a slice object as the index of bytes fails when compiled
-        position = _decode(data[at : at + _POSITION.size])
-        if position is not None:
-            known.add(position.commit_number)
-    same_mount = words[_MOUNT] == mount
-    return ControlState(words[_POISON] != 0, words[_COMMITTED], same_mount, frozenset(known))
+    made = max(words[_MADE], words[_JOURNALED])
+    return ControlState(words[_POISON] != 0, made, words[_MOUNT] == boot_id.mount_id(folder.path))

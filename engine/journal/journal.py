@@ -1,17 +1,20 @@
 """The journal files: records are appended under the write lock, and synced together without it.
 
-A commit has three steps, and holds the write lock during the first two:
+Once the record is written (`shared_file`), the kernel has it, and it survives the process. A
+commit has one of two ways from there:
 
-1. The record is written into the mapped file, unsynced, and the log position after it is published
-   (`control_file`).
-2. LMDB commits, unsynced.
-3. A caller that needs the commit on disk waits for a sync that covers it. Callers that wait at the
-   same time share a sync: one of them is the leader (`sync_leader`), and the others then find their
-   commit on disk.
+alone      LMDB commits, unsynced, in a transaction that also holds the log position after the
+           record. If that fails, the record is cut, and the caller gets the error.
+deferred   The commit is made as soon as its record is written and its number published in the
+           control file. LMDB's transaction stays open for the next commits (`engine/txn/deferral`).
+           If its process dies, the next writer replays the records.
 
-A writer that is killed between 1 and 2 leaves a record without a commit. The next writer overwrites
-it with the record of the same number, or cuts it before it begins another file. If LMDB's commit
-fails, its writer cuts the record at once, because the caller gets an error.
+A caller that needs the commit on disk waits for a sync that covers it. Callers that wait at the
+same time share a sync: one of them is the leader (`sync_leader`), and the others then find their
+commit on disk.
+
+A writer that is killed between the record and LMDB's commit leaves a record that no caller was told
+of. The next writer overwrites it, or the next process that opens the store alone replays it.
 
 A file has FILE_SIZE bytes, reserved on disk before the first record is written; the first file of a
 store is smaller. When a file is full, the next one begins, in a recycled file if there is one.
@@ -23,12 +26,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable
 from typing import Final
 
-from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, LogPosition
+from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
 from streamkeep.engine.journal.reader import (
     END,
     SUFFIX,
+    Reader,
     file_name,
     highest_number,
     journal_names,
@@ -48,6 +53,7 @@ from streamkeep.format.log.journal import (
     first_chain,
     record_checksum,
 )
+from streamkeep.format.log.position import LogPosition, decode_position, encode_position
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
@@ -60,16 +66,12 @@ RECYCLED_NAMES: Final = (_RECYCLED, _NEW)
 class Journal:
     """The journal of an open store."""
 
-    def __init__(self, folder: Folder, store_uuid: bytes, epoch: int) -> None:
+    def __init__(self, folder: Folder, control: ControlFile, store_uuid: bytes, epoch: int) -> None:
         self.folder = folder
         self.store_uuid = store_uuid
         self.epoch = epoch
-        self.control = ControlFile(folder)
-        try:
-            self.sync_leader = SyncLeader(folder, self.control)
-        except BaseException:
-            self.control.close()
-            raise
+        self.control = control
+        self.sync_leader = SyncLeader(folder, control)
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
         # The log position after the newest commit that this process knows.
@@ -77,29 +79,30 @@ class Journal:
         self._offset = 0
         self._chain = 0
         self._commit_number = -1
+        self._row: bytes | None = b""  # the row of that position, if LMDB has it
         self._begun: LogPosition | None = None  # the start of a file that is not in use yet
-        self._file: SharedFile | None = None
-        self._handle = -1  # of the mapped file
-        self._mapped = 0  # its number
+        self._first: LogPosition | None = None  # the start of the file that a checkpoint began
+        self._file: SharedFile | None = None  # the file that is written
+        self._handle = -1  # of that file
+        self._opened = 0  # its number
         self._room = 0  # where its last record must end
         self._next_offset = 0
         self._next_chain = 0
+        self._written = 0, 0  # file and offset of the last record that was written
         self._sync_lock = make_lock("sync")
         self._sync_handle = -1
         self._synced = 0  # the number of the file of `_sync_handle`
         self._clean = False  # the next record must go into a file that was never used
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, except the control file."""
         self._close_files()
-        self.control.close()
         self.folder.close()
 
     def abandon(self) -> None:
         """Close the files in a forked child, which must neither write to them nor hold locks."""
         self._close_files()
         self._sync_lock = make_lock("sync")
-        self.control.abandon()
         self.folder.close()
 
     def _close_files(self) -> None:
@@ -110,46 +113,76 @@ class Journal:
         if self._sync_handle >= 0:
             os.close(self._sync_handle)
             self._sync_handle = -1
+        self._opened = self._synced = 0
         self.sync_leader.close()
 
     # --- append, under the write lock -------------------------------------------------------
 
-    def locate(self, commit_number: int) -> bool:
-        """Find the log position after the newest commit, which another process may have made.
+    def locate(self, row: bytes | None, commit_number: int) -> bool:
+        """Find the log position after the newest commit in LMDB, maybe of another process.
+
+        Args:
+            row: the row of the position.
+            commit_number: the number of the commit if there is no such row.
 
         Returns:
-            False if the journal does not hold that commit.
+            What `is_usable` returns.
         """
-        if self._commit_number == commit_number:
-            return True
-        number, offset, chain = self.control.parts_after(commit_number)
-        if number == 0:
-            return False
-        self._number = number
-        self._offset = offset
-        self._chain = chain
-        self._commit_number = commit_number
-        return True
+        if row != self._row or row is None:
+            self._row = row
+            position = LogPosition(0, 0, 0, commit_number)
+            if row is not None:
+                position = decode_position(row)
+            first = self._first
+            if first is not None and first.commit_number == position.commit_number:
+                position = first
+            self._go_to(position)
+        return self.is_usable()
 
-    def checkpoint_position(self, commit_number: int) -> LogPosition:
-        """Return the log position after the newest commit; begin a new file if there is none.
+    def is_usable(self) -> bool:
+        """Return whether a journal file is in use; otherwise a checkpoint must begin one."""
+        return self._number > 0 and self.control.file_number() > 0
+
+    def commit_number(self) -> int:
+        """Return the number of the newest commit that this process knows."""
+        return self._commit_number
+
+    def row(self) -> bytes:
+        """Return the row of the log position after the newest commit that this process knows."""
+        return encode_position(self._number, self._offset, self._chain, self._commit_number)
+
+    def next_row(self) -> bytes:
+        """Return the row of the log position after the record that was just written."""
+        return encode_position(
+            self._number, self._next_offset, self._next_chain, self._commit_number + 1
+        )
+
+    def begin_first_file(self) -> LogPosition:
+        """Begin a file after the newest commit, for a checkpoint.
 
         No process writes to that file before `use_from`: its records count only after a checkpoint.
         """
-        if not self.locate(commit_number):
-            number = highest_number(self.folder) + 1
-            self._begin_file(number, commit_number, self.first_size, 0)
-            self._begun = self.position()
-            self.forget()
-            return self._begun
-        return self.position()
+        number = highest_number(self.folder) + 1
+        self._begin_file(number, self._commit_number, self.first_size, 0)
+        self._begun = self.position()
+        self.forget()
+        return self._begun
 
     def use_from(self, position: LogPosition) -> None:
         """Let records follow a position, after a checkpoint was made there."""
         if self._begun == position:
             self.control.set_made(position.commit_number)
-            self.control.set_position(position)
+            self.control.set_file(position.file_number)
             self._begun = None
+        self.set_first(position)
+
+    def set_first(self, position: LogPosition) -> None:
+        """Note the log position of a checkpoint.
+
+        It may have begun a file, which no row names before the first record.
+        """
+        self._first = position
+        self._row = b""
 
     def begin_clean_file(self) -> None:
         """Write the record of this transaction to a new file that never held other bytes.
@@ -176,34 +209,37 @@ class Journal:
         Raises:
             StoreFullError: there is no room; nothing was written.
         """
-        if self._mapped != self._number:
+        if self._opened != self._number:
             self.control.check_not_moved()
             try:
-                self._map_file(self._number)
+                self._open_file(self._number)
             except OSError as error:
                 raise translate_os(error) from error
         size = RECORD_HEADER.size + len(body)
-        if self._offset + size > self._room or self._clean:
+        # A higher file was begun for a commit that failed. Syncs may already begin with that file.
+        skipped = self.control.file_number() > self._number
+        if self._offset + size > self._room or self._clean or skipped:
             if self._clean:
                 self._wipe_recycled()
             # A killed writer may have left a record here, which a reader would follow.
-            self._write(END)
+            self._write(self._offset, END)
             self._begin_file(self._number + 1, self._commit_number, self.file_size, size)
             self._clean = False
         chain = record_checksum(body, self._chain)
-        end = self._offset + size
-        self._write(encode_record(body, chain))
-        self._next_offset = end
+        self._written = self._number, self._offset
+        self._write(self._offset, encode_record(body, chain))
+        self._next_offset = self._offset + size
         self._next_chain = chain
         if durable:
             files.begin_writing(self._handle, self._offset, size)
-        self.control.publish(self._number, end, chain, self._commit_number + 1)
+        if self.control.file_number() != self._number:
+            self.control.set_file(self._number)
 
-    def _write(self, data: bytes) -> None:
-        """Write bytes at the log position; raise StoreFullError if there is no room."""
+    def _write(self, offset: int, data: bytes) -> None:
+        """Write bytes to the open file; raise StoreFullError if there is no room."""
         assert self._file is not None
         try:
-            self._file.write(self._offset, data)
+            self._file.write(offset, data)
         except OSError as error:
             raise translate_os(error) from error
 
@@ -215,31 +251,72 @@ class Journal:
         except OSError as error:
             raise translate_os(error) from error
 
-    def advance(self) -> None:
-        """Move the position after the appended record, once LMDB has made its commit."""
+    def publish(self) -> None:
+        """Make a deferred commit: its record was just written.
+
+        Raises:
+            StoreFullError: there is no room; the commit is not made.
+        """
+        self.control.set_journaled(self._commit_number + 1)
+
+    def advance(self, row: bytes | None) -> None:
+        """Move the position after the record that was just written: its commit is made.
+
+        Args:
+            row: the row of the new position, which LMDB has; None if the commit was deferred.
+        """
         self._offset = self._next_offset
         self._chain = self._next_chain
         self._commit_number += 1
-        self.control.set_made(self._commit_number)
+        if row is not None:
+            self._row = row
+            self.control.set_made(self._commit_number)
 
-    def cut_after(self, commit_number: int) -> None:
-        """Remove the record after the newest commit, and the file that was begun for it."""
-        with contextlib.suppress(OSError, StoreError):  # the store may have been deleted
-            self.control.check_not_moved()
-            if self.locate(commit_number):
-                if self._mapped != self._number:
-                    self._map_file(self._number)
-                self._write(END)
-                self.folder.remove(file_name(self._number + 1))
+    def stored(self, row: bytes) -> None:
+        """Note that LMDB has the row of the present position."""
+        self._row = row
+
+    def cut(self) -> None:
+        """Remove the record that was just written, if any was: its commit has failed."""
+        number, offset = self._written
+        if (number, offset) >= (self._number, self._offset):
+            with contextlib.suppress(OSError, StoreError):  # the store may have been deleted
+                self.control.check_not_moved()
+                if self._opened != number:
+                    self._open_file(number)
+                self._write(offset, END)
 
     def forget(self) -> None:
-        """Make `locate` look the position up again.
+        """Make `locate` look the position up again."""
+        self._opened = 0
+        self._row = b""
 
-        If a commit failed after it had begun a new file, another process does not know that file
-        and may begin one of the same number.
+    def replay(self, apply: Callable[[bytes], None]) -> int:
+        """Apply the deferred commits that LMDB lacks, and move the position after them.
+
+        A record after the last of them is of a commit that failed, or of a killed process.
+
+        Returns:
+            The number of records.
         """
-        self._mapped = 0
-        self._commit_number = -1
+        self.control.check_not_moved()
+        before, last = self._commit_number, self.control.journaled()
+        reader = Reader(self.folder, self, self.position())
+        while reader.position.commit_number < last:
+            body = reader.next()
+            if body is None:
+                self.control.poison()
+                raise RecoveryNeededError(
+                    f"the journal ends at commit {reader.position.commit_number}, but commit "
+                    f"{last} was made; next: close the store in every process, and open it again, "
+                    "which recovers it"
+                )
+            apply(body)
+        self._go_to(reader.position)
+        self._row = b""
+        if reader.position.file_number > self.control.file_number():
+            self.control.set_file(reader.position.file_number)
+        return reader.position.commit_number - before
 
     def _begin_file(self, number: int, commit_number: int, usual: int, size: int) -> None:
         """Begin a file after a commit, with room for a record of `size` bytes."""
@@ -266,29 +343,26 @@ class Journal:
                 os.close(handle)
             # Named only with its header: by an old header, another process would retire the file.
             self.folder.rename(_NEW, file_name(number))
-            self._map_file(number)
+            self._open_file(number)
         except OSError as error:
             raise translate_os(error) from error
         self._go_to(LogPosition(number, len(data), first_chain(data), commit_number))
         failpoints.hit("journal:new-file")
 
-    def _map_file(self, number: int) -> None:
+    def _open_file(self, number: int) -> None:
+        handle = self.folder.open(file_name(number), os.O_RDWR)
         try:
-            handle = self.folder.open(file_name(number), os.O_RDWR)
-            try:
-                mapped = SharedFile(handle)
-            except BaseException:
-                os.close(handle)
-                raise
-        except OSError as error:
-            raise translate_os(error) from error
+            opened = SharedFile(handle)
+        except BaseException:
+            os.close(handle)
+            raise
         if self._file is not None:
             self._file.close()
             os.close(self._handle)
-        self._file = mapped
+        self._file = opened
         self._handle = handle
-        self._mapped = number
-        self._room = len(mapped.data) - len(END)
+        self._opened = number
+        self._room = len(opened.data) - len(END)
 
     # --- sync, without the write lock -------------------------------------------------------
 
@@ -334,7 +408,8 @@ class Journal:
         return True
 
     def _sync_file(self, number: int) -> None:
-        if self._synced != number:
+        # Another process may have begun the file again, after a commit that failed.
+        if self._synced != number or os.fstat(self._sync_handle).st_nlink == 0:
             try:
                 handle = self.folder.open(file_name(number), os.O_RDWR)
             except FileNotFoundError:

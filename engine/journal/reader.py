@@ -11,7 +11,6 @@ import contextlib
 import os
 from typing import Final, Protocol
 
-from streamkeep.engine.journal.control_file import LogPosition
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.log.journal import (
     FILE_HEADER,
@@ -22,6 +21,7 @@ from streamkeep.format.log.journal import (
     read_record,
     record_size,
 )
+from streamkeep.format.log.position import LogPosition
 
 JOURNAL_FOLDER: Final = "journal"
 SUFFIX: Final = ".skj"

@@ -9,6 +9,7 @@ reader of this process has finished.
 from __future__ import annotations
 
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, cast
 import lmdb
 
 from streamkeep.engine.blocking.waiters import Waiters
-from streamkeep.engine.checkpoint.checkpoint import Checkpoints, Hold
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Checkpoints, Hold
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.checkpointer import BUDGET_BYTES, Checkpointer
 from streamkeep.engine.checkpoint.crash_recovery import META_RECOVERY, decode_recovery
 from streamkeep.engine.checkpoint.durability import Durability, read_slots
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.leases.leases import Leases
@@ -74,6 +76,11 @@ class BackPressure(Protocol):
 log = logging.getLogger("streamkeep")
 
 
+def _begin_own(context: EngineContext) -> WriteTxn:
+    """Begin a transaction that LMDB commits by itself: a caller may keep it open."""
+    return begin_write(context, own=True)
+
+
 class Environment:
     """The open LMDB environment of a store, shared by all `Store` objects of this process."""
 
@@ -87,6 +94,7 @@ class Environment:
         readonly: bool,
         max_store_bytes: int | None,
         lock: CheckpointFile | None,
+        control: ControlFile | None,
     ) -> None:
         self.folder = folder
         self.path = folder.path
@@ -108,8 +116,10 @@ class Environment:
         self.segments = SegmentFiles(folder, remote=self.remote_archive)
         self.archive_work = OwnedLock("archive", context.raw.path())
         context.segment_files = self.segments
+        context.control = control
         if not readonly and lock is not None:
-            journal = Journal(folder.folder(JOURNAL_FOLDER), uuid_bytes, context.epoch)
+            assert control is not None
+            journal = Journal(folder.folder(JOURNAL_FOLDER), control, uuid_bytes, context.epoch)
             try:
                 self.checkpoints = Checkpoints(folder, context, lock, journal)
             except BaseException:
@@ -121,6 +131,8 @@ class Environment:
         self.leases = context.leases = Leases(folder)
         if not readonly:
             self.waiters.open_wait_table()  # commits notify the waiting calls in it
+            if max_store_bytes is None:
+                context.deferral.allow(folder.open(DATA_FILE, os.O_RDWR))
 
     def renew_queue(self) -> None:
         """Begin with an empty queue of writers; a forked child cannot use its parent's."""
@@ -146,7 +158,7 @@ class Environment:
             self.resize(2 * self.map_size())
         while True:
             try:
-                return self._retrying(begin_write, self.context)
+                return self._retrying(_begin_own, self.context)
             except CheckpointNeeded:
                 self._make_checkpoint_needed()
 
@@ -164,7 +176,7 @@ class Environment:
                 result = command(txn, *args)
             except lmdb.Error as error:
                 raise translate(error) from error
-            commit_number = txn.raw.id()
+            commit_number = txn.newest_commit()
         self._sync_to(commit_number)
         return result
 
@@ -329,7 +341,8 @@ class Environment:
         context, journal = self.context, self.context.journal
         slot = None if self.lock is None else self.lock.newest()
         with self.begin_read() as txn:
-            last_commit = txn.raw.id()
+            last_commit = txn.newest_commit()
+            shown = txn.raw.id()
             row = txn.get_row(META, META_RECOVERY, "meta")
         folder = self.folder.folder(JOURNAL_FOLDER, missing_ok=True)
         return Durability(
@@ -339,14 +352,14 @@ class Environment:
             None if slot is None else slot.commit_number,
             sum(map(folder.size, folder.names())),
             None if row is None else decode_recovery(row),
-            read_slots(self.raw, last_commit),
+            read_slots(self.raw, shown),
             self.failures.texts(),
         )
 
     def sync(self) -> None:
         """Return when everything that is committed now is on disk."""
         with self.begin_read() as txn:
-            commit_number = txn.raw.id()
+            commit_number = txn.newest_commit()
         self._sync_to(commit_number)
 
     def _sync_to(self, commit_number: int) -> None:
@@ -430,6 +443,7 @@ class Environment:
                         "this process prevent; close them"
                     )
                 time.sleep(_POLL_S)
+            context.deferral.end(forced=True)
             context.forget()
             if self.checkpoints is not None:
                 self.checkpoints.unpin()
@@ -482,6 +496,7 @@ class Environment:
         context = self.context
         with self._points_lock, context.write_lock, context.gate:
             context.closed = "the store is closed"
+            context.deferral.stop()
             context.forget()
             if self.checkpoints is not None:
                 self.checkpoints.close()
@@ -491,6 +506,8 @@ class Environment:
             self.raw.close()
             if context.journal is not None:
                 context.journal.close()
+            if context.control is not None:
+                context.control.close()
             if self.lock is not None:
                 self.lock.close()
             self.folder.close()

@@ -11,6 +11,7 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
 from streamkeep.engine.checkpoint.stored_version import META_FORMAT, refuse_newer
+from streamkeep.engine.journal.control_file import WANTED_TO_WRITE, ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
@@ -74,13 +75,18 @@ def read_or_create(
     clock: Clock,
     node_limits: tuple[int, int],
     lock: CheckpointFile | None,
+    control: ControlFile | None,
 ) -> Environment:
     """Read the rows that describe an existing store, or write those of a new one."""
     path = folder.path
     if readonly:
         handles = open_tables(raw, None, path)
     else:
+        if control is not None and control.is_shared():
+            control.want(WANTED_TO_WRITE)
         with raw.begin(write=True) as writer:
+            if control is not None:
+                control.want(0)
             if writer.stat()["entries"] == 0:
                 _create(raw, writer, clock)
             handles = open_tables(raw, writer, path)
@@ -107,6 +113,7 @@ def read_or_create(
         readonly=readonly,
         max_store_bytes=max_store_bytes,
         lock=lock,
+        control=control,
     )
 
 

@@ -23,6 +23,7 @@ from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, Checkp
 from streamkeep.engine.checkpoint.crash_recovery import is_ready, needs_recovery, prepare
 from streamkeep.engine.checkpoint.extent import check_extent
 from streamkeep.engine.checkpoint.stored_version import check_version
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.leases.leases import LEASES_FOLDER
 from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
@@ -146,12 +147,14 @@ def _open_noted(
 ) -> Environment:
     """Open a store that this process has not open, and that no other thread of it is opening."""
     raw = None
+    control = None
     environment = None
     try:
         lock = _lock_store(folder, opening, readonly, force_recovery, max_readers, clock)
+        control = _open_control(folder, readonly, lock)
         raw = _open_lmdb(folder, readonly, max_readers, max_store_bytes)
         environment = read_or_create(
-            folder, raw, readonly, max_store_bytes, clock, node_limits, lock
+            folder, raw, readonly, max_store_bytes, clock, node_limits, lock, control
         )
         environment.make_first_checkpoint()
     except BaseException as error:
@@ -159,6 +162,8 @@ def _open_noted(
             environment.close_files()
         elif raw is not None:
             raw.close()
+        if control is not None and environment is None:
+            control.close()
         if opening.lock is not None:
             opening.lock.close()
         folder.close_all()
@@ -168,6 +173,21 @@ def _open_noted(
             raise translate_os(error) from error
         raise
     return environment
+
+
+def _open_control(
+    folder: Folder, readonly: bool, lock: CheckpointFile | None
+) -> ControlFile | None:
+    """Open the control file, which shows other processes that this one has the store open.
+
+    Returns:
+        None if no process can write while this one reads.
+    """
+    if lock is None or (
+        readonly and not (is_listed(folder.path) and folder.has_folder(JOURNAL_FOLDER))
+    ):
+        return None
+    return ControlFile(folder.folder(JOURNAL_FOLDER))
 
 
 def _lock_store(

@@ -12,6 +12,7 @@ closed and kept alive.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from streamkeep.engine.system.owned_lock import OwnedLock
 if TYPE_CHECKING:
     from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
     from streamkeep.engine.store.environment import Environment
+
+_PATIENCE_S: Final = 1.0
 
 Identity = tuple[int, int]  # device, inode
 
@@ -108,6 +111,17 @@ class Registry:
             self.environments.pop(environment.identity, None)
             self.lock.notify_all()
 
+    def end_deferred(self) -> None:
+        """Make all deferred commits, before the interpreter ends its threads."""
+        for environment in list(self.environments.values()):
+            context = environment.context
+            if context.write_lock.acquire(timeout=_PATIENCE_S):
+                try:
+                    context.deferral.end()
+                    context.deferral.allowed = False
+                finally:
+                    context.write_lock.release()
+
     def leave_to_parent(self) -> None:
         """Mark every environment closed in a forked child; LMDB's locks belong to the parent."""
         self.lock = threading.Condition(make_reentrant_lock("registry"))
@@ -123,6 +137,7 @@ class Registry:
             context.make_locks()
             context.writer = 0
             context.forked = True
+            context.deferral.leave_to_parent()
             for raw in (environment.raw, context.pin):
                 if raw is not None:
                     context.leave_to_parent(raw)
@@ -137,6 +152,8 @@ class Registry:
             if environment.checkpoints is not None:
                 environment.checkpoints.close_files()
                 environment.checkpoints.journal.abandon()
+            if context.control is not None:
+                context.control.abandon()
         if self.environments or self.openings:
             _let_child_open()
         self.environments.clear()
@@ -160,4 +177,5 @@ def _let_child_open() -> None:
 
 
 registry: Final = Registry()
+atexit.register(registry.end_deferred)
 os.register_at_fork(after_in_child=registry.leave_to_parent)

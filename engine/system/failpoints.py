@@ -14,7 +14,10 @@ NAMES: Final = (
     "create:written",  # LMDB has its tables, uncommitted
     "create:named",  # the file names are on disk; there is no checkpoint yet
     "commit:journaled",  # the record is written; LMDB has not committed
-    "commit:made",  # LMDB has committed; the caller does not know yet
+    "commit:made",  # LMDB has committed, or will do so later; the caller does not know yet
+    "image:ending",  # LMDB is about to make the commits that were deferred
+    "image:ended",  # it has made them
+    "image:replayed",  # deferred commits are in LMDB's transaction again, uncommitted
     "ring:before",  # the write lock is free; the waiting readers were not notified yet
     "journal:unnamed",  # a new journal file has no name yet
     "journal:new-file",  # the new journal file is ready for records

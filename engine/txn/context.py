@@ -12,11 +12,13 @@ from typing import Any, Final
 
 import lmdb
 
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.leases.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.txn.deferral import Deferral
 from streamkeep.engine.txn.messages_due import MessagesDue
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import StoreClosedError, StoreError
@@ -65,6 +67,7 @@ class EngineContext:
         self.new_extension = b""  # of their records: how long and how many messages they remember
         # Set once, while the store is opened and no other thread knows it.
         self.journal: Journal | None = None  # None for a read-only store
+        self.control: ControlFile | None = None  # None if no other process can write
         self.segment_files: Any = None  # a `SegmentFiles`, for reading history
         self.make_locks()
         # Protected by `write_lock`.
@@ -73,6 +76,7 @@ class EngineContext:
         self.generation = 0  # of the cache; rises after commits of other processes
         self.cached_commit = -1  # the newest commit that this generation includes
         self.most_pages = 0  # changed by the biggest commit at most; see `page_memory`
+        self.deferral = Deferral(self)
         # Changed under the checkpoint lock. `begin_write` only asks whether there is one.
         self.pin: lmdb.Transaction[bytes] | None = None
         # Changed under `write_lock` and read without it: an old value is harmless.
@@ -81,6 +85,9 @@ class EngineContext:
         self.erasures = 0  # the number of erasures for which the memory was cleared
         self.writer = 0  # the thread that holds `write_lock`; compared with the caller only
         # Numbers and flags that are set in one step and need no lock.
+        self.shown = (
+            0  # the newest deferred commit that snapshots of this process are known to show
+        )
         self.retired_bytes = 0  # size of `retired` after the last commit that added to it
         self.refuse_above = 0  # retired bytes above which streams that archive take no entries
         self.watched = False  # the checkpointer thread knows that there are commits
@@ -105,6 +112,12 @@ class EngineContext:
         """Raise unless transactions may begin."""
         if self.closed:
             raise StoreClosedError(self.closed)
+
+    def journal_or_raise(self) -> Journal:
+        """Return the journal of a store that is open for writing."""
+        journal = self.journal
+        assert journal is not None, "read-only"
+        return journal
 
     def leave_to_parent(self, raw: Any) -> bool:
         """In a forked child, keep an LMDB transaction without end, and return True.

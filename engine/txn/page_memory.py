@@ -8,13 +8,15 @@ known, from the number of operations of the biggest transaction so far. Compiled
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.keys import GARBAGE, pack_number
 from streamkeep.format.node.envelope import PAGE_VALUE
+
+if TYPE_CHECKING:
+    from streamkeep.engine.txn.context import EngineContext
 
 SMALL_COMMIT: Final = 64  # operations; transactions with fewer are not noted
 _PAGES_PER_OPERATION: Final = 24  # touched by LMDB at most: paths to leaves, splits, merges
@@ -56,7 +58,7 @@ def clear_memory(context: EngineContext) -> bool:
     context.check_not_writing()
     with context.write_lock:
         context.check_open()
-        raw = context.raw.begin(None, None, True, False)
+        raw = context.deferral.begin_alone()
         erasures = journal.control.erasures()
         table = context.tables[GARBAGE]
         full = False

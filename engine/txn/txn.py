@@ -3,17 +3,17 @@
 A `ReadTxn` is one snapshot. A `WriteTxn` holds the store's only write lock. Its streams stay
 decoded between transactions (`EngineContext.cache`), so that consecutive appends read nothing.
 
-Another process may commit in between. LMDB's transaction number shows that: it rises by one per
-commit, so a transaction whose number is not one above our last begins a new *generation* of the
-cache. A stream of an older generation is compared with its row before it is used, and decoded again
-only if the bytes differ; processes that take turns mostly change other rows. An aborted transaction
-empties the cache, since its streams may be half changed.
+Another process may commit in between. The commit number shows that: a transaction whose number is
+not one above our last begins a new *generation* of the cache. A stream of an older generation is
+compared with its row before it is used, and decoded again only if the bytes differ; processes that
+take turns mostly change other rows. An aborted transaction empties the cache, since its streams may
+be half changed.
 
-Envelopes carry (epoch, commit number). The commit number is LMDB's transaction number. Within an
-epoch it never repeats, and the operations that make LMDB count from the start again (recovery,
-compaction, restore) raise the epoch.
+Envelopes carry (epoch, commit number). The number rises by one with each commit and never repeats
+within an epoch. A row of LMDB holds that of the newest commit (`format.log.position`).
 
-A commit is in the journal before it is in LMDB (`journal`); `wait` returns when it is on disk.
+A commit is in the journal before it is in LMDB (`journal`), often long before (`deferral`); `wait`
+returns when it is on disk.
 
 Compiled by mypyc.
 """
@@ -30,6 +30,7 @@ from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
+from streamkeep.engine.txn.deferral import BIG
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
 from streamkeep.engine.txn.stream import Stream, decode_stream
 from streamkeep.format.core.checksum import open_row, seal_row
@@ -46,6 +47,7 @@ from streamkeep.format.core.keys import (
     pack_number,
 )
 from streamkeep.format.log.journal import Operations
+from streamkeep.format.log.position import POSITION_KEY, decode_position
 from streamkeep.format.rows.records import (
     STREAM_NODES,
     StreamRecord,
@@ -155,6 +157,11 @@ class ReadTxn(Txn):
         if self.open:
             self.close()
 
+    def newest_commit(self) -> int:
+        """Return the number of the newest commit that this snapshot shows."""
+        row = self.raw.get(POSITION_KEY, None)
+        return int(self.raw.id()) if row is None else decode_position(row).commit_number
+
     def __enter__(self) -> ReadTxn:
         return self
 
@@ -181,12 +188,15 @@ class WriteTxn(Txn):
     differ from what is stored. All commands in one transaction see one time.
     """
 
-    def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes]) -> None:
+    def __init__(
+        self, context: EngineContext, raw: lmdb.Transaction[bytes], deferred: bool
+    ) -> None:
         super().__init__(context, raw)
         self.open = True
         self.committed = False
         self.raw_open = True
-        self.commit_number = raw.id()
+        self.deferred = deferred  # the journal commits it, and LMDB later; see `deferral`
+        self.commit_number = context.journal_or_raise().commit_number() + 1
         self.operations: Operations | None = None  # None while nothing is changed
         self.durable = False  # a caller will wait until it is on disk
         self.touched = False  # a change was tried, which may have failed
@@ -392,19 +402,24 @@ class WriteTxn(Txn):
         context = self.context
         if self.retired:
             context.retired_bytes = self.table_bytes(RETIRED)
-        if self.operations is None:
-            self.raw_open = False
-            self.raw.commit()
+        try:
+            if self.operations is not None:
+                self._commit_changes(context, self.operations.body())
+            elif not self.deferred:
+                self.raw_open = False
+                self.raw.commit()
             self.committed = True
-        else:
-            self._commit_changes(context, self.operations.body())
-        self.open = False
-        for name, stream in self.streams.items():
-            if stream.tail_size() > _CACHED_TAIL:
-                context.cache.pop(name, None)
-        if len(context.cache) > _CACHED_STREAMS or len(context.cached_rows) > _CACHED_STREAMS:
-            context.forget()
-        self._release()
+        finally:
+            if self.committed:
+                self.open = False
+                for name, stream in self.streams.items():
+                    if stream.tail_size() > _CACHED_TAIL:
+                        context.cache.pop(name, None)
+                if len(context.cache) > _CACHED_STREAMS or (
+                    len(context.cached_rows) > _CACHED_STREAMS
+                ):
+                    context.forget()
+                self._release()
         if (self.added or self.events) and context.wait_table.words[0]:
             context.wait_table.notify(self.added, self.events)
 
@@ -413,43 +428,64 @@ class WriteTxn(Txn):
         self.added[name] = self.added.get(name, 0) + count
 
     def _commit_changes(self, context: EngineContext, body: bytes) -> None:
-        """Commit in the journal, then in LMDB."""
-        journal = context.journal
-        assert journal is not None
+        """Commit in the journal, then in LMDB, now or later."""
+        journal = context.journal_or_raise()
+        deferral = context.deferral
+        operations = self.operations
+        assert operations is not None
         try:
             self._note_size(aborted=False)
             # Processes that take turns wait longer for the lock than for the disk.
             journal.append(body, self.durable and self.follows)
             failpoints.hit("commit:journaled")
-            self.raw_open = False
-            self.raw.commit()
+            row: bytes | None = None
+            if not self.deferred:
+                row = journal.next_row()
+                self.raw.put(POSITION_KEY, row)
+                self.raw_open = False
+                self.raw.commit()
+            elif len(body) >= BIG:
+                row = journal.next_row()
+                deferral.end_with(row, operations.count)
+            else:
+                journal.publish()
         except BaseException:
-            self._cut(context, journal)
+            if self.deferred or self.raw_open:
+                journal.cut()
+                journal.forget()
+            else:
+                self._cut(context, journal)
             raise
+        else:
+            journal.advance(row)
         self.committed = True
-        failpoints.hit("commit:made")
-        journal.advance()
         context.last_commit = self.commit_number
         context.cached_commit = self.commit_number
-        context.bytes_since_checkpoint += len(body) + _COMMIT_BYTES
+        context.bytes_since_checkpoint += len(body)
+        failpoints.hit("commit:made")
+        if row is None:
+            wakes = (self.added or self.events) and context.wait_table.words[0]
+            deferral.note(len(body), operations.count, wakes=bool(wakes))
+        else:
+            context.bytes_since_checkpoint += _COMMIT_BYTES
+            deferral.note_alone()
 
     def _cut(self, context: EngineContext, journal: Journal) -> None:
-        """Take the record out of the journal: the commit has failed, and its caller gets the error.
+        """Cut the record of a commit that LMDB has failed to make: its caller gets the error.
 
-        LMDB may have released its lock. Another process may then have written its own record at
-        this log position, and made that commit.
+        LMDB has released its lock. Another process may then have written its own record at this
+        log position, and made that commit.
         """
         journal.forget()
-        if self.raw_open:
-            journal.cut_after(self.commit_number - 1)
-            return
         try:
             raw = context.raw.begin(None, None, True, False)
         except lmdb.Error:
             return  # nothing can be written now; the next writer overwrites the record
         try:
-            if raw.id() == self.commit_number:
-                journal.cut_after(self.commit_number - 1)
+            journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
+            if journal.commit_number() + 1 == self.commit_number:
+                journal.cut()
+                journal.forget()
         finally:
             raw.commit()  # nothing was written
 
@@ -466,7 +502,10 @@ class WriteTxn(Txn):
             self.operations = None
             self.garbage = self.retired = False
         try:
-            self._abort_raw()
+            if not self.deferred:
+                self._abort_raw()
+            elif self.touched:
+                self.context.deferral.undo()
         finally:
             self._release()
 

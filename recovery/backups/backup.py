@@ -208,7 +208,7 @@ def _check_target(store: Store[Any], place: Path) -> Folder | None:
         body = txn.get_row(META, META_BACKUP, "meta")
         if found.uuid != store.uuid:
             raise StoreError(f"{place}: a backup of another store; choose another target")
-        changed = body is None or decode_backup(body, "meta").own_commit != txn.raw.id()
+        changed = body is None or decode_backup(body, "meta").own_commit != txn.newest_commit()
     if changed:
         raise StoreError(
             f"{place}: a backup that was changed since it was made; choose another target"
@@ -398,7 +398,7 @@ class _Job:
     ) -> BackupReport:
         environment = self.store._environment
         raw = snapshot.txn.raw
-        commit_number = raw.id()
+        commit_number = snapshot.txn.newest_commit()
         total = environment.used_size() - environment.reusable_size()
         epoch = environment.context.epoch
         now_ms = clock.now_ms()

@@ -67,11 +67,10 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
     ),
     (
         "SK026",
-        WARNING,
-        "`data.mdb` lacks commits that the journal has, although the machine was not rebooted: the "
-        "kernel lost unwritten pages, or the files were copied while in use",
-        "open the store for writing once, which replays the commits; then check again, and look "
-        "for disk errors in the system log",
+        NOTE,
+        "`data.mdb` lacks commits that the journal has: a process was killed, the kernel lost "
+        "unwritten pages, or the files were copied while in use",
+        "open the store for writing once, which replays the commits; then check again",
     ),
     # streams
     ("SK101", WARNING, "the length differs from the number of live entries", REBUILD),

@@ -32,6 +32,7 @@ from streamkeep.format.log.lmdb_pages import (
     overflow_header,
     overflow_pages,
 )
+from streamkeep.format.log.position import POSITION_KEY, decode_position
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding, quoted
 from streamkeep.recovery.pages.tree import ROOT, Cursor, Edge, Tables, Tree
@@ -332,9 +333,18 @@ class _TreeWalk:
         for index, flags in enumerate(page.flags):
             if flags == BIG:
                 yield from self._big(page, index)
+            elif self.main and keys[index] == POSITION_KEY:
+                yield from self._position(page, index)
             elif (flags == TABLE) != self.main:
                 where = f"{self.name}, LMDB page {page.number}"
                 yield finding("SK004", where, f"node {index} has flags {flags}")
+
+    def _position(self, page: TreePage, index: int) -> Iterator[Finding]:
+        """Check the row of the log position."""
+        try:
+            decode_position(page.inline(index))
+        except CorruptionError as error:
+            yield finding("SK004", f"{self.name}, LMDB page {page.number}", str(error))
 
     def _unsorted(self, page: TreePage) -> Finding:
         where = f"{self.name}, LMDB page {page.number}"

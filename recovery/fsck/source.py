@@ -233,7 +233,7 @@ def _choose_commit(source: Source, lock: CheckpointFile | None, alone: bool) -> 
         return
     if alone and slot is not None and checkpoint_file is not None:
         state = examine(folder, slot)
-        if state.torn:
+        if state.torn or state.ahead:
             _use_checkpoint(source, checkpoint_file, slot, state.ahead)
             yield source
             return
@@ -279,8 +279,7 @@ def _use_checkpoint(
     """Read a store that needs recovery as of its checkpoint.
 
     Args:
-        ahead: number of commits that the journal has and `data.mdb` lacks although the machine was
-            not rebooted.
+        ahead: number of commits that the journal has and `data.mdb` lacks.
     """
     source.torn = True
     source.use_commit(checkpoint_file)
@@ -296,8 +295,8 @@ def _use_checkpoint(
             f"the journal has {source.replayable} later commits",
         )
     )
-    if ahead > 1:
-        problem = f"lacks {ahead} commits that the journal has"
+    if ahead:
+        problem = f"lacks {ahead} commit{'s' * (ahead > 1)} that the journal has"
         source.found.append(finding("SK026", DATA_FILE, problem))
 
 

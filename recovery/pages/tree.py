@@ -29,6 +29,7 @@ from streamkeep.format.log.lmdb_pages import (
     decode_database,
 )
 from streamkeep.format.log.meta_page import MetaPage
+from streamkeep.format.log.position import POSITION_KEY, decode_position
 from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.pages.page_file import PageFile
 
@@ -272,10 +273,16 @@ class Tables:
         """Return the number of rows that LMDB states for a table."""
         return self._trees[table].database.entries
 
+    def newest_commit(self) -> int:
+        """Return the number of the newest commit; raise CorruptionError."""
+        row, _ = self.main.find(POSITION_KEY)
+        return self.meta.commit_number if row is None else decode_position(row).commit_number
+
     def unknown_tables(self) -> Iterator[bytes]:
         """Yield names in the main database that no version of the format has."""
         known = {table.name.encode() for table in TABLES.values()}
         known.update(name.encode() for name in UNUSED_TABLES)
+        known.add(POSITION_KEY)
         cursor = Cursor(self.main)
         found = cursor.first()
         while found:

@@ -169,14 +169,18 @@ class Salvage:
 
     def _commit_of(self, tables: Tables) -> tuple[int, int] | None:
         """Return epoch and number of the commit of the trees; None if the epoch is unknown."""
+        slot = self.source.slot
+        try:
+            newest = tables.newest_commit()
+        except CorruptionError:
+            newest = tables.meta.commit_number if slot is None else slot.commit_number
         try:
             body = tables.get_row(META, META_EPOCH, "meta")
             if body is not None:
-                return decode_epoch(body, "meta"), tables.meta.commit_number
+                return decode_epoch(body, "meta"), newest
         except CorruptionError:
             pass
-        slot = self.source.slot
-        return None if slot is None else (slot.epoch, tables.meta.commit_number)
+        return None if slot is None else (slot.epoch, newest)
 
     def _copy_table(self, tables: Tables, table: int) -> None:
         kind = _GARBAGE_OF.get(table)

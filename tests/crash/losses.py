@@ -29,6 +29,7 @@ from patience import PATIENCE_S
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.store import environment
 from streamkeep.engine.system import failpoints
@@ -178,8 +179,8 @@ class Workload:
 def small_journal(*, threads: bool = False) -> Iterator[None]:
     """Have journal files so small that many are filled, and no thread that acts on its own."""
 
-    def small(folder: Folder, store_uuid: bytes, epoch: int) -> Journal:
-        journal = Journal(folder, store_uuid, epoch)
+    def small(folder: Folder, control: ControlFile, store_uuid: bytes, epoch: int) -> Journal:
+        journal = Journal(folder, control, store_uuid, epoch)
         journal.file_size = 32 << 10
         journal.first_size = 8 << 10
         return journal

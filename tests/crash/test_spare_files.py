@@ -22,11 +22,12 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
     path = tmp_path / "store"
     with small_journal(), streamkeep.open(path) as store:
         journal = journal_of(store)
-        other = Journal(Folder(path / JOURNAL_FOLDER), journal.store_uuid, journal.epoch)
+        folder = Folder(path / JOURNAL_FOLDER)
+        other = Journal(folder, journal.control, journal.store_uuid, journal.epoch)
         other.file_size = journal.file_size
         while journal._offset < journal.file_size // 4:
             store.xadd("s", {"pad": "x" * 300})
-        assert other.locate(store.durability().last_commit)
+        assert other.locate(journal.row(), 0)
         fill = files.fill
         slow = [True]
 

@@ -1,0 +1,478 @@
+"""Deferred commits: LMDB's transaction stays open over many commands, and the journal has each.
+
+A commit of LMDB costs ten times as much as a small command. So while commands follow each other
+closely, each is committed by its record in the journal, and LMDB's transaction stays open for the
+next one. It ends, and LMDB then shows all of its commits,
+
+- when it is big, or when no command has come for about a millisecond;
+- before a read transaction of this process begins;
+- when another process wants to write or to read: a writer waits until this process has used the
+  lock for SLICE_S, a reader only until the command that is running has ended.
+
+LMDB's write lock belongs to the thread that begins a transaction: if another thread ends it, the
+lock stays taken. So one thread, of which each environment has its own, begins and ends the
+deferred transactions. Any thread that holds the write lock may put into them.
+
+A reader must see every commit that returned before it began. In this process it ends the deferred
+transaction. In another one it finds that the snapshot lacks commits which the control file names
+as deferred. It then asks for them and waits for LMDB's lock (`begin.begin_read`).
+
+A command that fails halfway has spoiled the transaction. It is undone, and the commits before that
+command are replayed from the journal, before the write lock is released. If LMDB cannot take them,
+because the disk fails for example, the image *lags*: they are safe in the journal, and until LMDB
+has them every write and every snapshot raises the error. A reading command replays them for itself.
+The same happens if the end of a deferred transaction fails. If the process dies, the next one that
+writes or reads replays them.
+
+So that the end of a transaction does not fail on a full disk, room for its pages is reserved at the
+end of `data.mdb` before it begins. Without that room nothing is deferred. A big commit ends the
+transaction, and is made only if LMDB makes it.
+
+Deferral pays only for many commits. An end that was forced after few of them makes the next
+commands commit one by one; the number of these commands grows while that goes on.
+
+Everything here is called with the write lock held. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from streamkeep.engine.journal.control_file import WANTED_TO_READ, WANTED_TO_WRITE
+from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.journal.replay import apply_record
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.log.position import POSITION_KEY
+
+if TYPE_CHECKING:
+    from streamkeep.engine.txn.context import EngineContext
+
+IDLE_S: Final = 0.001  # a pause between commands that ends a transaction
+SLICE_S: Final = 0.0005  # how long a process keeps the lock that another one waits for
+_SHARED_S: Final = 0.002  # the longest transaction while other processes have the store open
+_YIELD_S: Final = 0.001  # how long a process lets others go first, at most
+_YIELD_STEP_S: Final = 0.00002
+_MOST_COMMITS: Final = 1000
+_MOST_BYTES: Final = 1 << 20  # of records
+_FEW: Final = 64  # commits for which a transaction does not pay
+_LEAST_PENALTY: Final = 8
+_MOST_PENALTY: Final = 4096
+_RESERVE: Final = 16 << 20  # bytes for the pages of a transaction
+_LEAST_RESERVE: Final = 12 << 20
+_MOST_OPERATIONS: Final = 600  # which change 4 pages each at most, beside those of the values
+BIG: Final = 128 << 10  # bytes of a record
+_PAGE: Final = 4096
+_PAGES_BYTES: Final = 65_536  # of the pages that the end of a transaction writes, estimated
+
+log = logging.getLogger("streamkeep")
+
+
+class _Task:
+    """A call that the thread makes for another one."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.error: BaseException | None = None
+        self.done: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+
+class Deferral:
+    """The deferred transaction of one environment.
+
+    Attributes:
+        raw: LMDB's transaction; None if none is open.
+        allowed: whether commits may be deferred.
+        lags: LMDB lacks commits that are in the journal, and could not take them.
+        idle_s: how long a pause between commits ends a transaction.
+    """
+
+    def __init__(self, context: EngineContext) -> None:
+        self.raw: lmdb.Transaction[bytes] | None = None
+        self.allowed = False
+        self.lags = False
+        self.idle_s = IDLE_S
+        self._context = context
+        self._commits = 0
+        self._bytes = 0
+        self._operations = 0
+        self._began = 0.0
+        self._last = 0.0  # when the newest commit was made
+        self._hold_off = 0  # commits that are not deferred
+        self._penalty = _LEAST_PENALTY
+        self._data = -1  # a descriptor of the data file
+        self._reserved = False  # whether this process has reserved room in it
+        self._yield = False  # another process waits for the lock that this one has used
+        self._thread: threading.Thread | None = None
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+
+    def pays(self, durable: bool) -> bool:
+        """Return whether a transaction should be begun for the commands to come.
+
+        Args:
+            durable: the caller waits for the disk. Other processes can use the lock while it waits.
+        """
+        if self._hold_off > 0:
+            self._hold_off -= 1
+            self._last = time.monotonic()
+            return False
+        if not self.allowed or self.lags:
+            return False
+        context = self._context
+        journal = context.journal
+        if journal is None or context.wait_table.words[0]:
+            return False
+        if durable and journal.control.is_shared():
+            return False
+        return time.monotonic() - self._last < self.idle_s
+
+    def begin(self, journal: Journal) -> bool:
+        """Begin a transaction; return False if LMDB or the journal is not ready for it."""
+        if self._thread is None:
+            try:
+                thread = threading.Thread(target=self._run, name="streamkeep-image", daemon=True)
+                thread.start()
+            except RuntimeError:  # the system grants no thread, or the interpreter is ending
+                self.allowed = False
+                return False
+            self._thread = thread
+        if self._yield:
+            self.let_others(journal)
+        if not self._reserve():
+            self._hold_off = _MOST_PENALTY
+            return False
+        self._do(self._begin)
+        raw = self.raw
+        assert raw is not None
+        ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
+        if not ready or journal.control.journaled() > journal.commit_number():
+            self._do(self._drop)
+            return False
+        journal.control.defer(os.getpid())
+        self._commits = self._bytes = self._operations = 0
+        self._began = time.monotonic()
+        return True
+
+    def allow(self, data: int) -> None:
+        """Defer commits from now on.
+
+        Args:
+            data: a descriptor of the data file, which `forbid` closes.
+        """
+        self._data = data
+        self.allowed = True
+
+    def forbid(self) -> None:
+        """Defer no commits any more."""
+        self.allowed = False
+        data, self._data = self._data, -1
+        if data >= 0:
+            os.close(data)
+
+    def _reserve(self) -> bool:
+        """Have room for the pages of a transaction on the disk; return whether there is."""
+        needed = self._used() + _LEAST_RESERVE
+        if os.fstat(self._data).st_size >= needed:
+            return True
+        try:
+            files.reserve(self._data, needed - _LEAST_RESERVE + _RESERVE)
+        except OSError:
+            return False
+        self._reserved = True
+        return True
+
+    def _used(self) -> int:
+        """Return the bytes of the data file up to its last page."""
+        return (self._context.raw.info()["last_pgno"] + 1) * _PAGE
+
+    def _release_reserve(self) -> None:
+        """Give back the room at the end of the data file."""
+        if self._reserved:
+            raw = self.begin_alone()  # no process adds pages while this one has LMDB's lock
+            try:
+                os.ftruncate(self._data, self._used())
+            finally:
+                raw.commit()  # nothing was written
+
+    def let_others(self, journal: Journal) -> None:
+        """Let a process that waits for LMDB's lock have it first."""
+        self._yield = False
+        deadline = time.monotonic() + _YIELD_S
+        while journal.control.wanted() and time.monotonic() < deadline:
+            time.sleep(_YIELD_STEP_S)
+
+    def note_alone(self) -> None:
+        """Note a commit that LMDB has made by itself."""
+        self._last = time.monotonic()
+
+    def note(self, size: int, operations: int, *, wakes: bool) -> None:
+        """Note a commit that was deferred; end the transaction if that is due.
+
+        Args:
+            size: bytes of its record.
+            wakes: readers wait for what it added.
+        """
+        context = self._context
+        journal = context.journal
+        assert journal is not None
+        now = time.monotonic()
+        self._last = now
+        self._commits += 1
+        self._bytes += size
+        self._operations += operations
+        control = journal.control
+        age = now - self._began
+        wanted = control.wanted()
+        if (wanted or wakes or age >= _SHARED_S) and (
+            wakes
+            or wanted == WANTED_TO_READ
+            or (wanted and age >= SLICE_S)
+            or (age >= _SHARED_S and control.is_shared())
+        ):
+            self._yield = wanted == WANTED_TO_WRITE
+            self.end(forced=wakes or wanted == WANTED_TO_READ)
+        elif (
+            self._commits >= _MOST_COMMITS
+            or self._bytes >= _MOST_BYTES
+            or self._operations >= _MOST_OPERATIONS
+        ):
+            self.end()
+
+    def end_with(self, row: bytes, operations: int) -> None:
+        """End the transaction with a commit that is not deferred; raise if LMDB fails.
+
+        Args:
+            row: that of the log position after the record of the commit.
+        """
+        self._operations += operations
+        self._last = time.monotonic()
+
+        def finish() -> None:
+            self._finish_with(row)
+
+        self._do(finish)
+
+    def end(self, *, forced: bool = False) -> None:
+        """End the transaction, if one is open, so that LMDB shows its commits.
+
+        Raises nothing if LMDB fails: the image then lags.
+
+        Args:
+            forced: for another use of LMDB. If that comes often, deferral does not pay.
+        """
+        if self.raw is None:
+            return
+        if forced and self._commits < _FEW:
+            self._penalty = min(2 * self._penalty, _MOST_PENALTY)
+            self._hold_off = self._penalty
+        else:
+            self._penalty = _LEAST_PENALTY
+        self._do(self._finish)
+
+    def undo(self) -> None:
+        """A command failed halfway: bring back the commits before it, from the journal."""
+        if self.raw is not None:
+            self._do(self._drop)
+            self.lags = True
+            self._context.journal_or_raise().forget()
+        try:
+            self.catch_up()
+        except Exception as error:
+            log.error(
+                "%s: LMDB cannot take the commits that the journal has: %s",
+                self._context.raw.path(),
+                error,
+            )
+
+    def catch_up(self) -> None:
+        """Replay what LMDB lacks; other processes may have done it."""
+        raw = self.begin_alone()
+        raw.commit()  # nothing was written
+
+    def begin_alone(self) -> lmdb.Transaction[bytes]:
+        """Begin a transaction of the calling thread, in which LMDB lacks no commit."""
+        self.end(forced=True)
+        context = self._context
+        journal = context.journal_or_raise()
+        control = journal.control
+        while True:
+            if self._yield:
+                self.let_others(journal)
+            if control.is_shared() and not control.wanted():
+                control.want(WANTED_TO_WRITE)
+            raw = context.raw.begin(None, None, True, False)
+            if control.wanted():
+                control.want(0)
+            journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
+            if control.journaled() <= journal.commit_number():
+                self.lags = False
+                return raw
+            self._replay(raw, journal)
+
+    def begin_replayed(self) -> lmdb.Transaction[bytes]:
+        """Begin a transaction that has all commits, which the caller must abort."""
+        journal = self._context.journal_or_raise()
+        raw = self._context.raw.begin(None, None, True, False)
+        try:
+            journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
+            self._apply(raw, journal)
+        except BaseException:
+            raw.abort()
+            raise
+        finally:
+            journal.forget()
+        return raw
+
+    def _apply(self, raw: lmdb.Transaction[bytes], journal: Journal) -> int:
+        """Replay into a transaction; return the number of commits."""
+        tables = self._context.tables
+
+        def apply(body: bytes) -> None:
+            apply_record(raw, tables, body)
+
+        count = journal.replay(apply)
+        raw.put(POSITION_KEY, journal.row())
+        return count
+
+    def _replay(self, raw: lmdb.Transaction[bytes], journal: Journal) -> None:
+        """Replay into a transaction, and commit it."""
+        self.lags = True
+        try:
+            count = self._apply(raw, journal)
+            failpoints.hit("image:replayed")
+            raw.commit()
+        except BaseException as error:
+            raw.abort()
+            journal.forget()
+            if isinstance(error, lmdb.Error) and journal.drop_recycled():
+                return  # there is room now: again
+            raise
+        journal.stored(journal.row())
+        self._context.bytes_since_checkpoint += _PAGES_BYTES
+        log.info("%s: replayed %d commits", self._context.raw.path(), count)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child, forget the transaction and the thread, which are the parent's."""
+        raw, self.raw = self.raw, None
+        if raw is not None:
+            self._context.leave_to_parent(raw)
+        self.forbid()
+        self._thread = None
+
+    def stop(self) -> None:
+        """End the transaction and the thread, for good."""
+        self.end()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._tasks.put(None)
+            thread.join()
+        if not self.lags:
+            with contextlib.suppress(lmdb.Error, OSError, StreamkeepError):
+                self._release_reserve()
+        self.forbid()
+
+    # --- the thread -------------------------------------------------------------------------
+
+    def _do(self, call: Callable[[], None]) -> None:
+        """Have the thread make a call, and return when it has."""
+        task = _Task(call)
+        self._tasks.put(task)
+        interrupt: BaseException | None = None
+        while True:  # an interrupt must not leave while the thread has the transaction
+            try:
+                task.done.get()
+                break
+            except BaseException as error:
+                interrupt = error
+        if task.error is not None:
+            raise task.error
+        if interrupt is not None:
+            raise interrupt
+
+    def _run(self) -> None:
+        """Make the calls; end a transaction in which nothing has been committed for a while."""
+        seen = -1
+        while True:
+            try:  # an idle store costs nothing
+                task = self._tasks.get() if self.raw is None else self._tasks.get(True, self.idle_s)
+            except queue.Empty:
+                seen = self._look(seen)
+                continue
+            if task is None:
+                return
+            try:
+                task.call()
+            except BaseException as error:
+                task.error = error
+            task.done.put(None)
+
+    def _look(self, seen: int) -> int:
+        """End the transaction if it has no commits after the one that was seen before."""
+        context = self._context
+        # Not by waiting: the thread that holds the lock may wait for this one.
+        if not context.write_lock.acquire(False):
+            return -1
+        try:
+            if self.raw is not None and self._commits == seen:
+                self._finish()
+            return self._commits
+        finally:
+            context.write_lock.release()
+
+    def _begin(self) -> None:
+        context = self._context
+        journal = context.journal_or_raise()
+        control = journal.control
+        if control.is_shared() and not control.wanted():
+            control.want(WANTED_TO_WRITE)
+        self.raw = context.raw.begin(None, None, True, False)
+        if control.wanted():
+            control.want(0)
+
+    def _finish(self) -> None:
+        """Commit; the image lags if that fails."""
+        context = self._context
+        if self.raw is None:
+            return
+        journal = context.journal_or_raise()
+        try:
+            row = journal.row()
+            self._finish_with(row)
+        except Exception as error:
+            log.warning("%s: a deferred commit of LMDB failed: %s", context.raw.path(), error)
+        else:
+            journal.stored(row)
+
+    def _finish_with(self, row: bytes) -> None:
+        """Commit, with a row of the log position; the image lags if that fails."""
+        context = self._context
+        raw, self.raw = self.raw, None
+        assert raw is not None
+        try:
+            if self._operations > SMALL_COMMIT:
+                note_commit(context, raw, self._operations, aborted=False)
+            raw.put(POSITION_KEY, row)
+            failpoints.hit("image:ending")
+            raw.commit()
+            failpoints.hit("image:ended")
+        except Exception:
+            self.lags = True
+            raw.abort()
+            context.journal_or_raise().forget()
+            raise
+        context.bytes_since_checkpoint += _PAGES_BYTES
+
+    def _drop(self) -> None:
+        raw, self.raw = self.raw, None
+        if raw is not None:
+            raw.abort()

@@ -1,0 +1,56 @@
+"""The log position: the last commit that LMDB holds, and where the journal goes on after it.
+
+Every LMDB transaction that changes something writes this row. It is the only plain key of LMDB's
+main database, beside the names of the tables: LMDB writes that page with every transaction anyway.
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.layout import Field, Layout
+
+POSITION_KEY: Final = b"log position"
+
+POSITION: Final = Layout(
+    "log position",
+    (
+        Field("file_number", "Q", "number of the journal file; 0: the next one is begun"),
+        Field("offset", "Q", "where the next record begins in it"),
+        Field("chain", "Q", "checksum of the record before, or of the header of the file"),
+        Field("commit_number", "Q", "the last commit that `data.mdb` holds"),
+        Field("checksum", "Q", "XXH3-64 of the fields above"),
+    ),
+)
+_CHECKED: Final = POSITION.size - 8
+_pack: Final = POSITION.struct.pack
+
+
+class LogPosition(NamedTuple):
+    """The place in the journal right after the record of a commit."""
+
+    file_number: int
+    offset: int
+    chain: int
+    commit_number: int
+
+
+def encode_position(file_number: int, offset: int, chain: int, commit_number: int) -> bytes:
+    """Return the row of a log position."""
+    checked = _pack(file_number, offset, chain, commit_number, 0)[:_CHECKED]
+    return checked + xxh3_64_intdigest(checked).to_bytes(8, "big")
+
+
+def decode_position(row: bytes) -> LogPosition:
+    """Parse the row of a log position; raise CorruptionError."""
+    where = "the log position"
+    if len(row) != POSITION.size:
+        raise CorruptionError(where, f"the row has {len(row)} bytes")
+    fields = POSITION.struct.unpack(row)
+    if fields[-1] != xxh3_64_intdigest(row[:_CHECKED]):
+        raise CorruptionError(where, "the checksum of the row does not match")
+    return LogPosition(*fields[:-1])
