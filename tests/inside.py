@@ -86,6 +86,11 @@ def defer_for_long(store: Store[Any]) -> None:
     context_of(store).deferral.idle_s = 60.0
 
 
+def defer_nothing(store: Store[Any]) -> None:
+    """Have LMDB make each commit by itself, so that its pages depend on no timing."""
+    context_of(store).deferral.allowed = False
+
+
 def begin_read(store: Store[Any]) -> ReadTxn:
     """Begin a read transaction, which the test closes."""
     return environment_of(store).begin_read()

@@ -113,7 +113,7 @@ class Deferral:
         self._data = -1  # a descriptor of the data file
         self._reserved = False  # whether this process has reserved room in it
         self._yield = False  # another process waits for the lock that this one has used
-        self._thread: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
 
     def pays(self, durable: bool) -> bool:
@@ -138,14 +138,14 @@ class Deferral:
 
     def begin(self, journal: Journal) -> bool:
         """Begin a transaction; return False if LMDB or the journal is not ready for it."""
-        if self._thread is None:
+        if self._worker is None:
             try:
                 thread = threading.Thread(target=self._run, name="streamkeep-image", daemon=True)
                 thread.start()
             except RuntimeError:  # the system grants no thread, or the interpreter is ending
                 self.allowed = False
                 return False
-            self._thread = thread
+            self._worker = thread
         if self._yield:
             self.let_others(journal)
         if not self._reserve():
@@ -367,12 +367,12 @@ class Deferral:
         if raw is not None:
             self._context.leave_to_parent(raw)
         self.forbid()
-        self._thread = None
+        self._worker = None
 
     def stop(self) -> None:
         """End the transaction and the thread, for good."""
         self.end()
-        thread, self._thread = self._thread, None
+        thread, self._worker = self._worker, None
         if thread is not None:
             self._tasks.put(None)
             thread.join()

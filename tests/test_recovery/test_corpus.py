@@ -18,7 +18,7 @@ import lmdb
 import pytest
 
 from damage_reports import compare, families, read
-from inside import checkpoint_now
+from inside import checkpoint_now, defer_nothing
 from raw_store import RawStore, raw_store
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -64,6 +64,7 @@ Recipe = Callable[[Path], None]
 def build(path: Path) -> None:
     """Write the store that is damaged: two streams of some nodes, and a group."""
     with Store(path, sync="none", clock=ManualClock(1000), node_max_entries=20) as store:
+        defer_nothing(store)
         for name in ("orders", "mails"):
             ids = [f"1-{number}" for number in range(90)]
             store.xadd_many(name, [{"n": str(number)} for number in range(90)], ids=ids)
@@ -219,6 +220,7 @@ def other_boot(path: Path) -> None:
     """As after a power loss: commits after the checkpoint, and another boot."""
     slots = (path / "steady").read_bytes()
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
+        defer_nothing(store)
         store.xadd("orders", {"late": "1"}, id="2-0")
         shutil.copytree(path / JOURNAL_FOLDER, path.with_name("journal"))
     newest = max(
@@ -233,6 +235,7 @@ def other_boot(path: Path) -> None:
 def lost_pages_of_commits(path: Path) -> None:
     """The disk has the journal of three commits, and of `data.mdb` what was before."""
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
+        defer_nothing(store)
         checkpoint_now(store)
         shutil.copyfile(path / "data.mdb", path.with_name("old.mdb"))
         for number in range(3):
