@@ -196,7 +196,7 @@ class Deferral:
         return (self._context.raw.info()["last_pgno"] + 1) * _PAGE
 
     def _release_reserve(self) -> None:
-        """Give back the room at the end of the data file."""
+        """Release the room at the end of the data file."""
         if self._reserved:
             raw = self.begin_alone()  # no process adds pages while this one has LMDB's lock
             try:
