@@ -1,0 +1,196 @@
+"""Deferred commits: every reader sees them, and no failure, death or fork loses one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from inside import context_of, defer_for_long
+from streamkeep import recovery
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
+
+COUNT = 20
+PROGRAM = """
+import sys
+import streamkeep
+from inside import context_of, defer_for_long
+store = streamkeep.open(sys.argv[1], sync="none")
+defer_for_long(store)
+for number in range(20):
+    store.xadd("s", {"n": number})
+assert context_of(store).deferral.raw is not None
+"""
+
+
+def deferring(path: Path, count: int = COUNT) -> Store[bytes]:
+    """Open a store and add entries, the commits of which are deferred."""
+    store = Store(path, sync="none")
+    defer_for_long(store)
+    for number in range(count):
+        store.xadd("s", {"n": number})
+    assert context_of(store).deferral.raw is not None
+    return store
+
+
+def numbers(store: Store[bytes]) -> list[bytes]:
+    return [entry.fields[b"n"] for entry in store.xrange("s")]
+
+
+def expected(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run something in a forked child; return how it ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_reads_snapshots_and_transactions_show_deferred_commits(tmp_path: Path) -> None:
+    with deferring(tmp_path / "store") as store:
+        assert numbers(store) == expected(COUNT)
+        deferral = context_of(store).deferral
+        assert deferral.raw is None  # the read has ended it
+        store.xadd("s", {"n": COUNT})
+        with store.snapshot() as snapshot:
+            assert snapshot.xlen("s") == COUNT + 1
+        with store.transaction() as txn:
+            assert txn.xlen("s") == COUNT + 1
+            txn.xadd("s", {"n": COUNT + 1})
+        assert numbers(store) == expected(COUNT + 2)
+        assert store.durability().last_commit == COUNT + 3
+
+
+def test_an_idle_store_shows_its_commits(tmp_path: Path) -> None:
+    """Another thread ends the transaction, without any call."""
+    with Store(tmp_path / "store", sync="none") as store:
+        defer_for_long(store)
+        for number in range(COUNT):
+            store.xadd("s", {"n": number})
+        deferral = context_of(store).deferral
+        assert deferral.raw is not None
+        deferral.idle_s = 0.001
+        store.xadd("s", {"n": COUNT})
+        for _ in range(100):  # each look of the thread may find the store busy
+            store.xadd("s", {"n": COUNT})
+        assert store.xlen("s") == COUNT + 101
+
+
+@pytest.mark.parametrize("step", ["commit:journaled", "commit:made"])
+def test_a_command_that_fails_halfway_takes_no_commit_with_it(tmp_path: Path, step: str) -> None:
+    def fail() -> None:
+        raise RuntimeError("halfway")
+
+    with deferring(tmp_path / "store") as store:
+        failpoints.arm(step, fail)
+        with pytest.raises(RuntimeError, match="halfway"):
+            store.xadd("s", {"n": COUNT})
+        failpoints.disarm()
+        made = COUNT + (step == "commit:made")
+        assert numbers(store) == expected(made)
+        store.xadd("s", {"n": made})
+        assert numbers(store) == expected(made + 1)
+    assert list(recovery.check(tmp_path / "store")) == []
+
+
+def test_a_failed_end_of_the_transaction_is_made_good(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("the disk")
+
+    with deferring(tmp_path / "store") as store:
+        failpoints.arm("image:ending", fail)
+        assert numbers(store) == expected(COUNT)
+        assert not context_of(store).deferral.lags
+        store.xadd("s", {"n": COUNT})
+    with Store(tmp_path / "store") as store:
+        assert numbers(store) == expected(COUNT + 1)
+
+
+def test_another_process_sees_what_was_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    ask, told = os.pipe(), os.pipe()
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"n": 0})
+
+        def work() -> None:
+            with streamkeep.open(path, sync="none") as own:
+                while (count := int.from_bytes(os.read(ask[0], 4), "big")) != 0:
+                    os.write(told[1], b"y" if own.xlen("s") >= count else b"n")
+
+        ended: list[int] = []
+        child = threading.Thread(target=lambda: ended.append(in_child(work)))
+        child.start()
+        count = 1
+        for _ in range(60):
+            for _ in range(5):
+                store.xadd("s", {"n": count})
+                count += 1
+            os.write(ask[1], count.to_bytes(4, "big"))
+            assert os.read(told[0], 1) == b"y"
+        os.write(ask[1], bytes(4))
+        child.join()
+        assert ended == [0]
+
+
+def test_commits_of_a_dead_process_are_replayed_by_one_that_lives(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path, sync="none") as store:
+
+        def work() -> None:
+            own = streamkeep.open(path, sync="none")
+            defer_for_long(own)
+            number = 0
+            while number < COUNT or context_of(own).deferral.raw is None:
+                own.xadd("s", {"n": number})
+                number += 1
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert in_child(work) == -signal.SIGKILL
+        found = numbers(store)
+        assert len(found) >= COUNT
+        assert found == expected(len(found))
+        store.xadd("s", {"n": len(found)})
+        assert numbers(store) == expected(len(found) + 1)
+    assert list(recovery.check(path)) == []
+
+
+def test_a_fork_leaves_the_transaction_to_the_parent(tmp_path: Path) -> None:
+    with deferring(tmp_path / "store") as store:
+
+        def work() -> None:
+            with pytest.raises(streamkeep.StoreClosedError):
+                store.xadd("s", {"n": 0})
+            with pytest.raises(streamkeep.StoreClosedError):
+                store.xlen("s")
+
+        assert in_child(work) == 0
+        store.xadd("s", {"n": COUNT})
+        assert numbers(store) == expected(COUNT + 1)
+
+
+def test_the_end_of_the_interpreter_makes_deferred_commits(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    subprocess.run([sys.executable, "-c", PROGRAM, str(path)], check=True, env=_with_tests())
+    with streamkeep.open(path, readonly=True) as store:
+        assert store.xlen("s") == COUNT
+
+
+def _with_tests() -> dict[str, str]:
+    """Return an environment in which a program finds the helpers of the tests."""
+    here = str(Path(__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
