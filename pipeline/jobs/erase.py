@@ -42,6 +42,7 @@ from streamkeep.pipeline.lake.read import read_lake
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.places import file_system
+from streamkeep.pipeline.tasks.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 NAME: Final = "erase"
-_TRIES: Final = 5
+_TRIES: Final = MOST_CONFLICTS
 
 
 def erase(
@@ -168,12 +169,13 @@ def _erase_in_lake(
     progress: Progress | None,
 ) -> tuple[int, int]:
     """Replace the files that hold one of the IDs; return (erased entries, new files)."""
-    for last_try in [False] * (_TRIES - 1) + [True]:
+    for conflicts in range(_TRIES):
         try:
             return _rewrite_files(spark, Lake.open(lake), origins, ids, progress)
         except LakeConflictError:
-            if last_try:
+            if conflicts + 1 == _TRIES:
                 raise
+            wait_after(conflicts)
     raise AssertionError  # the last try returns or raises
 
 

@@ -17,8 +17,6 @@ A store that is gone keeps its entries in the lake.
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -44,6 +42,7 @@ from streamkeep.pipeline.fleet.turning import turn_into_fleet
 from streamkeep.pipeline.jobs.executor.fleet_to_lake import Task, write_pieces
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.tasks.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.tasks.packing import partition_bytes
 from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
 NAME: Final = "to-lake"
 _SEGMENTS_PER_TASK: Final = 20_000  # of manifests to read: about a second
 _AT_ONCE: Final = 32
-_MOST_CONFLICTS: Final = 1000
-_LONGEST_WAIT_S: Final = 2.0
 
 
 @dataclass
@@ -103,7 +100,7 @@ def fleet_to_lake(
     with Stopwatch(Report(NAME)) as report:
         members = find_members(fleet)
         report.details = {"stores": len(members), "changed": 0, "segments": 0}
-        for conflicts in range(_MOST_CONFLICTS):
+        for conflicts in range(MOST_CONFLICTS):
             table = Lake.create(lake, columns, fleet=True)
             try:
                 table = table if table.is_fleet else turn_into_fleet(table)
@@ -114,7 +111,7 @@ def fleet_to_lake(
             report.details["changed"] += len(stores) - len(lost)
             if not lost:
                 break
-            time.sleep(random.uniform(0, min(_LONGEST_WAIT_S, 0.05 * 2**conflicts)))
+            wait_after(conflicts)
             wanted = {one.member.store for one in lost}
             members = [one for one in find_members(fleet) if one.store in wanted]
         else:

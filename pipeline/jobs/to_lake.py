@@ -38,6 +38,7 @@ from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import StorageError
+from streamkeep.pipeline.tasks.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
@@ -80,13 +81,13 @@ def to_lake(
 
     Raises:
         LakeError: the lake cannot be opened.
-        LakeConflictError: other jobs on the same streams committed first, three times.
+        LakeConflictError: other jobs on the same streams committed first, a thousand times.
     """
     options = read_options(store, streams, pattern, tail_export, fail_on_data_loss)
     with Stopwatch(Report(NAME)) as report:
         with reading(options.path):
             pass  # opened first, so that no lake is made if there is no store
-        for last_try in (False, False, True):
+        for conflicts in range(MOST_CONFLICTS):
             table = Lake.create(lake, columns)
             if table.is_fleet:
                 raise LakeError(
@@ -95,8 +96,9 @@ def to_lake(
             try:
                 _take_over(spark, options, table, report, progress)
             except LakeConflictError:
-                if last_try:
+                if conflicts + 1 == MOST_CONFLICTS:
                     raise
+                wait_after(conflicts)
                 continue
             break
     return report

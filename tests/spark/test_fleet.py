@@ -426,3 +426,28 @@ def test_a_fleet_is_read_in_batches_only(tmp_path: Path) -> None:
     source = StreamkeepSource({"fleet": str(tmp_path)})
     with pytest.raises(OptionError, match="--follow"):
         source.streamReader(cast(Any, None))
+
+
+@pytest.mark.slow
+def test_many_writers_of_one_stream_all_win(tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    store = make(tmp_path / "a.store", "a")
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            for _ in range(4):
+                store.xadd("orders", {"of": "a"})
+                to_lake(cast(Any, InProcess()), str(tmp_path / "a.store"), lake)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.close()
+    assert failures == []
+    assert len(rows_of(lake)) == 500 + 24
+    assert audit(LOCAL, str(tmp_path / "a.store"), lake=lake).problems == []
