@@ -59,6 +59,10 @@ WRITE_OPTIONS: Final = (
     "stagingPath",
     "checkpointLocation",
 )
+_NO_PATH: Final = (
+    "use .load(STORE); in SQL, use CREATE TEMPORARY VIEW, because Spark does not pass the options "
+    "of a table to a source in Python"
+)
 _FIELDS_AS: Final = ("array", "map", "none")
 _NUMBERS: Final = re.compile(r"\d{1,20}")
 
@@ -121,7 +125,7 @@ class WriteOptions:
 
 def is_read(options: Mapping[str, str]) -> bool:
     """Return whether options are those of a read: they name streams."""
-    names = {name.lower() for name in options}
+    names = {name.lower() for name in _without_catalog(options)}
     return bool(names & {"subscribe", "subscribepattern", "fleet"})
 
 
@@ -133,7 +137,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         raise OptionError(
             "the option 'fleet' names what is read; next: leave out the path, and use .load()"
         )
-    path = fleet or given.required("path", "use .load(STORE)")
+    path = fleet or given.required("path", _NO_PATH)
     subscribe, pattern = given.text("subscribe"), given.text("subscribePattern")
     if fleet is not None and subscribe is None and pattern is None:
         pattern = "(?s).*"
@@ -201,6 +205,8 @@ def with_full_paths(options: ReadOptions) -> ReadOptions:
     return replace(options, path=located(options.path), tail_export=export)
 
 
+_OF_CATALOG: Final = "option."
+
 # What Spark adds to the options of a table that CREATE TABLE made.
 _OF_TABLES: Final = frozenset(
     (
@@ -219,16 +225,22 @@ _OF_TABLES: Final = frozenset(
 def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
     """Return options without those that a catalog adds; its location is the path.
 
-    A catalog writes a path as `file:/a/b`, and repeats each option as `option.NAME`.
+    A catalog writes a path as `file:/a/b`, and an option as `option.NAME`.
     """
-    given = {
-        name: value
-        for name, value in options.items()
-        if name.lower() not in _OF_TABLES and not name.lower().startswith("option.")
-    }
+    given = {}
+    location = None
     for name, value in options.items():
-        if name.lower() == "location" and "path" not in {one.lower() for one in given}:
-            given["path"] = value
+        if name.lower() == "location":
+            location = value
+        elif name.lower() not in _OF_TABLES and not name.lower().startswith(_OF_CATALOG):
+            given[name] = value
+    known = {name.lower() for name in given}
+    for name, value in options.items():
+        plain = name[len(_OF_CATALOG) :]
+        if name.lower().startswith(_OF_CATALOG) and plain.lower() not in (*known, *_OF_TABLES):
+            given[plain] = value
+    if location is not None and "path" not in {name.lower() for name in given}:
+        given["path"] = location
     return {
         name: _plain_path(value) if name.lower() == "path" else value
         for name, value in given.items()

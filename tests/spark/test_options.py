@@ -10,6 +10,7 @@ from streamkeep.pipeline.options import (
     LATEST,
     Offsets,
     OptionError,
+    is_read,
     parse_read,
     parse_write,
 )
@@ -64,7 +65,7 @@ def test_offsets_of_single_streams() -> None:
         ({"subscribe": "a"}, "'path' is missing"),
         ({**BASE, "minPartition": "3"}, "'minPartition'; did you mean minPartitions"),
         ({**BASE, "starting_offsets": "latest"}, "did you mean startingOffsets"),
-        ({**BASE, "zzz": "3"}, "the options are path, subscribe"),
+        ({**BASE, "zzz": "3"}, "the options are path, fleet, subscribe"),
         ({**BASE, "minPartitions": "0"}, "a number from 1 on"),
         ({**BASE, "maxEntriesPerTrigger": "many"}, "a number from 1 on"),
         ({**BASE, "maxEntriesPerTrigger": "1", "maxOffsetsPerTrigger": "2"}, "another name"),
@@ -87,6 +88,13 @@ def test_what_is_wrong_with_reading(options: dict[str, str], problem: str) -> No
 
 def test_a_table_of_a_catalog_adds_options_of_its_own() -> None:
     added = {"provider": "streamkeep", "owner": "me", "option.subscribe": "s", "external": "true"}
+    table = {
+        "location": "file:/data/s",
+        "option.subscribe": "a",
+        "option.serialization.format": "1",
+    }
+    assert parse_read(table).keys == (b"a",)
+    assert is_read(table)
     for place in ({"location": "file:/data/a%20b"}, {"path": "file:/data/a%20b", "location": "x"}):
         assert parse_read({"subscribe": "s", **added, **place}).path == "/data/a b"
     with pytest.raises(OptionError, match="there is no option 'locatio'"):
