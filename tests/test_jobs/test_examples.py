@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ from conftest import ROOT, assert_sound
 PRINTS = {
     "fan_out": ["mail about 7", "reserved for 7"],
     "exactly_once": ["the 3", "and 2"],
+    "mail_retries": ["ann: attempt 2", "bob: attempt 2", "builtins.ValueError is not retried"],
+    "thumbnails": [
+        "[[4, 3], [4, 3], [4, 3]]",
+        "['small-0.pgm', 'small-1.pgm', 'small-2.pgm']",
+    ],
     "nightly": ["report 0 3 * * * Europe/Berlin", "made"],
     "web_outbox": ["2 forwarded", "2 shipped"],
 }
@@ -19,7 +25,7 @@ PRINTS = {
 
 @pytest.mark.parametrize("name", PRINTS)
 def test_an_example_prints_what_it_shows(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/queue/{name}.py")
     assert spec is not None
@@ -27,7 +33,10 @@ def test_an_example_prints_what_it_shows(
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     path = tmp_path / "store"
-    module.main(str(path), *([str(tmp_path / "db")] if name == "web_outbox" else []))
+    monkeypatch.setattr(logging.root.manager, "disable", 0)  # an example silences the log
+    module.main(
+        str(path), *([str(tmp_path / "more")] if name in ("web_outbox", "thumbnails") else [])
+    )
     assert capsys.readouterr().out.splitlines() == PRINTS[name]
     assert_sound(path)
 
