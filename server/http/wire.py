@@ -260,9 +260,12 @@ async def json_body(request: Request, known: Sequence[str]) -> dict[str, Any]:
 def parse_json(body: bytes) -> Any:
     """Return the value of a JSON text."""
     try:
-        return json.loads(body)
+        value = json.loads(body)
+        if b"\\ud" in body.lower():  # half of a pair that no text may have
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Problem(400, f"the body is not JSON: {error}") from None
+    return value
 
 
 def media_type(request: Request) -> str:

@@ -156,6 +156,8 @@ def test_options_of_append(store: Store, client: Client) -> None:
         ("POST", "/streams/k", {"json": "text"}, 400, "must be an object"),
         ("POST", "/streams/k", {"json": {"a": {"base64": "?"}}}, 400, "'a': invalid base64"),
         ("POST", "/streams/k", {"json": []}, 400, "no entries"),
+        ("POST", "/streams/k", {"content": b'{"a":"\\ud800"}',
+         "headers": {"content-type": "application/json"}}, 400, "surrogates"),
         ("POST", "/streams/k", {"content": b"[" * 100_000,
          "headers": {"content-type": "application/json"}}, 400, "not JSON"),
     ],

@@ -1,0 +1,89 @@
+"""Random requests: each gets a reply that says what is wrong, and none ends in an exception."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from patience import PATIENCE_S
+from streamkeep import Store
+from streamkeep.jobs import Queue
+from streamkeep.server.http.access import Access
+from streamkeep.server.http.app import App, create_app
+from streamkeep.server.http.openapi import ROUTES
+
+JSON = b"application/json"
+TYPES = [JSON, JSON, b"application/x-ndjson", b"application/x-www-form-urlencoded", b"\xff"]
+VALUES = [
+    b"0", b"1", b"-1", b"9" * 20, b"+", b"-", b"(", b"(5-5", b"$", b"", b"x", b"%ff", b"%00",
+    b"18446744073709551615-18446744073709551615", b"(18446744073709551615-18446744073709551615",
+    b"2024-01-01", b"2024-13-01", b"9999-12-31T23:59:59.999999+23:59", b"body", b"dead",
+    b"a" * 300, b"1e3", b"\xd9\xa3",
+]  # fmt: skip
+BODIES = [
+    b"", b"{}", b"[]", b"null", b"{", b"\xff", b'{"ids":["5-5"]}', b'{"ids":["x"]}', b'{"ids":[1]}',
+    b'{"consumer":"c","count":1}', b'{"consumer":{"base64":"/w=="}}', b'{"consumer":[]}',
+    b'{"a":1e999}', b'{"a":NaN}', b'[[["a","b"]]]', b'{"start":5}', b'{"start":"x"}',
+    b'{"a":"\\ud800"}', b'{"\\ud800":"a"}', b'{"consumer":"\\ud800"}', b'{"ids":["\\ud800"]}',
+    b'{"mode":5,"ids":["5-5"]}', b'{"min_idle_ms":1.5,"consumer":"c"}',
+]  # fmt: skip
+
+
+async def ask(app: App, chance: random.Random) -> int:
+    """Send a random request to a random route; return the status of the reply."""
+    route = chance.choice(ROUTES)
+    names = {name: chance.choice(["k", "g", "q", "%ff", "", ".."]) for name in ("KEY", "GROUP")}
+    path = route.path.format(NAME="q", **names).encode()
+    known = [*route.query, "key", "group", "action", "other"]
+    query = b"&".join(
+        chance.choice(known).encode() + b"=" + chance.choice(VALUES)
+        for _ in range(chance.randrange(3))
+    )
+    headers = [(b"host", b"localhost"), (b"content-type", chance.choice(TYPES))]
+    for name in (b"last-event-id", b"idempotency-key", b"content-length", b"authorization"):
+        if chance.random() < 0.1:
+            headers.append((name, chance.choice([*VALUES, b"Basic \xff", b"x" * 100_000])))
+    if chance.random() < 0.2:
+        headers.append((b"accept", chance.choice([b"text/event-stream", b"application/x-ndjson"])))
+    bodies = [chance.choice(BODIES)]
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        if bodies:
+            return {"type": "http.request", "body": bodies.pop(), "more_body": False}
+        await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    scope = {
+        "type": "http",
+        "method": route.method.upper() if chance.random() < 0.9 else "PATCH",
+        "path": path.decode("latin-1"),
+        "raw_path": path,
+        "query_string": query,
+        "headers": headers,
+    }
+    await asyncio.wait_for(app(scope, receive, send), PATIENCE_S)
+    assert len(statuses) == 1, scope
+    assert statuses[0] < 500 or statuses[0] == 503, scope
+    return statuses[0]
+
+
+@pytest.mark.slow
+def test_random_requests_get_a_reply(store: Store) -> None:
+    store.xadd("k", {"n": 1}, id="5-5")
+    store.xgroup_create("k", "g", id="0")
+    Queue(store, "q").put(1)
+    app = create_app(store, Access(write=True))
+    chance = random.Random(22)
+
+    async def run() -> set[int]:
+        return {await ask(app, chance) for _ in range(5000)}
+
+    assert {200, 201, 400, 404} <= asyncio.run(run())
