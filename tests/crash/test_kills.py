@@ -22,11 +22,12 @@ from tiers import slow_but
 LONG_KILLS = 1500
 ARCHIVE_KILLS = 500
 # What this workload passes; the tests of blocking reads, of archives and of Spark have the others.
-PLACES = ("create", "commit", "journal", "checkpoint", "scrub", "recover")
+PLACES = ("create", "commit", "image:end", "journal", "checkpoint", "scrub", "recover")
 DAILY = (  # one of each kind
     "create:written",
     "commit:journaled",
     "commit:made",
+    "image:ending",
     "journal:new-file",
     "journal:sync",
     "checkpoint:slot-written",
