@@ -57,7 +57,8 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem;
        margin: 2.5rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem; margin-bottom: .2rem } h2 { font-size: 1.15rem; margin-top: 2.4rem }
 p.note { color: var(--soft); margin-top: 0 }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .8rem 0 }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .8rem 0;
+        display: block; overflow-x: auto }
 th, td { padding: .3rem .8rem; border-bottom: 1px solid var(--line); text-align: right }
 th { font-weight: 600 } th:first-child, td:first-child { text-align: left }
 img { width: 100%; max-width: 58rem; background: white; border-radius: 6px }
@@ -125,6 +126,7 @@ class _Page:
             "<tr>" + "".join(f"<td>{html.escape(_shown(cell))}" for cell in row) for row in kept
         )
         self._parts.append(f"<table>\n<tr>{head}\n{body}\n</table>")
+        self._link(path)
 
     def numbers(self, name: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Add only a CSV file, with the numbers of a plot."""
@@ -134,6 +136,12 @@ class _Page:
             writer.writerow(headings)
             writer.writerows([[_plain(cell) for cell in row] for row in rows])
         self._files.append(path)
+        self._link(path)
+
+    def _link(self, path: Path) -> None:
+        """Add a link to a CSV file, which lies beside the page."""
+        name = html.escape(path.name)
+        self._parts.append(f'<p class=note><a href="{name}">{name}</a></p>')
 
     def picture(self, name: str, figure: Figure, alt: str) -> None:
         """Add a plot and its PNG file."""
@@ -151,6 +159,7 @@ class _Page:
         body = "\n".join(self._parts)
         path.write_text(
             f"<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n"
+            "<meta name=viewport content='width=device-width, initial-scale=1'>\n"
             f"<title>{html.escape(self._title)}</title>\n<style>{_STYLE}</style>\n{body}\n</html>\n",
             encoding="utf-8",
         )
