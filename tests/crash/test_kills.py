@@ -35,7 +35,12 @@ DAILY = (  # one of each kind
     "recover:meta-written",
     "recover:batch",
 )
-PASSED = [name for name in failpoints.NAMES if name.startswith(PLACES)]
+PASSED = [
+    name
+    for name in failpoints.NAMES
+    # A store with commits after its checkpoint is recovered, and then no file is left to remove.
+    if name.startswith(PLACES) and name != "recover:remove"
+]
 
 
 @pytest.fixture(scope="module")
