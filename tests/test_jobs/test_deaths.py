@@ -20,6 +20,7 @@ from streamkeep.engine.leases.lease_file import State
 from streamkeep.engine.leases.leases import Leases
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Queue
+from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
 
 
@@ -111,8 +112,7 @@ def test_a_killed_worker_wakes_one_that_waits(tmp_path: Path) -> None:
         wait_until(note.exists)
         thread = threading.Thread(target=lambda: found.append(queue.get().attempt))
         thread.start()
-        table = queue.store._environment.context.wait_table
-        wait_until(lambda: table.tickets() >= 1)
+        wait_until(lambda: is_awaited(queue))
         os.kill(worker, signal.SIGKILL)
         thread.join()
         server.wait(worker)

@@ -12,6 +12,7 @@ from patience import wait_until
 from streamkeep import ArgumentError
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import JobCancelledError, Queue, QueueDrainingError, QueueFullError
+from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
 
 
@@ -65,8 +66,7 @@ def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(queue.get().payload))
         thread.start()
-        table = queue.store._environment.context.wait_table
-        wait_until(lambda: table.tickets() == 1)
+        wait_until(lambda: is_awaited(queue))
         queue.put("soon", delay=0.01)
         thread.join()
         assert found == ["soon"]
@@ -188,7 +188,7 @@ def test_a_full_queue_refuses_or_drops_or_blocks(queue: Queue) -> None:
     queue.set_limits(when_full="block")
     thread = threading.Thread(target=queue.put, args=[4])
     thread.start()
-    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    wait_until(lambda: is_awaited(queue, queue.names.room_bell))
     job = queue.get(0)
     assert job.payload == 2
     thread.join()
@@ -248,7 +248,7 @@ def test_a_paused_queue_gives_no_jobs(queue: Queue, clock: ManualClock) -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(queue.get().payload))
     thread.start()
-    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    wait_until(lambda: is_awaited(queue))
     queue.resume()
     thread.join()
     assert found + payloads(queue) == [1, 2]
@@ -262,7 +262,7 @@ def test_a_draining_queue_takes_no_jobs_and_says_when_it_is_empty(queue: Queue) 
     found: list[bool] = []
     thread = threading.Thread(target=lambda: found.append(queue.drain()))
     thread.start()
-    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    wait_until(lambda: is_awaited(queue, queue.names.end_bell))
     queue.get(0).done()
     thread.join()
     assert found == [True]

@@ -25,6 +25,7 @@ from streamkeep.jobs import (
     register_codec,
     take,
 )
+from test_jobs.conftest import is_awaited
 
 
 def counts(queue: Queue) -> tuple[int, int, int, int, int]:
@@ -172,7 +173,7 @@ def test_a_get_sleeps_until_there_is_a_job(queue: Queue) -> None:
     queue.set_up()
     thread = threading.Thread(target=lambda: found.append(queue.get().payload))
     thread.start()
-    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    wait_until(lambda: is_awaited(queue))
     queue.put("x")
     thread.join()
     assert found == ["x"]
@@ -185,7 +186,7 @@ def test_a_result_wakes_its_caller(queue: Queue) -> None:
     put = queue.put("x")
     thread = threading.Thread(target=lambda: found.append(put.result()))
     thread.start()
-    wait_until(lambda: queue.store._environment.context.wait_table.tickets() == 1)
+    wait_until(lambda: is_awaited(queue, queue.names.result_bell(put.id)))
     queue.get(0).done({"a": [None]})
     thread.join()
     assert found == [{"a": [None]}]
