@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
 from streamkeep.engine.commands import xread, xreadgroup
 from streamkeep.engine.commands.arguments import range_end, range_start
-from streamkeep.engine.commands.reply_budget import NO_LIMIT, SentEntries
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, Found, SentEntries
 from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CommandError
@@ -72,7 +73,8 @@ class Waiting:
 
     def run(self, txn: Txn) -> object:
         """Run it once; the null array if there is nothing to return."""
-        found = self.call.run(txn)
+        run: Callable[[Any], Found] = self.call.run  # looked up: XREAD takes any transaction
+        found = run(txn)
         return Named(found) if found else NIL_ARRAY
 
 

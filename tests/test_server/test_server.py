@@ -43,7 +43,7 @@ def test_a_command_that_breaks_a_rule_fails_alone(peer: Peer) -> None:
 
 @pytest.mark.skipif(
     not str(turn.__file__).endswith(".py"),
-    reason="compiled code takes no stand-in of a transaction",
+    reason="the modules are compiled",
 )
 def test_commands_run_apart_if_their_transaction_fails(
     running: Running, connect: Connect, peer: Peer, monkeypatch: pytest.MonkeyPatch
