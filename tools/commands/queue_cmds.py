@@ -166,7 +166,9 @@ def show(store_path: Path, job_id: str, name: str) -> None:
 @queue_option
 @click.option("--reason", metavar="TEXT", help="Only with this text in reason or error.")
 @click.option("--task", metavar="TASK", help="Only of this task.")
-@click.option("--count", type=click.IntRange(min=1), default=100, metavar="N", help="At most N.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), default=100, metavar="N", help="At most N."
+)
 @click.option("--drop", is_flag=True, help="Remove them for good.")
 @click.option("--yes", is_flag=True, help="With --drop: do not ask.")
 def dead(
