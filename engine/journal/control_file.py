@@ -145,6 +145,17 @@ class ControlFile:
         except OSError as error:
             raise translate_os(error) from error
 
+    def _try_word(self, word: int, value: int) -> None:
+        """Write a word; do nothing if there is no room.
+
+        It calls nothing that is interpreted, where an interrupt could come in the middle of a
+        commit.
+        """
+        try:  # noqa: SIM105  # `suppress` is interpreted
+            self._file.set_word(word, value)
+        except OSError:
+            pass
+
     def to_sync(self, commit_number: int) -> tuple[int, int] | None:
         """Return (file number, commit number) of the newest commit that is known to be made.
 
@@ -159,13 +170,11 @@ class ControlFile:
 
     def set_made(self, commit_number: int) -> None:
         """Record that LMDB has made a commit."""
-        with suppress(OSError):  # the number may be too low
-            self._file.set_word(_MADE, commit_number)
+        self._try_word(_MADE, commit_number)  # the number may be too low
 
     def defer(self, process: int) -> None:
         """Record which process defers commits from now on."""
-        with suppress(OSError):
-            self._file.set_word(_DEFERRING, process)
+        self._try_word(_DEFERRING, process)
 
     def deferring(self) -> int:
         """Return the number of the process that was the last to defer commits."""
@@ -177,8 +186,7 @@ class ControlFile:
 
     def want(self, use: int) -> None:
         """Ask the process that defers commits to make them; 0 when they are made."""
-        with suppress(OSError):  # the process then waits for longer
-            self._file.set_word(_WANTED, use)
+        self._try_word(_WANTED, use)  # without room, the process waits for longer
 
     def durable(self) -> int:
         """Return the commit up to which everything is on disk."""

@@ -151,14 +151,18 @@ class Deferral:
         if not self._reserve():
             self._hold_off = _MOST_PENALTY
             return False
-        self._do(self._begin)
-        raw = self.raw
-        assert raw is not None
-        ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-        if not ready or journal.control.journaled() > journal.commit_number():
-            self._do(self._drop)
-            return False
-        journal.control.defer(os.getpid())
+        try:
+            self._do(self._begin)
+            raw = self.raw
+            assert raw is not None
+            ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
+            if not ready or journal.control.journaled() > journal.commit_number():
+                self._do(self._drop)
+                return False
+            journal.control.defer(os.getpid())
+        except BaseException:  # half begun, it must not get commits
+            self._wait_for(self._drop)
+            raise
         self._commits = self._bytes = self._operations = 0
         self._began = time.monotonic()
         return True
@@ -248,11 +252,14 @@ class Deferral:
         ):
             self.end()
 
-    def end_with(self, row: bytes, operations: int) -> None:
+    def end_with(self, row: bytes, operations: int) -> BaseException | None:
         """End the transaction with a commit that is not deferred; raise if LMDB fails.
 
         Args:
             row: that of the log position after the record of the commit.
+
+        Returns:
+            An interrupt that came in the meantime. The commit is made; the caller raises it.
         """
         self._operations += operations
         self._last = time.monotonic()
@@ -260,7 +267,7 @@ class Deferral:
         def finish() -> None:
             self._finish_with(row)
 
-        self._do(finish)
+        return self._wait_for(finish)
 
     def end(self, *, forced: bool = False) -> None:
         """End the transaction, if one is open, so that LMDB shows its commits.
@@ -384,7 +391,13 @@ class Deferral:
     # --- the thread -------------------------------------------------------------------------
 
     def _do(self, call: Callable[[], None]) -> None:
-        """Have the thread make a call, and return when it has."""
+        """Have the thread make a call, and return when it has; then raise an interrupt."""
+        interrupt = self._wait_for(call)
+        if interrupt is not None:
+            raise interrupt
+
+    def _wait_for(self, call: Callable[[], None]) -> BaseException | None:
+        """Have the thread make a call; return the interrupt that came in the meantime."""
         task = _Task(call)
         self._tasks.put(task)
         interrupt: BaseException | None = None
@@ -396,8 +409,7 @@ class Deferral:
                 interrupt = error
         if task.error is not None:
             raise task.error
-        if interrupt is not None:
-            raise interrupt
+        return interrupt
 
     def _run(self) -> None:
         """Make the calls; end a transaction in which nothing has been committed for a while."""

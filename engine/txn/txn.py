@@ -433,6 +433,7 @@ class WriteTxn(Txn):
         deferral = context.deferral
         operations = self.operations
         assert operations is not None
+        interrupt: BaseException | None = None
         try:
             self._note_size(aborted=False)
             # Processes that take turns wait longer for the lock than for the disk.
@@ -446,9 +447,10 @@ class WriteTxn(Txn):
                 self.raw.commit()
             elif len(body) >= BIG:
                 row = journal.next_row()
-                deferral.end_with(row, operations.count)
+                interrupt = deferral.end_with(row, operations.count)
             else:
                 journal.publish()
+            self.committed = True
         except BaseException:
             if self.deferred or self.raw_open:
                 journal.cut()
@@ -456,9 +458,7 @@ class WriteTxn(Txn):
             else:
                 self._cut(context, journal)
             raise
-        else:
-            journal.advance(row)
-        self.committed = True
+        journal.advance(row)
         context.last_commit = self.commit_number
         context.cached_commit = self.commit_number
         context.bytes_since_checkpoint += len(body)
@@ -469,6 +469,8 @@ class WriteTxn(Txn):
         else:
             context.bytes_since_checkpoint += _COMMIT_BYTES
             deferral.note_alone()
+        if interrupt is not None:
+            raise interrupt
 
     def _cut(self, context: EngineContext, journal: Journal) -> None:
         """Cut the record of a commit that LMDB has failed to make: its caller gets the error.
