@@ -238,7 +238,7 @@ class Checkpoints:
         context = self.context
         context.check_not_writing()
         with context.write_lock:
-            writer = context.deferral.begin_alone()
+            writer = context.deferral.begin_alone(True)
             try:
                 position = self._position(writer)
                 pin = context.raw.begin(None, None, False, False)

@@ -166,7 +166,7 @@ class Environment:
         """Run `command(txn, *args)` on a snapshot."""
         try:
             return cast(Result, run_read(self.context, command, args))
-        except lmdb.Error:
+        except (lmdb.Error, CheckpointNeeded):
             return cast(Result, self._retrying(run_read, self.context, command, args))
 
     def read_durable(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
@@ -377,6 +377,8 @@ class Environment:
         while True:
             try:
                 return begin(*args)
+            except CheckpointNeeded:
+                self._make_checkpoint_needed()
             except lmdb.MapResizedError:
                 self.resize(0)
             except lmdb.ReadersFullError as error:

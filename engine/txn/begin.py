@@ -16,19 +16,13 @@ import lmdb
 
 from streamkeep.engine.journal.control_file import WANTED_TO_READ
 from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.deferral import CheckpointNeeded as CheckpointNeeded
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
-from streamkeep.format.core.errors import RecoveryNeededError, StreamkeepError
+from streamkeep.format.core.errors import RecoveryNeededError
 
 _PATIENCE_S: Final = 10.0
 _POLL_S: Final = 0.0002
 _get_ident: Final = threading.get_ident
-
-
-class CheckpointNeeded(StreamkeepError):
-    """A checkpoint must be made first, or the memory cleared after an erasure.
-
-    The process has no pin, or the journal has no log position, or a sync has failed.
-    """
 
 
 def begin_read(context: EngineContext) -> ReadTxn:
@@ -38,15 +32,16 @@ def begin_read(context: EngineContext) -> ReadTxn:
         _show_own(context)
     control = context.control
     deadline = 0.0
+    deferred = -1
     while True:
         with context.gate:
             context.check_open()
-            # Before the snapshot: every commit that has returned is in one of the two.
-            deferred = 0 if control is None or not control.is_shared() else control.journaled()
+            if deferred < 0:  # every commit that has returned is in one of the two
+                deferred = 0 if control is None else control.journaled()
             raw = context.raw.begin(None, None, False, False)
             context.entered += 1
         txn = ReadTxn(context, raw)
-        if deferred <= context.shown:
+        if deferred <= context.shown or context.writer == _get_ident():
             return txn
         if txn.newest_commit() >= deferred:
             context.shown = deferred

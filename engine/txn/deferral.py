@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 IDLE_S: Final = 0.001  # a pause between commands that ends a transaction
 SLICE_S: Final = 0.0005  # how long a process keeps the lock that another one waits for
 _SHARED_S: Final = 0.002  # the longest transaction while other processes have the store open
+_LONGEST_S: Final = 0.005  # beyond it, other threads would wait for the interpreter too long
 _YIELD_S: Final = 0.001  # how long a process lets others go first, at most
 _YIELD_STEP_S: Final = 0.00002
 _MOST_COMMITS: Final = 1000
@@ -78,6 +79,13 @@ _PAGES_BYTES: Final = 65_536  # of the pages that the end of a transaction write
 log = logging.getLogger("streamkeep")
 
 
+class CheckpointNeeded(StreamkeepError):
+    """A checkpoint must be made first, or the memory cleared after an erasure.
+
+    The process has no pin, or the journal has no log position, or a sync has failed.
+    """
+
+
 class _Task:
     """A call that the thread makes for another one."""
 
@@ -85,6 +93,7 @@ class _Task:
         self.call = call
         self.error: BaseException | None = None
         self.done: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.ended = False
 
 
 class Deferral:
@@ -151,21 +160,8 @@ class Deferral:
         if not self._reserve():
             self._hold_off = _MOST_PENALTY
             return False
-        try:
-            self._do(self._begin)
-            raw = self.raw
-            assert raw is not None
-            ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-            if not ready or journal.control.journaled() > journal.commit_number():
-                self._do(self._drop)
-                return False
-            journal.control.defer(os.getpid())
-        except BaseException:  # half begun, it must not get commits
-            self._wait_for(self._drop)
-            raise
-        self._commits = self._bytes = self._operations = 0
-        self._began = time.monotonic()
-        return True
+        self._do(self._begin)
+        return self.raw is not None
 
     def allow(self, data: int) -> None:
         """Defer commits from now on.
@@ -249,6 +245,7 @@ class Deferral:
             self._commits >= _MOST_COMMITS
             or self._bytes >= _MOST_BYTES
             or self._operations >= _MOST_OPERATIONS
+            or age >= _LONGEST_S
         ):
             self.end()
 
@@ -267,7 +264,7 @@ class Deferral:
         def finish() -> None:
             self._finish_with(row)
 
-        return self._wait_for(finish)
+        return self._do(finish, True)
 
     def end(self, *, forced: bool = False) -> None:
         """End the transaction, if one is open, so that LMDB shows its commits.
@@ -289,9 +286,9 @@ class Deferral:
     def undo(self) -> None:
         """A command failed halfway: bring back the commits before it, from the journal."""
         if self.raw is not None:
-            self._do(self._drop)
-            self.lags = True
+            self.lags = True  # first: an interrupt may come
             self._context.journal_or_raise().forget()
+            self._do(self._drop)
         try:
             self.catch_up()
         except Exception as error:
@@ -306,8 +303,16 @@ class Deferral:
         raw = self.begin_alone()
         raw.commit()  # nothing was written
 
-    def begin_alone(self) -> lmdb.Transaction[bytes]:
-        """Begin a transaction of the calling thread, in which LMDB lacks no commit."""
+    def begin_alone(self, checkpoint: bool = False) -> lmdb.Transaction[bytes]:
+        """Begin a transaction of the calling thread, in which LMDB lacks no commit.
+
+        Args:
+            checkpoint: a checkpoint is to be made. Without a pin nothing can be replayed first,
+                so it is made of what LMDB has.
+
+        Raises:
+            CheckpointNeeded: LMDB lacks commits, and the process has no pin.
+        """
         self.end(forced=True)
         context = self._context
         journal = context.journal_or_raise()
@@ -324,6 +329,11 @@ class Deferral:
             if control.journaled() <= journal.commit_number():
                 self.lags = False
                 return raw
+            if context.pin is None:  # a commit could reuse pages of the checkpoint
+                if checkpoint:
+                    return raw  # of the image as it is; the journal goes on after it
+                raw.commit()
+                raise CheckpointNeeded
             self._replay(raw, journal)
 
     def begin_replayed(self) -> lmdb.Transaction[bytes]:
@@ -390,25 +400,24 @@ class Deferral:
 
     # --- the thread -------------------------------------------------------------------------
 
-    def _do(self, call: Callable[[], None]) -> None:
-        """Have the thread make a call, and return when it has; then raise an interrupt."""
-        interrupt = self._wait_for(call)
-        if interrupt is not None:
-            raise interrupt
+    def _do(self, call: Callable[[], None], quiet: bool = False) -> BaseException | None:
+        """Have the thread make a call, and return when it has.
 
-    def _wait_for(self, call: Callable[[], None]) -> BaseException | None:
-        """Have the thread make a call; return the interrupt that came in the meantime."""
+        Args:
+            quiet: return an interrupt that came in the meantime, instead of raising it.
+        """
         task = _Task(call)
         self._tasks.put(task)
         interrupt: BaseException | None = None
-        while True:  # an interrupt must not leave while the thread has the transaction
+        while not task.ended:  # an interrupt must not leave while the thread has the transaction
             try:
                 task.done.get()
-                break
             except BaseException as error:
                 interrupt = error
         if task.error is not None:
             raise task.error
+        if interrupt is not None and not quiet:
+            raise interrupt
         return interrupt
 
     def _run(self) -> None:
@@ -426,6 +435,7 @@ class Deferral:
                 task.call()
             except BaseException as error:
                 task.error = error
+            task.ended = True
             task.done.put(None)
 
     def _look(self, seen: int) -> int:
@@ -447,14 +457,31 @@ class Deferral:
         control = journal.control
         if control.is_shared() and not control.wanted():
             control.want(WANTED_TO_WRITE)
-        self.raw = context.raw.begin(None, None, True, False)
+        raw = context.raw.begin(None, None, True, False)
         if control.wanted():
             control.want(0)
+        try:
+            ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
+            if ready and control.journaled() <= journal.commit_number():
+                control.defer(os.getpid())
+                self._commits = self._bytes = self._operations = 0
+                self._began = time.monotonic()
+                self.raw = raw
+        finally:
+            if self.raw is None:
+                raw.abort()
 
     def _finish(self) -> None:
         """Commit; the image lags if that fails."""
         context = self._context
-        if self.raw is None:
+        raw = self.raw
+        if raw is None:
+            return
+        if not self._commits:  # nothing changed; a commit would have no number of its own
+            try:
+                raw.commit()
+            finally:
+                self.raw = None
             return
         journal = context.journal_or_raise()
         try:
@@ -468,7 +495,7 @@ class Deferral:
     def _finish_with(self, row: bytes) -> None:
         """Commit, with a row of the log position; the image lags if that fails."""
         context = self._context
-        raw, self.raw = self.raw, None
+        raw = self.raw  # until LMDB has the commits, so that no reader begins before
         assert raw is not None
         try:
             if self._operations > SMALL_COMMIT:
@@ -482,6 +509,8 @@ class Deferral:
             raw.abort()
             context.journal_or_raise().forget()
             raise
+        finally:
+            self.raw = None
         context.bytes_since_checkpoint += _PAGES_BYTES
 
     def _drop(self) -> None:

@@ -485,7 +485,7 @@ class WriteTxn(Txn):
             return  # nothing can be written now; the next writer overwrites the record
         try:
             journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-            if journal.commit_number() + 1 == self.commit_number:
+            if max(journal.commit_number(), journal.control.journaled()) + 1 == self.commit_number:
                 journal.cut()
                 journal.forget()
         finally:
