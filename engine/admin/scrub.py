@@ -302,7 +302,8 @@ class _DataFile:
         context = self.environment.context
         with context.write_lock:
             context.check_open()
-            writer = context.deferral.begin_alone()
+            # Also without a pin: what LMDB lacks takes no page before it is replayed.
+            writer = context.deferral.begin_alone(True)
             try:
                 wanted = writer.id() - 1
                 for page in read_meta_pages(self._handle):

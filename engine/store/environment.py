@@ -13,7 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, cast
 
 import lmdb
@@ -132,7 +132,8 @@ class Environment:
         if not readonly:
             self.waiters.open_wait_table()  # commits notify the waiting calls in it
             if max_store_bytes is None:
-                context.deferral.allow(folder.open(DATA_FILE, os.O_RDWR))
+                with suppress(OSError):  # no descriptor is left: LMDB makes each commit by itself
+                    context.deferral.allow(folder.open(DATA_FILE, os.O_RDWR))
 
     def renew_queue(self) -> None:
         """Begin with an empty queue of writers; a forked child cannot use its parent's."""

@@ -16,6 +16,7 @@ import click
 
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Bytes
+from streamkeep.tools.base.opening import note_opened
 from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
@@ -166,6 +167,7 @@ def check_store(path: Path) -> None:
             f"{path}: a store must be on a disk of the host on which the command runs; URIs are "
             "for lakes, --tail-export and --staging"
         )
+    note_opened(path)  # a command may have several: the error is about this one
     Store(path, readonly=True, create=False).close()
 
 
