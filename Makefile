@@ -8,7 +8,7 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 LOWEST := build/lowest
 PURE := build/pure
 COMPILED := $(shell find -L src/streamkeep/format src/streamkeep/engine -name '*.py')
-FOLDERS := arrow engine format jobs metrics pipeline recovery server tools transfer
+FOLDERS := arrow engine format integrations jobs metrics pipeline recovery server tools transfer
 PARALLEL := -n 2
 # What runs interpreted in `test-pure`: what may differ from the compiled modules. Of the machines,
 # the one with tiny NACK pages cannot run with compiled modules, and one with streams is enough.

@@ -223,8 +223,8 @@ def with_part(text: str, part: Part) -> str:
 
 
 FOLDERS: Final = (
-    "arrow|benchmarks|docs|engine|examples|format|jobs|metrics|pipeline|recovery|server|src|tests"
-    "|release|tools|transfer"
+    "arrow|benchmarks|docs|engine|examples|format|integrations|jobs|metrics|pipeline|recovery"
+    "|release|server|src|tests|tools|transfer"
 )
 
 

@@ -1,0 +1,1 @@
+"""Tests of what the rooms of `integrations/` share."""
