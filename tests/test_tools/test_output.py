@@ -158,3 +158,36 @@ def test_bars_show_every_bucket_that_has_entries() -> None:
     plain = list(bars(plan, counts, 60, blocks=False))
     assert plain[1].endswith("  1  #")
     assert all(line.isascii() and len(line) <= 60 for line in plain)
+
+
+ROWS = (("orders", "1,200", "2 h"), ("e-mail", "7", "12 min"))
+
+
+def test_a_table_is_aligned() -> None:
+    lines = output.table_lines(
+        ("STREAM", "entries", "age"), ROWS, left=(0,), width=None, ruled=True
+    )
+    assert lines == [
+        "STREAM  entries     age",
+        "──────  ───────  ──────",
+        "orders    1,200     2 h",
+        "e-mail        7  12 min",
+    ]
+
+
+def test_a_table_that_is_too_wide_becomes_blocks_that_lose_nothing() -> None:
+    wide = output.table_lines(("STREAM", "entries", "age"), ROWS, left=(0,), width=23)
+    assert wide[0] == "STREAM  entries     age"
+    assert output.table_lines(("STREAM", "entries", "age"), ROWS, left=(0,), width=22) == [
+        "STREAM orders",
+        "  entries  1,200",
+        "  age      2 h",
+        "STREAM e-mail",
+        "  entries  7",
+        "  age      12 min",
+    ]
+
+
+def test_the_width_of_a_column_is_that_of_its_characters() -> None:
+    lines = output.table_lines(("S", "n"), [("日本", "1"), ("a", "2")], left=(0,), width=7)
+    assert lines == ["S     n", "日本  1", "a     2"]

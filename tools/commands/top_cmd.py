@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -64,7 +65,9 @@ def top(store_path: Path, interval: int, once: bool) -> None:
             while True:
                 time.sleep(seconds)
                 now = figures_of(store)
-                rows = [visible(line) + _CLEAR_LINE for line in lines_of(before, now)]
+                size = shutil.get_terminal_size()
+                shown = fitting(lines_of(before, now), size.columns, size.lines)
+                rows = [line + _CLEAR_LINE for line in shown]
                 screen.write(_HOME + "\n".join(rows) + _CLEAR_LINE + _CLEAR_REST)
                 screen.flush()
                 before = now
@@ -73,6 +76,16 @@ def top(store_path: Path, interval: int, once: bool) -> None:
         finally:
             screen.write(_LEAVE)
             screen.flush()
+
+
+def fitting(lines: list[str], columns: int, height: int) -> list[str]:
+    """Return what fits into a screen: longer lines are cut, and the last line counts the rest."""
+    from rich.cells import set_cell_size
+
+    if len(lines) > height:
+        left_out = len(lines) - height + 1
+        lines = [*lines[: height - 1], f"{output.ellipsis()} {left_out:,} lines more"]
+    return [set_cell_size(visible(line), columns).rstrip() for line in lines]
 
 
 def _print_once(before: Figures, now: Figures) -> None:
@@ -146,7 +159,7 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
         )
     if rows:
         headings = ("QUEUE", "waiting", "running", "delayed", "dead", "done", "oldest", "workers")
-        head += [*_table(headings, rows), ""]
+        head += [*output.table_lines(headings, rows, left=(0,), width=None), ""]
     rows = []
     for stream in now.streams:
         name, rate = output.cut(output.shown(stream.key)), f"{rates[stream.key]:,.0f}/s"
@@ -167,17 +180,4 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
                 )
             )
     headings = ("STREAM", "entries", "added", "group", "lag", "pending", "oldest", "alive")
-    return head + _table(headings, rows)
-
-
-def _table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    """Return lines whose first column is aligned to the left, and the others to the right."""
-    lines = [headings, *rows]
-    widths = [max(len(row[place]) for row in lines) for place in range(len(headings))]
-    return [
-        "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in lines
-    ]
+    return head + output.table_lines(headings, rows, left=(0,), width=None)
