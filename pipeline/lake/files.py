@@ -40,6 +40,10 @@ class LakeError(StreamkeepError):
     """A lake cannot be opened, or cannot hold some data."""
 
 
+class NoSuchLakeError(LakeError):
+    """There is no lake at the place that was named."""
+
+
 class LakeConflictError(LakeError):
     """Another job committed to the lake first; the files of this one are not valid."""
 

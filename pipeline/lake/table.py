@@ -64,6 +64,7 @@ from streamkeep.pipeline.lake.files import (
     LakeConflictError,
     LakeError,
     LakeFile,
+    NoSuchLakeError,
     Origin,
     ids_of_path,
     signed,
@@ -135,7 +136,8 @@ class Lake:
         """Open a lake.
 
         Raises:
-            LakeError: there is no lake, or it has no such version.
+            NoSuchLakeError: there is no lake.
+            LakeError: it is not a lake, or has no such version.
             StorageError: the storage cannot be reached.
         """
         place = plain(uri)
@@ -144,7 +146,7 @@ class Lake:
             with reaching(place):
                 table = DeltaTable(place, version=version, storage_options=log_settings(place))
         except TableNotFoundError:
-            raise LakeError(
+            raise NoSuchLakeError(
                 f"{uri}: no such lake; next: `streamkeep spark to-lake` makes one"
             ) from None
         except DeltaError as error:

@@ -188,7 +188,7 @@ def test_what_is_not_there_is_told_before_spark_starts(
         ("restore", "none", "r.store", "s"),
         ("erase", "s", "1-0", "--lake", "none"),
     ):
-        done = run("spark", *arguments, status=1)
+        done = run("spark", *arguments, status=6)
         assert "none: no such lake; next: `streamkeep spark to-lake` makes one" in done.stderr
     done = run("spark", "to-lake", "s3://bucket/orders.store", "l", status=1)
     assert "a store must be on a disk of the host" in done.stderr

@@ -183,10 +183,15 @@ def check_place(place: str) -> None:
 def check_lake(lake: str) -> None:
     """Report a problem of a lake. If the extra is missing, `running` reports that."""
     try:
+        from streamkeep.pipeline.lake.files import NoSuchLakeError
         from streamkeep.pipeline.lake.table import Lake
     except ImportError:
         return
-    Lake.open(lake)
+    try:
+        Lake.open(lake)
+    except NoSuchLakeError as error:
+        code = type(error).__name__
+        raise Failure(str(error), status=Exit.MISSING, code=code) from error
 
 
 def check_streams(streams: tuple[bytes, ...], pattern: str | None) -> None:
