@@ -6,7 +6,7 @@ import gc
 import json
 
 from benchmarks.common import best, entries
-from streamkeep.format.node import check, node
+from streamkeep.format.node import check, node, ranges
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.columns import ColumnWriter
 from streamkeep.format.node.envelope import PAGE_LISTPACK
@@ -24,7 +24,7 @@ def measure(repeat: int = 5) -> dict[str, float]:
     def decode(shape: int) -> None:
         for ms, seq, data in nodes:
             out: list[object] = []
-            node.read_range(data, ms, seq, node.Range(0, 0, TOP, TOP, COUNT, False, shape), out)
+            ranges.read_range(data, ms, seq, ranges.Range(0, 0, TOP, TOP, COUNT, False, shape), out)
 
     def to_columns() -> None:
         writer = ColumnWriter()

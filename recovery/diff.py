@@ -19,7 +19,8 @@ from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.id_codec import MAX
-from streamkeep.format.node.node import PAIRS, Range, read_range
+from streamkeep.format.node.node import PAIRS
+from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.format.redis.stream_parts import (
     NO_MESSAGES,
     NOBODY,

@@ -9,7 +9,7 @@ from inside import uuid_of
 from streamkeep.engine.model import manifest
 from streamkeep.engine.model.segment_files import open_segment
 from streamkeep.format.core.keys import RETIRED, node_key
-from streamkeep.format.node import node
+from streamkeep.format.node import node, ranges
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
@@ -58,8 +58,8 @@ def entries_of(segment: Segment) -> list[Pairs]:
     found: list[Any] = []
     for number in range(len(segment.index.blocks)):
         for one in segment.block(number):
-            wanted = node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS)
-            node.read_range(one.listpack, one.ms, one.seq, wanted, found)
+            wanted = ranges.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS)
+            ranges.read_range(one.listpack, one.ms, one.seq, wanted, found)
     return found
 
 

@@ -3,14 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Generic, Literal, overload
 
-from streamkeep.engine.api.command_base import (
-    Fields,
-    Id,
-    Key,
-    Pair,
-    RefPolicy,
-    Streams,
-)
+from streamkeep.engine.api.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
 from streamkeep.engine.api.group_commands import NackMode
 from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.commands.xinfo import Info

@@ -45,7 +45,7 @@ from streamkeep.engine.store.group_commit import TaskCall
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError
-from streamkeep.format.node.node import Range
+from streamkeep.format.node.ranges import Range
 from streamkeep.format.segment.manifest import SegmentRecord
 
 Result = TypeVar("Result")

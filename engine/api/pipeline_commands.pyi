@@ -3,7 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal, Self
 
-from streamkeep.engine.api.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
+from streamkeep.engine.api.command_base import (
+    Fields,
+    Id,
+    Key,
+    Pair,
+    RefPolicy,
+    Streams,
+)
 from streamkeep.engine.api.group_commands import NackMode
 
 class PipelineCommands:

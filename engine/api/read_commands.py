@@ -40,7 +40,8 @@ from streamkeep.format.core.entry import Entry, StreamId, Text
 from streamkeep.format.core.errors import (
     StoreClosedError,
 )
-from streamkeep.format.node.node import PAIRS, Range
+from streamkeep.format.node.node import PAIRS
+from streamkeep.format.node.ranges import Range
 
 Delete = Callable[[bytes, StreamId], int]  # XDEL
 

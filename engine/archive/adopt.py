@@ -41,7 +41,8 @@ from streamkeep.engine.txn.txn import NEXT_STREAM, Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.keys import META, STREAMS, pack_number
-from streamkeep.format.node.node import end_ids, has_live
+from streamkeep.format.node.node import end_ids
+from streamkeep.format.node.ranges import has_live
 from streamkeep.format.rows.records import decode_counter, encode_file_garbage, is_safe_path
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord, record_of
 from streamkeep.format.segment.remote import segment_name

@@ -23,7 +23,8 @@ from streamkeep.format.core.keys import RETIRED, node_key, pack_number, unpack_n
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import PAGE_LISTPACK, decode_envelope, encode_envelope
-from streamkeep.format.node.node import PAIRS, Range, end_ids, has_live, read_range
+from streamkeep.format.node.node import PAIRS, end_ids
+from streamkeep.format.node.ranges import Range, has_live, read_range
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord

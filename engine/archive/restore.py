@@ -24,7 +24,7 @@ from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError, IdTooSmallError
 from streamkeep.format.core.id_codec import next_id
-from streamkeep.format.node.node import has_live
+from streamkeep.format.node.ranges import has_live
 from streamkeep.format.rows.extension import RESTORING, with_section, without_section
 from streamkeep.format.rows.restoring import Restoring, restoring_of
 

@@ -35,7 +35,8 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
-from streamkeep.format.node.node import PAIRS, Range, end_ids, has_live, read_range
+from streamkeep.format.node.node import PAIRS, end_ids
+from streamkeep.format.node.ranges import Range, has_live, read_range
 from streamkeep.format.segment.manifest import ARCHIVED, REWRITTEN, SegmentRecord, record_of
 from streamkeep.format.segment.remote import Manifest, RemoteSegment, RemoteStream, segment_name
 from streamkeep.format.segment.segment import Segment, segment_path

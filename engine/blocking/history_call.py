@@ -8,7 +8,7 @@ from streamkeep.engine.commands.history import Unreadable, last_archived, read_h
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries, Found
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.id_codec import MAX, next_id
-from streamkeep.format.node.node import Range
+from streamkeep.format.node.ranges import Range
 
 
 class HistoryCall(ReadCall):

@@ -33,7 +33,8 @@ from streamkeep.format.core.id_codec import MAX, next_id, previous_id
 from streamkeep.format.core.keys import RETIRED, SEGMENTS, node_key, pack_number, unpack_node_key
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import Envelope, decode_envelope
-from streamkeep.format.node.node import Range, end_ids, read_range
+from streamkeep.format.node.node import end_ids
+from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord

@@ -17,7 +17,8 @@ from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import MAX, id_text
-from streamkeep.format.node.node import ENTRY, PAIRS, Range
+from streamkeep.format.node.node import ENTRY, PAIRS
+from streamkeep.format.node.ranges import Range
 from streamkeep.format.rows.extension import idempotence_of
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 

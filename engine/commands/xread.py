@@ -18,7 +18,8 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import MAX, next_id, parse_id, previous_id, until_nul
-from streamkeep.format.node.node import PAIRS, RESP, Range
+from streamkeep.format.node.node import PAIRS, RESP
+from streamkeep.format.node.ranges import Range
 
 AFTER_LAST: Final = "$"
 _CHUNK: Final = 128

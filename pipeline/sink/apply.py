@@ -12,7 +12,8 @@ import pyarrow as pa
 from streamkeep.engine.commands.xadd import EXPLICIT, NewId, xadd_many
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import IdTooSmallError, StreamkeepError
-from streamkeep.format.node.node import PAIRS, Range, read_range
+from streamkeep.format.node.node import PAIRS
+from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.pipeline.sink.executor.rows import Pairs
 from streamkeep.pipeline.sink.executor.stage import _id_of
 from streamkeep.pipeline.sink.staged import Run, Staged, StagedFileMissingError, without_collector

@@ -43,7 +43,8 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.keys import META, NODES, RETIRED, STREAMS, pack_number, unpack_node_key
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import decode_envelope
-from streamkeep.format.node.node import end_ids, has_live
+from streamkeep.format.node.node import end_ids
+from streamkeep.format.node.ranges import has_live
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import ARCHIVE_FILE, decode_counter, decode_uuid
 from streamkeep.format.rows.retired import decode_former_name, is_former_name

@@ -44,7 +44,7 @@ from streamkeep.format.core.keys import (
 )
 from streamkeep.format.node.check import Slot, validate
 from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_envelope
-from streamkeep.format.node.node import has_live
+from streamkeep.format.node.ranges import has_live
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import encode_number
 from streamkeep.format.rows.retired import encode_former_name, former_name_key, retired_key

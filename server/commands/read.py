@@ -12,7 +12,8 @@ from streamkeep.engine.commands.reply_budget import NO_LIMIT, Found, SentEntries
 from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CommandError
-from streamkeep.format.node.node import PAIRS, RESP, Range
+from streamkeep.format.node.node import PAIRS, RESP
+from streamkeep.format.node.ranges import Range
 from streamkeep.server.commands.replies import NIL_ARRAY, Named
 from streamkeep.server.commands.words import integer, option, syntax
 

@@ -17,7 +17,8 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.core.keys import RETIRED, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope
-from streamkeep.format.node.node import PAIRS, Range, read_range
+from streamkeep.format.node.node import PAIRS
+from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.segment import Segment

@@ -30,7 +30,8 @@ from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, NotAStoreError
 from streamkeep.format.core.keys import RETIRED, node_key
 from streamkeep.format.node.envelope import encode_envelope
-from streamkeep.format.node.node import PAIRS, Range, read_range
+from streamkeep.format.node.node import PAIRS
+from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source import pins as pins_module

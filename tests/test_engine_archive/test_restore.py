@@ -29,7 +29,7 @@ from streamkeep.format.core.errors import (
     NoSuchKeyError,
 )
 from streamkeep.format.core.keys import RETIRED, node_key
-from streamkeep.format.node import node, tombstones
+from streamkeep.format.node import node, ranges, tombstones
 from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -41,8 +41,8 @@ def history_of(
     found: list[Pairs] = []
     for one in archived_nodes(environment_of(store), number, start, end):
         assert (one.ms, one.seq) == one.first_id
-        wanted = node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS)
-        node.read_range(one.data, one.ms, one.seq, wanted, found)  # type: ignore[arg-type]
+        wanted = ranges.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS)
+        ranges.read_range(one.data, one.ms, one.seq, wanted, found)  # type: ignore[arg-type]
     return found
 
 

@@ -19,7 +19,8 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, next_id
 from streamkeep.format.node.builder import NodeBuilder
-from streamkeep.format.node.node import PAIRS, Range, SlotCursor, read_header, resume_cursor
+from streamkeep.format.node.node import PAIRS, SlotCursor, read_header
+from streamkeep.format.node.ranges import Range, resume_cursor
 
 pytestmark = pytest.mark.both_modes
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from model.profile import configured
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.node import check, node, tombstones
+from streamkeep.format.node import check, node, ranges, tombstones
 from streamkeep.format.node.builder import NodeBuilder, builder_from, encode_nodes
 from streamkeep.format.node.columns import ColumnWriter
 
 TOP = (1 << 64) - 1
-Bounds = tuple[int, int, int, int, int, bool]  # of `node.Range`, without its shape
+Bounds = tuple[int, int, int, int, int, bool]  # of `ranges.Range`, without its shape
 ALL: Bounds = (0, 0, TOP, TOP, 1 << 40, False)
 
 Slot = tuple[tuple[int, int], list[bytes]]
@@ -58,7 +58,7 @@ def build(entries: list[Slot]) -> tuple[bytes, int, int]:
 def read(data: bytes, ms: int, seq: int, wanted: Bounds = ALL, shape: int = 0) -> Any:
     """Return what `read_range` gives for one node."""
     out: list[object] = []
-    node.read_range(data, ms, seq, node.Range(*wanted, shape), out)
+    ranges.read_range(data, ms, seq, ranges.Range(*wanted, shape), out)
     return out
 
 
@@ -147,7 +147,7 @@ def test_marking_finds_exactly_the_live_ids(
     assert again.ids == []
     assert again.data == marked.data
     for entry_id in present:
-        alive = node.has_live(marked.data, ms, seq, *entry_id)
+        alive = ranges.has_live(marked.data, ms, seq, *entry_id)
         assert alive == (entry_id not in ids)
 
 

@@ -23,7 +23,7 @@ from segments import TOP, UUID, Pairs, entries_of, nodes_of, opened, some, write
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.keys import LAST_NUMBER
-from streamkeep.format.node import check, node, tombstones
+from streamkeep.format.node import check, node, ranges, tombstones
 from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope, set_trimmed
 from streamkeep.format.rows.records import is_safe_path
@@ -116,7 +116,9 @@ def test_history_keeps_what_lives_and_what_was_trimmed(
         return
     found: list[Any] = []
     check.validate(shown, ms, seq)
-    node.read_range(shown, ms, seq, node.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS), found)
+    ranges.read_range(
+        shown, ms, seq, ranges.Range(0, 0, TOP, TOP, 1 << 40, False, node.PAIRS), found
+    )
     assert found == kept
     assert tombstones.history_form(shown, ms, seq, b"") is shown
 

@@ -14,7 +14,8 @@ from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.node.node import PAIRS, Range, read_range
+from streamkeep.format.node.node import PAIRS
+from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.format.redis.stream_parts import Part, Parts
 from streamkeep.transfer.formats import UNNAMED
 
