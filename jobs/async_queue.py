@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
@@ -20,11 +20,12 @@ from streamkeep.jobs import cancelling, ending
 from streamkeep.jobs.base import at_least
 from streamkeep.jobs.errors import QueueFullError
 from streamkeep.jobs.job import NOTHING, Job
+from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.queue import Queue, look_for_result
 from streamkeep.jobs.running import Outcome, aexecute
 from streamkeep.jobs.state import Settings, load_settings
 from streamkeep.jobs.stats import QueueStats
-from streamkeep.jobs.task import NO_OPTIONS, Options, Task
+from streamkeep.jobs.task import Task
 from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.waiting import UNSYNCED, Take, known_tasks
 
@@ -146,13 +147,13 @@ class AsyncQueue:
 
     # --- put ------------------------------------------------------------------------------------
 
-    async def put(self, payload: Any, **options: Any) -> AsyncJob:
+    async def put(self, payload: Any, **options: Unpack[Options]) -> AsyncJob:
         """Put a payload, with the options of `Queue.put`; return its job."""
-        return (await self._put([(payload, _options(options))]))[0]
+        return (await self._put([(payload, check_options(options))]))[0]
 
-    async def put_many(self, payloads: Iterable[Any], **options: Any) -> list[AsyncJob]:
+    async def put_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[AsyncJob]:
         """Put several payloads in one transaction."""
-        chosen = _options(options)
+        chosen = check_options(options)
         return await self._put([(payload, chosen) for payload in payloads])
 
     async def delay(
@@ -234,13 +235,7 @@ class AsyncQueue:
                 if wait_ms == 0:
                     return call.jobs(await store.apply(call.work, sync=UNSYNCED))
                 found = await store.apply_when(
-                    call.work,
-                    call.look,
-                    call.wake_on,
-                    block=wait_ms or 0,
-                    waiter=call.waiter,
-                    claims_dead=True,
-                    sync=UNSYNCED,
+                    call.work, call.when, block=wait_ms or 0, sync=UNSYNCED
                 )
                 return call.jobs(found)
             except CommandError:  # a stream or its group was deleted
@@ -318,7 +313,3 @@ class AsyncQueue:
     async def set_limits(self, **limits: Any) -> Settings:
         """Set limits of the queue; see `Queue.set_limits`."""
         return await asyncio.to_thread(lambda: self.queue.set_limits(**limits))
-
-
-def _options(options: dict[str, Any]) -> Options:
-    return Options(**options) if options else NO_OPTIONS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Unpack
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
@@ -28,9 +28,9 @@ from streamkeep.jobs.layout import (
     UNIQUE_NAME,
     Fields,
 )
+from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.state import Step, load_settings
-from streamkeep.jobs.task import NO_OPTIONS, Options
-from streamkeep.jobs.times import Duration, backoff_of, milliseconds, unix_ms
+from streamkeep.jobs.times import backoff_of, milliseconds, unix_ms
 from streamkeep.jobs.tracing import outgoing
 
 MOST_PAYLOAD: Final = 16 << 20
@@ -51,23 +51,7 @@ class PutMethods(QueueBase):
 
     # --- put ------------------------------------------------------------------------------------
 
-    def put(
-        self,
-        payload: Any,
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        key: str | None = None,
-        unique: str | None = None,
-        priority: str | None = None,
-        retries: int | None = None,
-        backoff: Any = None,
-        max_runtime: Duration | None = None,
-        result_ttl: Duration | None = None,
-        expires: Duration | datetime | None = None,
-        headers: Mapping[str, str] | None = None,
-        codec: str | None = None,
-    ) -> Job:
+    def put(self, payload: Any, **options: Unpack[Options]) -> Job:
         """Put a payload, for `get`; return its job.
 
         Args:
@@ -86,25 +70,11 @@ class PutMethods(QueueBase):
             PayloadError: the payload cannot be encoded.
             QueueFullError, QueueDrainingError: nothing was put.
         """
-        options = Options(
-            delay,
-            at,
-            key,
-            unique,
-            priority,
-            retries,
-            backoff,
-            max_runtime,
-            result_ttl,
-            expires,
-            headers,
-            codec,
-        )
-        return self._put([(payload, options)], {})[0]
+        return self._put([(payload, check_options(options))], {})[0]
 
-    def put_many(self, payloads: Iterable[Any], **options: Any) -> list[Job]:
+    def put_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[Job]:
         """Put several payloads in one transaction; all get the same options, which `put` has."""
-        chosen = Options(**options) if options else NO_OPTIONS
+        chosen = check_options(options)
         return self._put([(payload, chosen) for payload in payloads], {})
 
     def put_call(self, payload: list[Any], common: Fields, options: Options) -> Job:
@@ -152,37 +122,39 @@ class PutMethods(QueueBase):
 
     def _prepare(self, payload: Any, options: Options, common: Fields) -> Prepared:
         """Check the options of a put, and encode its payload, before any transaction."""
-        codec = self.codec if options.codec is None else codecs.check_codec(options.codec)
+        chosen = options.get("codec")
+        codec = self.codec if chosen is None else codecs.check_codec(chosen)
         fields = {**common, PAYLOAD: codecs.encode(codec, payload, "the payload", MOST_PAYLOAD)}
         if codec != codecs.JSON:
             fields[CODEC] = codec.encode()
-        if options.key is not None:
-            fields[KEY] = _text(options.key, "key")
-        if options.unique is not None:
-            fields[UNIQUE_NAME] = _text(options.unique, "unique")
-        if options.retries is not None:
-            fields[RETRIES] = str(at_least(options.retries, 0, "retries")).encode()
-        if options.backoff is not None:
-            fields[BACKOFF] = str(backoff_of(options.backoff)).encode()
-        if options.max_runtime is not None:
-            fields[MAX_RUNTIME] = str(milliseconds(options.max_runtime, "max_runtime")).encode()
-        if options.result_ttl is not None:
-            fields[RESULT_TTL] = str(milliseconds(options.result_ttl, "result_ttl")).encode()
-        headers = outgoing(options.headers)
+        if (key := options.get("key")) is not None:
+            fields[KEY] = _text(key, "key")
+        if (unique := options.get("unique")) is not None:
+            fields[UNIQUE_NAME] = _text(unique, "unique")
+        if (retries := options.get("retries")) is not None:
+            fields[RETRIES] = str(at_least(retries, 0, "retries")).encode()
+        if (backoff := options.get("backoff")) is not None:
+            fields[BACKOFF] = str(backoff_of(backoff)).encode()
+        if (max_runtime := options.get("max_runtime")) is not None:
+            fields[MAX_RUNTIME] = str(milliseconds(max_runtime, "max_runtime")).encode()
+        if (result_ttl := options.get("result_ttl")) is not None:
+            fields[RESULT_TTL] = str(milliseconds(result_ttl, "result_ttl")).encode()
+        headers = outgoing(options.get("headers"))
         if headers is not None:
             fields[HEADERS] = json.dumps(check_headers(headers)).encode()
-        expires_ms = 0
-        if isinstance(options.expires, datetime):
-            fields[EXPIRES] = str(unix_ms(options.expires, "expires")).encode()
-        elif options.expires is not None:
-            expires_ms = max(1, milliseconds(options.expires, "expires"))
-        if options.delay is not None and options.at is not None:
-            raise ArgumentError(f"delay or at, not both: {options.delay!r}, {options.at!r}")
+        expires, expires_ms = options.get("expires"), 0
+        if isinstance(expires, datetime):
+            fields[EXPIRES] = str(unix_ms(expires, "expires")).encode()
+        elif expires is not None:
+            expires_ms = max(1, milliseconds(expires, "expires"))
+        delay, at = options.get("delay"), options.get("at")
+        if delay is not None and at is not None:
+            raise ArgumentError(f"delay or at, not both: {delay!r}, {at!r}")
         return Prepared(
             fields,
-            check_priority(options.priority),
-            0 if options.delay is None else milliseconds(options.delay, "delay"),
-            0 if options.at is None else unix_ms(options.at, "at"),
+            check_priority(options.get("priority")),
+            0 if delay is None else milliseconds(delay, "delay"),
+            0 if at is None else unix_ms(at, "at"),
             expires_ms,
         )
 

@@ -4,56 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.layout import CONCURRENCY, TASK, Fields
+from streamkeep.jobs.options import Errors, Options, check_options
 from streamkeep.jobs.policy import Policy
-from streamkeep.jobs.times import Duration
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-Errors = type[BaseException] | tuple[type[BaseException], ...]
-
-
-class Options(NamedTuple):
-    """How a job is put. None for what its task, or its queue, says.
-
-    Attributes:
-        delay: how long it waits before it may start.
-        at: when it may start, an aware datetime.
-        key: jobs of one key run one at a time, in the order in which they became due.
-        unique: a name that one waiting or running job may have; a put under a name that is taken
-            puts nothing, and returns the job that has it.
-        priority: "high", "normal" or "low".
-        retries, backoff, max_runtime, result_ttl: instead of those of the task.
-        expires: a job that has not started by then becomes a dead letter; a duration or an aware
-            datetime.
-        headers: texts that travel with it.
-        codec: of its payload.
-    """
-
-    delay: Duration | None = None
-    at: datetime | None = None
-    key: str | None = None
-    unique: str | None = None
-    priority: str | None = None
-    retries: int | None = None
-    backoff: Any = None
-    max_runtime: Duration | None = None
-    result_ttl: Duration | None = None
-    expires: Duration | datetime | None = None
-    headers: Mapping[str, str] | None = None
-    codec: str | None = None
-
-
-NO_OPTIONS = Options()
 
 
 class Task(Generic[Parameters, Result]):
@@ -121,41 +85,11 @@ class Task(Generic[Parameters, Result]):
             fields[CONCURRENCY] = str(self.concurrency).encode()
         return [list(args), dict(kwargs)], fields
 
-    def options(
-        self,
-        *,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        key: str | None = None,
-        unique: str | None = None,
-        priority: str | None = None,
-        retries: int | None = None,
-        backoff: Any = None,
-        max_runtime: Duration | None = None,
-        result_ttl: Duration | None = None,
-        expires: Duration | datetime | None = None,
-        headers: Mapping[str, str] | None = None,
-        codec: str | None = None,
-    ) -> Task[Parameters, Result]:
+    def options(self, **options: Unpack[Options]) -> Task[Parameters, Result]:
         """Return the task with options for its next calls: `send.options(key="ann").delay(...)`.
 
         The options are those of `Queue.put`.
         """
-        given = Options(
-            delay,
-            at,
-            key,
-            unique,
-            priority,
-            retries,
-            backoff,
-            max_runtime,
-            result_ttl,
-            expires,
-            headers,
-            codec,
-        )
-        changed = {name: value for name, value in given._asdict().items() if value is not None}
         return Task(
             self.queue,
             self.call,
@@ -164,7 +98,7 @@ class Task(Generic[Parameters, Result]):
             retry_on=self._retry_on,
             give_up_on=self._give_up_on,
             concurrency=self.concurrency,
-            options=self.put_options._replace(**changed),
+            options={**self.put_options, **check_options(options)},
         )
 
     def may_retry(self, error: BaseException) -> bool:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Final, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import periodic as rules_of
 from streamkeep.jobs.base import at_least
+from streamkeep.jobs.options import Options, TaskOptions, check_task_options
 from streamkeep.jobs.periodic import Missed, Rule
 from streamkeep.jobs.putting import PutMethods, check_priority
 from streamkeep.jobs.state import Step
-from streamkeep.jobs.task import Errors, Options, Task, check_errors
-from streamkeep.jobs.times import Backoff, Duration, backoff_of, milliseconds
+from streamkeep.jobs.task import Task, check_errors
+from streamkeep.jobs.times import backoff_of, milliseconds
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+_PutWith = Literal["key", "unique", "priority", "expires"]
+_PUT_WITH: Final[tuple[_PutWith, ...]] = ("key", "unique", "priority", "expires")  # others: policy
 
 
 class TaskMethods(PutMethods):
@@ -28,39 +31,14 @@ class TaskMethods(PutMethods):
 
     @overload
     def task(
-        self,
-        *,
-        name: str | None = None,
-        retries: int | None = None,
-        backoff: str | Duration | Backoff | None = None,
-        retry_on: Errors = Exception,
-        give_up_on: Errors = (),
-        max_runtime: Duration | None = None,
-        result_ttl: Duration | None = None,
-        concurrency: int = 0,
-        key: str | None = None,
-        priority: str | None = None,
-        unique: str | None = None,
-        expires: Duration | None = None,
+        self, **options: Unpack[TaskOptions]
     ) -> Callable[[Callable[Parameters, Result]], Task[Parameters, Result]]: ...
 
     def task(  # type: ignore[misc]  # mypy cannot match the parameters of a decorator
         self,
         function: Callable[..., Any] | None = None,
         /,
-        *,
-        name: str | None = None,
-        retries: int | None = None,
-        backoff: str | Duration | Backoff | None = None,
-        retry_on: Errors = Exception,
-        give_up_on: Errors = (),
-        max_runtime: Duration | None = None,
-        result_ttl: Duration | None = None,
-        concurrency: int = 0,
-        key: str | None = None,
-        priority: str | None = None,
-        unique: str | None = None,
-        expires: Duration | None = None,
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """Make a task of a function: `@queue.task(retries=5, backoff="2s..10m")`.
 
@@ -77,27 +55,35 @@ class TaskMethods(PutMethods):
         Raises:
             ArgumentError: the queue has another task of that name in this program.
         """
+        given = check_task_options(options)
         policy = self.policy
-        if retries is not None:
+        if (retries := given.get("retries")) is not None:
             policy = policy._replace(retries=at_least(retries, 0, "retries"))
-        if backoff is not None:
+        if (backoff := given.get("backoff")) is not None:
             policy = policy._replace(backoff=backoff_of(backoff))
-        if max_runtime is not None:
+        if (max_runtime := given.get("max_runtime")) is not None:
             policy = policy._replace(max_runtime_ms=milliseconds(max_runtime, "max_runtime"))
-        if result_ttl is not None:
+        if (result_ttl := given.get("result_ttl")) is not None:
             policy = policy._replace(result_ttl_ms=milliseconds(result_ttl, "result_ttl"))
-        check_priority(priority)
+        check_priority(given.get("priority"))
+        retry_on = check_errors(given.get("retry_on", Exception), "retry_on")
+        give_up_on = check_errors(given.get("give_up_on", ()), "give_up_on")
+        concurrency = at_least(given.get("concurrency", 0), 0, "concurrency")
+        of_jobs: Options = {}
+        for option in _PUT_WITH:
+            if option in given:
+                of_jobs[option] = given[option]
 
         def make(made_of: Callable[..., Any]) -> Task[Any, Any]:
             task: Task[Any, Any] = Task(
                 self.whole,
                 made_of,
-                name=name or made_of.__name__,
+                name=given.get("name") or made_of.__name__,
                 policy=policy,
-                retry_on=check_errors(retry_on, "retry_on"),
-                give_up_on=check_errors(give_up_on, "give_up_on"),
-                concurrency=at_least(concurrency, 0, "concurrency"),
-                options=Options(key=key, priority=priority, unique=unique, expires=expires),
+                retry_on=retry_on,
+                give_up_on=give_up_on,
+                concurrency=concurrency,
+                options=of_jobs,
             )
             known = self.tasks.get(task.name)
             if known is not None and not _same_function(known.call, made_of):
@@ -116,10 +102,9 @@ class TaskMethods(PutMethods):
         *,
         tz: str = "UTC",
         missed: Missed = "skip",
-        name: str | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[TaskOptions],
     ) -> Callable[[Callable[Parameters, Result]], Task[Parameters, Result]]:
         """Make a task that runs at the times of a cron expression: `@queue.periodic("0 3 * * *")`.
 
@@ -131,9 +116,9 @@ class TaskMethods(PutMethods):
             tz: the name of the time zone that these are in.
             missed: what happens after times at which no worker ran. "skip": nothing; "once": one
                 job for all of them; "all": one for each.
-            name: of the rule and of the task; by default the name of the function.
             args, kwargs: what the function is called with.
-            options: those of `task`.
+            options: those of `task`; `name` names the rule and the task, by default as the
+                function.
 
         Raises:
             ArgumentError: the expression, the zone or the rule is wrong.
@@ -141,6 +126,7 @@ class TaskMethods(PutMethods):
         if missed not in rules_of.MISSED:
             raise ArgumentError(f"missed must be one of {rules_of.MISSED}, not {missed!r}")
         rules_of.next_time(cron, tz, 0)
+        name = check_task_options(options).get("name")
 
         def make(made_of: Callable[Parameters, Result]) -> Task[Parameters, Result]:
             found = self.tasks.get(name or made_of.__name__)
@@ -149,7 +135,7 @@ class TaskMethods(PutMethods):
             elif found is not None and _same_function(found.call, made_of):
                 task = found
             else:
-                task = self.task(name=name, **options)(made_of)
+                task = self.task(**options)(made_of)
             payload, fields = task.call_of(args, kwargs or {})
             one = self._prepare(payload, task.put_options, fields)
             rule_name = name or task.name

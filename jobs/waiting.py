@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.jobs import taking
 from streamkeep.jobs.job import Job, job_of
@@ -42,8 +43,12 @@ class Take:
         self._consumer = consumer
         self._count = count
         self._known = known
-        self.wake_on = [(name, GROUP) for one in queues for name in one.names.streams]
-        self.waiter = (GROUP, consumer, *[one.names.name for one in queues])
+        self.when = When(
+            self.look,
+            [(name, GROUP) for one in queues for name in one.names.streams],
+            (GROUP, consumer, *[one.names.name for one in queues]),
+            claims_dead=True,
+        )
 
     @staticmethod
     def _of(queues: Sequence[Queue]) -> object:
@@ -131,14 +136,7 @@ def take(
             if wait_ms == 0:
                 return call.jobs(queue.apply(call.work, sync=UNSYNCED))
             found = queue.store.apply_when(
-                call.work,
-                call.look,
-                call.wake_on,
-                block=wait_ms or 0,
-                waiter=call.waiter,
-                claims_dead=True,
-                stop=stop,
-                sync=UNSYNCED,
+                call.work, call.when, block=wait_ms or 0, stop=stop, sync=UNSYNCED
             )
             return call.jobs(found)
         except CommandError:  # a stream or its group was deleted

@@ -21,16 +21,15 @@ from typing import Any, TypeVar, cast
 
 from streamkeep.engine.api.async_commands import AsyncCommands
 from streamkeep.engine.api.async_methods import AsyncMethods
-from streamkeep.engine.api.command_base import Key
 from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking
 from streamkeep.engine.api.redis_pipeline import Pipeline, results_of, run_together
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import (
-    Look,
     LookCall,
     Refused,
     WakeOn,
+    When,
     Work,
     WorkCall,
     command_of,
@@ -166,17 +165,14 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
     async def apply_when(
         self,
         work: Work[list[Any]],
-        look: Look,
-        wake_on: WakeOn,
+        when: When,
         *,
         block: int = 0,
-        waiter: tuple[Key, ...] = (),
-        claims_dead: bool = False,
         stop: Stop | None = None,
         sync: Sync | None = None,
     ) -> list[Any]:
         """Run `work(txn)` until it returns something; see `Store.apply_when`."""
-        call = WorkCall(self._store, work, look, wake_on, waiter, claims_dead)
+        call = WorkCall(self._store, work, when)
         check = checking(self._store, stop or _never)
         try:
             return await self._wait_for(

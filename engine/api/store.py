@@ -13,16 +13,16 @@ import lmdb
 
 from streamkeep.engine.admin import scrub
 from streamkeep.engine.api.admin_commands import AdminCommands, checked_record
-from streamkeep.engine.api.command_base import Key, Result
+from streamkeep.engine.api.command_base import Result
 from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.engine.api.work import (
-    Look,
     LookCall,
     Refused,
     WakeOn,
+    When,
     Work,
     WorkCall,
     command_of,
@@ -282,12 +282,9 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
     def apply_when(
         self,
         work: Work[list[Any]],
-        look: Look,
-        wake_on: WakeOn,
+        when: When,
         *,
         block: int = 0,
-        waiter: tuple[Key, ...] = (),
-        claims_dead: bool = False,
         stop: Stop | None = None,
         sync: Sync | None = None,
     ) -> list[Any]:
@@ -296,21 +293,15 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         Between attempts the caller sleeps, without polling, until a commit concerns it.
 
         Args:
-            look: says on a snapshot when `work` may find something: 0 for now, else the number of
-                milliseconds, or -1 if only a commit can change that.
-            wake_on: (key, group) of the streams whose new entries wake one consumer of the group,
-                and (key, None) for keys that `Transaction.wake` wakes.
+            when: when `work` may find something, and which commits can change that.
             block: how many milliseconds to wait at most; 0 for no limit.
-            waiter: names the caller. One that had to wait the last time looks before it runs
-                `work`, which spares a transaction that finds nothing.
-            claims_dead: it also claims what processes that have died had, so their deaths wake it.
             stop: asked before each sleep, at least once a second; True ends the wait.
             sync: a sync mode for this call, instead of that of the store.
 
         Returns:
             What `work` returned; [] when the time is over, or after `stop`.
         """
-        call = WorkCall(self, work, look, wake_on, waiter, claims_dead)
+        call = WorkCall(self, work, when)
         check = checking(self, stop or _never)
         try:
             return self._wait_for(call, check_block("XREAD", block), check, self._waits(sync))
@@ -325,7 +316,8 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         """Run `look(snapshot)` until it returns something that is not empty; otherwise sleep.
 
         Args:
-            wake_on, block: as for `apply_when`.
+            wake_on: as in `When`.
+            block: as for `apply_when`.
         """
         return self._run(waiting(LookCall(self, look, wake_on), block))
 

@@ -9,7 +9,7 @@ that are built on a store, such as the queue, make their own commands with these
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from streamkeep.engine.api.command_base import Key
 from streamkeep.engine.api.views import Snapshot, Transaction
@@ -28,6 +28,26 @@ Result = TypeVar("Result")
 Work = Callable[[Transaction[Any]], Result]
 Look = Callable[[Snapshot[Any]], int]
 WakeOn = Sequence[tuple[Key, Key | None]]  # keys, with a group for those that wake one consumer
+
+
+class When(NamedTuple):
+    """When a function that waits for work may find some.
+
+    Attributes:
+        look: says so on a snapshot: 0 for now, else the number of milliseconds, or -1 if only a
+            commit can change that.
+        wake_on: (key, group) of the streams whose new entries wake one consumer of the group, and
+            (key, None) for keys that `Transaction.wake` wakes.
+        waiter: names the caller. One that had to wait the last time looks before it runs the
+            function, which spares a transaction that finds nothing.
+        claims_dead: the function also claims what processes that have died had, so their deaths
+            wake it.
+    """
+
+    look: Look
+    wake_on: WakeOn
+    waiter: tuple[Key, ...] = ()
+    claims_dead: bool = False
 
 
 class Refused(Exception):
@@ -75,18 +95,15 @@ class WorkCall(BlockingCall):
         self,
         store: Store[Any],
         work: Work[list[Any]],
-        look: Look,
-        wake_on: WakeOn,
-        waiter: tuple[Key, ...],
-        claims_dead: bool = False,
+        when: When,
     ) -> None:
         self.writes = True  # here: the compiled base does not see attributes of this class
-        self.claims_dead = claims_dead
+        self.claims_dead = when.claims_dead
         self._store = store
         self._work = work
-        self._look = look
-        self._interests = _interests(wake_on)
-        self._waiter = tuple(to_bytes(one) for one in waiter)
+        self._look = when.look
+        self._interests = _interests(when.wake_on)
+        self._waiter = tuple(to_bytes(one) for one in when.waiter)
 
     def run(self, txn: Txn) -> Found:
         """Run the function."""

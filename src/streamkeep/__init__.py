@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.redis_pipeline import Pipeline
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot, Transaction
+    from streamkeep.engine.api.work import When
     from streamkeep.facade import open
     from streamkeep.format.core.entry import MAX_ID, MIN_ID, Entry, RepeatedFields, StreamId
     from streamkeep.format.core.errors import (
@@ -59,6 +60,7 @@ _HOMES = {
     "streamkeep.facade": ("open",),
     "streamkeep.engine.api.store": ("Store",),
     "streamkeep.engine.api.views": ("Snapshot", "Transaction"),
+    "streamkeep.engine.api.work": ("When",),
     "streamkeep.engine.api.read_commands": ("ScanEntry",),
     "streamkeep.engine.api.redis_pipeline": ("Pipeline",),
     "streamkeep.format.core.entry": ("MAX_ID", "MIN_ID", "Entry", "RepeatedFields", "StreamId"),
@@ -131,6 +133,7 @@ __all__ = [  # noqa: RUF022  # `open` first
     "StreamkeepError",
     "TargetExistsError",
     "Transaction",
+    "When",
     "TransferError",
     "UnreachableError",
     "UntrustedFileError",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from patience import wait_until
-from streamkeep import IdTooSmallError, Snapshot, Store, Transaction
+from streamkeep import IdTooSmallError, Snapshot, Store, Transaction, When
 from streamkeep.engine.api.async_store import AsyncStore
 
 ON = [("rows", "group")]
@@ -63,7 +63,7 @@ def test_a_call_sleeps_until_a_commit_wakes_it(store: Store) -> None:
     found: list[Any] = []
 
     def run() -> None:
-        found.extend(store.apply_when(take, look, ON))
+        found.extend(store.apply_when(take, When(look, ON)))
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
@@ -77,7 +77,7 @@ def test_a_call_sleeps_until_a_commit_wakes_it(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert found == [(b"key", b"value")] * 2
-    assert store.apply_when(take, look, ON, block=1) == []
+    assert store.apply_when(take, When(look, ON), block=1) == []
 
 
 def test_a_reader_is_woken_by_its_key(store: Store) -> None:
@@ -104,7 +104,7 @@ def test_tasks_apply_and_wait_as_threads_do(store: Store) -> None:
 
     async def run() -> None:
         own = AsyncStore(store)
-        waits = asyncio.create_task(own.apply_when(take, look, ON))
+        waits = asyncio.create_task(own.apply_when(take, When(look, ON)))
         reads = asyncio.create_task(own.read_when(lambda one: one.row_range("kept"), [("k", None)]))
         await own.apply(give_both)
         assert await waits == [(b"key", b"value")]

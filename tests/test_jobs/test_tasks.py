@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from streamkeep import ArgumentError, Store
+from streamkeep.aio import Queue as AsyncQueue
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import (
     Job,
@@ -223,3 +225,23 @@ def test_a_forked_child_opens_the_store_again(
     own._pid -= 1  # as in a child
     assert own.put("y").is_new
     own.close()
+
+
+def test_an_option_that_does_not_exist_is_named_and_puts_nothing(queue: Queue) -> None:
+    wrong: Any = {"retires": 5}
+
+    @queue.task
+    def send() -> None: ...
+
+    calls: list[Callable[[], object]] = [
+        lambda: queue.put(1, **wrong),
+        lambda: queue.put_many([1], **wrong),
+        lambda: send.options(**wrong),
+        lambda: queue.task(**wrong),
+        lambda: queue.periodic("0 3 * * *", **wrong),
+        lambda: asyncio.run(AsyncQueue(queue).put(1, **wrong)),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"no option 'retires'; its options: .*retries"):
+            call()
+    assert queue.stats().waiting == 0
