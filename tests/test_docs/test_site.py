@@ -1,0 +1,99 @@
+"""The site: its navigation, its lists, its check; and the whole of it in a browser, from disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import check_site
+import pytest
+
+from browser import Browser
+from conftest import ROOT
+from patience import PATIENCE_S
+
+DOCS = ROOT / "docs"
+
+
+def hooks() -> ModuleType:
+    """Load docs/site/hooks.py, as mkdocs does."""
+    spec = spec_from_file_location("site_hooks", DOCS / "site" / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    named = re.findall(r"(\S+(?:\.md|/\*))$", nav, re.MULTILINE)
+    assert len(named) == len(set(named))
+    in_folders = {page for name in named if name.endswith("/*") for page in DOCS.glob(f"{name}.md")}
+    pages = {DOCS / name for name in named if name.endswith(".md")}
+    assert pages | in_folders == set(DOCS.rglob("*.md"))
+
+
+def test_a_folder_of_the_navigation_becomes_its_other_pages() -> None:
+    nav = [{"Home": "README.md"}, {"Operate": ["operate/fsck.md", {"More": ["operate/*"]}]}]
+    made = hooks().expanded(nav, DOCS, set(hooks().named(nav)))
+    first, below = made[1]["Operate"]
+    more = below["More"]
+    assert first == "operate/fsck.md"
+    assert "operate/repair.md" in more
+    assert "operate/fsck.md" not in more
+
+
+def test_lists_get_the_empty_line_and_the_columns_that_they_need() -> None:
+    text = "Two:\n1. one\n   and more\n   - below\n2. two\n\nText.\n\n```\nx:\n- no list\n```\n"
+    assert hooks().on_page_markdown(text) == (
+        "Two:\n\n1. one\n    and more\n    - below\n2. two\n\nText.\n\n```\nx:\n- no list\n```\n"
+    )
+
+
+def test_what_a_page_loads_from_elsewhere_or_misses_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(
+        '<link rel="stylesheet" href="https://fonts.example/css"><script src="//a.example/x.js">'
+        '</script><a href="https://other.example">fine</a><a href="gone.html">not</a>'
+        '<style>@import url("https://b.example/y.css")</style><img src="there.png">'
+    )
+    (tmp_path / "there.png").write_bytes(b"")
+    (tmp_path / "style.css").write_text("a { background: url(http://c.example/z.png) }")
+    found = list(check_site.findings(tmp_path))
+    assert [line.split()[2] if " loads " in line else line for line in found] == [
+        "https://fonts.example/css;",
+        "//a.example/x.js;",
+        "https://b.example/y.css;",
+        "index.html: gone.html does not exist",
+        "http://c.example/z.png;",
+    ]
+    assert check_site.main([str(tmp_path)]) == 1
+
+
+@pytest.mark.slow
+def test_the_site_opens_from_disk_is_searched_and_asks_no_other_host(tmp_path: Path) -> None:
+    if find_spec("material") is None or find_spec("mkdocstrings") is None:
+        pytest.skip("the site needs pip install '.[docs]'")
+    site = tmp_path / "site"
+    subprocess.run(
+        [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", site],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        check=True,
+        timeout=PATIENCE_S * 10,
+    )
+    assert list(check_site.findings(site)) == []
+    assert "xautoclaim" in (site / "reference" / "api" / "store.html").read_text()
+    with Browser() as browser:
+        browser.open((site / "guide" / "queue.html").as_uri())
+        browser.until("document.querySelector('.md-search__input')")
+        browser.type(".md-search__input", "retention")
+        browser.until("document.querySelector('.md-search-result__item a')")
+        assert "archive" in browser.text(".md-search-result__list").lower()
+        assert browser.complaints == []
+        assert [one for one in browser.requests if not one.startswith(("file:", "data:"))] == []
