@@ -14,7 +14,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import check, listpack
 from streamkeep.format.node.column_buffers import NumberColumn, TextColumn
 from streamkeep.format.node.columns import FULL, PAST_END, TAKEN, Columns, ColumnWriter
-from test_format.test_node import TOP, Slot, as_pairs, build, slots, small_ids, wide_ids
+from test_format.made_nodes import TOP, Slot, as_pairs, build, slots, small_ids, wide_ids
 
 I64 = range(-(1 << 63), 1 << 63)
 

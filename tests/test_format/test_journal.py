@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import struct
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from crash.losses import small_journal, state_of
 from crash.power import another_boot
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.log.checkpoint import SLOT, CheckpointSlot, decode_slot
+from streamkeep.format.log.checkpoint import SLOT, decode_slot
 from streamkeep.format.log.journal import (
     DELETE,
     FILE_HEADER,
@@ -31,28 +30,16 @@ from streamkeep.format.log.journal import (
     read_record,
     record_checksum,
 )
-from streamkeep.format.log.meta_page import META_SIZE, decode_meta_page, meta_page_for
+from streamkeep.format.log.meta_page import META_SIZE, decode_meta_page
+from test_format.made_journal import flipped, sixteen, u32, u64
 from tiers import daily_or_all
 
 TABLES = range(12)
-u32, u64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
-sixteen = st.binary(min_size=16, max_size=16)
 headers = st.builds(FileHeader, u32, u64, u64, u64, sixteen)
-slots = st.builds(
-    CheckpointSlot,
-    *(u32, u64, sixteen, sixteen, u64, u64, u64, u64, u64),
-    st.binary(min_size=META_SIZE, max_size=META_SIZE),
-)
 keys = st.binary(max_size=511)
 puts = st.tuples(st.just(PUT), st.sampled_from(TABLES), keys, st.binary(max_size=300))
 deletes = st.tuples(st.just(DELETE), st.sampled_from(TABLES), keys, st.just(b""))
 operations = st.lists(puts | deletes, max_size=8)
-
-
-def flipped(data: bytes, bit: int) -> bytes:
-    out = bytearray(data)
-    out[bit // 8] ^= 1 << bit % 8
-    return bytes(out)
 
 
 def changes(body: bytes) -> list[Change]:
@@ -82,40 +69,12 @@ def test_a_file_header_comes_back_and_no_bit_of_it_may_flip(
         assert decode_file_header(data[:size]) is None
 
 
-@given(slots, st.integers(0, 8 * SLOT.size - 1), st.integers(0, SLOT.size - 1))
-def test_a_slot_comes_back_and_no_bit_of_it_may_flip(
-    slot: CheckpointSlot, bit: int, size: int
-) -> None:
-    data = slot.encode()
-    assert decode_slot(data) == decode_slot(data + b"more") == slot
-    assert decode_slot(flipped(data, bit)) is None
-    assert decode_slot(data[:size]) is None
-
-
-def test_every_flipped_bit_of_a_slot_is_reported() -> None:
-    slot = CheckpointSlot(1, 2, bytes(16), bytes(range(16)), 3, 4, 5, 6, 7, bytes(META_SIZE))
-    data = slot.encode()
-    assert [decode_slot(flipped(data, bit)) for bit in range(8 * len(data))] == [None] * (
-        8 * len(data)
-    )
-
-
 @given(st.binary(max_size=600))
 def test_any_bytes_are_a_slot_a_header_or_nothing(data: bytes) -> None:
     assert decode_slot(data) is None
     assert decode_file_header(data) is None
     page = decode_meta_page(data)
     assert page is None or page.data == data[:META_SIZE]
-
-
-@given(u32, u64, st.integers(0, 1))
-def test_a_meta_page_says_its_place_and_commit(size: int, commit: int, place: int) -> None:
-    raw = bytearray(META_SIZE)
-    struct.pack_into("<I", raw, 16, 0xBEEFC0DE)
-    page = decode_meta_page(meta_page_for(bytes(raw), place, commit))
-    assert page is not None
-    assert page.commit_number == commit
-    assert int.from_bytes(page.data[:8], "little") == place
 
 
 @given(st.integers(0, (1 << 62) - 1), operations)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
-import shutil
 import subprocess
 import sys
 from functools import partial
@@ -18,11 +16,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model.profile import configured
-from patience import PATIENCE_S, peak_of
+from patience import peak_of
 from segments import TOP, UUID, Pairs, entries_of, nodes_of, opened, some, write
 from streamkeep.format.core.checksum import digest64
-from streamkeep.format.core.errors import CorruptionError, FormatVersionError
-from streamkeep.format.core.keys import LAST_NUMBER
+from streamkeep.format.core.errors import FormatVersionError
 from streamkeep.format.node import check, node, ranges, tombstones
 from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope, set_trimmed
@@ -31,37 +28,15 @@ from streamkeep.format.segment.index import (
     INDEX_HEADER,
     INDEX_ROW,
     TRAILER,
-    Block,
     Index,
-    Trailer,
     number_of,
     seek_table,
 )
-from streamkeep.format.segment.manifest import (
-    SEGMENT_RECORD,
-    SegmentRecord,
-    decode_erasure,
-    decode_segment_record,
-    encode_erasure,
-    record_of,
-)
 from streamkeep.format.segment.segment import segment_path
-from streamkeep.format.segment.writer import SegmentWriter
-from streamkeep.format.segment.zstd_frame import max_content
+from test_format.made_segments import NUMBER, forge, ids, problems, row_of, trained
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "v1"
-NUMBER = 7
-
-
-def trained(size: int, samples: list[bytes]) -> bytes:
-    """Return a dictionary."""
-    return zstandard.train_dictionary(size, [*samples]).as_bytes()
-
-
 pairs = st.lists(st.binary(max_size=6), min_size=2, max_size=6).map(lambda x: x[: len(x) // 2 * 2])
-ids = st.tuples(
-    st.sampled_from([0, 5, (1 << 63) - 1, 1 << 63, TOP]) | st.integers(0, TOP), st.integers(0, TOP)
-)
 entry_lists = st.dictionaries(ids, pairs, min_size=1, max_size=30).map(
     lambda found: [(*one, fields) for one, fields in sorted(found.items())]
 )
@@ -127,81 +102,6 @@ def test_history_keeps_what_lives_and_what_was_trimmed(
     assert list(segment.check()) == []
 
 
-def test_a_node_of_which_nothing_is_left_adds_nothing() -> None:
-    (data,) = nodes_of([(1, 0, [b"f", b"v"])])
-    found = decode_envelope(data, "")
-    empty = tombstones.mark(found.listpack, 1, 0, [(1, 0)], 0).data
-    blank = encode_envelope(NUMBER, 1, 0, 1, 2, b"", empty, b"")
-    writer = SegmentWriter(
-        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
-    )
-    assert writer.add(blank, "node") == b""
-    assert (writer.first_id, writer.last_id, writer.entries) == (None, None, 0)
-    with pytest.raises(ValueError, match="at least one entry"):
-        writer.finish()
-
-
-def test_nodes_that_do_not_belong_are_refused_and_the_writer_goes_on() -> None:
-    first, second, *_ = nodes_of(some(40))
-    writer = SegmentWriter(
-        store_uuid=UUID, stream_number=NUMBER, key=b"", created_ms=0, epoch=0, file_number=0
-    )
-    data = writer.add(first, "node")
-    for bad in (first, first[:-1], encode_envelope(8, 9999, 0, 1, 2, b"", b"", b"")):
-        with pytest.raises(CorruptionError):
-            writer.add(bad, "node")
-    data += writer.add(second, "node")
-    segment = opened(data + writer.finish())
-    assert list(segment.check()) == []
-    assert segment.trailer.nodes == 2
-
-
-def test_a_dictionary_goes_with_the_segment() -> None:
-    envelopes = nodes_of(some(3000), 400)
-    dictionary = trained(4096, envelopes)
-    plain = write(envelopes, block_bytes=800)
-    data = write(envelopes, block_bytes=800, dictionary=dictionary)
-    segment = opened(data)
-    assert segment.dictionary() == dictionary
-    assert list(segment.check()) == []
-    assert entries_of(segment) == some(3000)
-    assert len(data) < len(plain)
-
-
-def test_the_index_of_a_long_segment_is_read_in_parts() -> None:
-    segment = opened(write(nodes_of(some(3000), 100), block_bytes=1))
-    assert segment.trailer.index_size > 32 << 10
-    assert entries_of(segment) == some(3000)
-
-
-def test_zstd_of_the_system_reads_a_segment(tmp_path: Path) -> None:
-    tool = shutil.which("zstd")
-    if tool is None:
-        pytest.skip("no zstd command")
-    envelopes = nodes_of(some(500))
-    path = tmp_path / "one.zst"
-    path.write_bytes(write(envelopes))
-    done = subprocess.run([tool, "-dc", path], capture_output=True, check=True, timeout=PATIENCE_S)
-    assert done.stdout == b"".join(envelopes)
-    dictionary = trained(4096, nodes_of(some(3000), 400))
-    path.write_bytes(write(envelopes, dictionary=dictionary))
-    (tmp_path / "dictionary").write_bytes(dictionary)
-    command = [tool, "-dc", "-D", str(tmp_path / "dictionary"), str(path)]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S)
-    assert done.stdout == b"".join(envelopes)
-
-
-def test_the_file_is_a_zstd_stream_with_a_seek_table_of_all_its_frames() -> None:
-    envelopes = nodes_of(some(200))
-    data = write(envelopes)
-    reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True)
-    assert reader.read() == b"".join(envelopes)
-    count = int.from_bytes(data[-9:-5], "little")
-    rows = data[-9 - 8 * count : -9]
-    sizes = [int.from_bytes(rows[i : i + 4], "little") for i in range(0, len(rows), 8)]
-    assert sum(sizes) + 8 + 8 * count + 9 == len(data)
-
-
 def test_paths_of_segments_are_safe_and_unique() -> None:
     path = segment_path(3, b"a/../b\0" * 20, (1, 2), (TOP, TOP), 4, 5)
     assert is_safe_path(path)
@@ -210,18 +110,6 @@ def test_paths_of_segments_are_safe_and_unique() -> None:
     assert name == f"1-2_{TOP}-{TOP}.4-5.seg"
     assert max(len(folder), len(name)) < 255
     assert segment_path(3, b"", (1, 2), (3, 4), 5, 6).startswith("3-/")
-
-
-# --- damage -------------------------------------------------------------------------------------
-
-
-def problems(data: bytes) -> list[Exception]:
-    """Return what is found wrong with a file; anything but our errors comes out."""
-    try:
-        segment = opened(data)
-    except (CorruptionError, FormatVersionError) as error:
-        return [error]
-    return list(segment.check())
 
 
 @pytest.mark.slow
@@ -287,35 +175,6 @@ def test_a_newer_format_is_refused_as_such() -> None:
         opened(data[:at] + newer + data[at + TRAILER.size :])
 
 
-def forge(blocks: list[bytes], rows: list[Block], wrong: dict[str, Any] | None = None) -> bytes:
-    """Return a file with these blocks and index rows, and all checksums right."""
-    index = Index(UUID, NUMBER, b"", rows).encode()
-    trailer = Trailer(
-        rows[0].first_ms,
-        rows[0].first_seq,
-        rows[-1].last_ms,
-        rows[-1].last_seq,
-        sum(row.entries for row in rows),
-        sum(row.nodes for row in rows),
-        sum(row.raw_size for row in rows),
-        sum(map(len, blocks)),
-        0,
-        len(index),
-        0,
-        number_of(index[-8:]),
-        0,
-        0,
-        0,
-        1,
-    )._replace(**(wrong or {}))
-    return b"".join(blocks) + index + trailer.encode() + seek_table(trailer, rows)
-
-
-def row_of(block: bytes, raw_size: int, offset: int = 0, **other: int) -> Block:
-    row = Block(1, 0, 9, 0, offset, len(block), raw_size, 1, 1, number_of(digest64(block)))
-    return row._replace(**other)
-
-
 def test_a_bomb_allocates_no_more_than_the_index_promises() -> None:
     big = 256 << 20
     compress = zstandard.ZstdCompressor(level=1).compress
@@ -337,26 +196,6 @@ def test_a_bomb_allocates_no_more_than_the_index_promises() -> None:
     assert "an envelope states 0 bytes" in str(problems(honest_size)[0])
 
 
-def test_a_frame_that_lies_about_its_content_allocates_nothing() -> None:
-    frame = bytearray(zstandard.ZstdCompressor().compress(random.Random(1).randbytes(100_000)))
-    frame[5:9] = (1 << 31).to_bytes(4, "little")  # content size in the frame's header
-    data = forge([bytes(frame)], [row_of(bytes(frame), 1 << 31)])
-    (problem,) = problems(data)
-    assert peak_of(partial(problems, data), limit=1 << 20) <= 1 << 20
-    assert f"states {1 << 31} bytes, but contains at most 100000" in str(problem)
-
-
-@pytest.mark.parametrize("size", [0, 1, 1000, 128 << 10, (128 << 10) + 1, 1_000_000])
-@pytest.mark.parametrize("level", [-1, 1, 3, 19])
-def test_what_a_frame_may_hold_is_known_from_its_blocks(size: int, level: int) -> None:
-    text = b"".join(b"%d" % number for number in range(size // 4))
-    noise = random.Random(1).randbytes(size)
-    compress = zstandard.ZstdCompressor(level=level, write_checksum=True).compress
-    for raw in (bytes(size), text, noise):
-        assert max_content(compress(raw)) >= len(raw)
-    assert max_content(compress(noise)) == size  # its blocks are as they were
-
-
 def test_a_block_for_which_there_is_no_memory_is_our_error(tmp_path: Path) -> None:
     bomb = zstandard.ZstdCompressor(level=1).compress(bytes(256 << 20))
     (tmp_path / "bomb.seg").write_bytes(forge([bomb], [row_of(bomb, 256 << 20)]))
@@ -372,42 +211,6 @@ segment.block(0)
     command = [sys.executable, "-c", program, str(tmp_path / "bomb.seg")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "StoreError: block 0 of bomb: not enough memory for its 268,435,456" in ended.stderr
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"entries": 5},
-        {"nodes": 2, "entries": 3},
-        {"first_ms": 2},
-        {"last_ms": 1, "last_seq": 0},
-        {"last_ms": 90},
-        {"offset": 1},
-        {"raw_size": 999},
-        {"size": 10},
-        {"nodes": 0},
-        {"first_ms": 95},
-    ],
-)
-def test_an_index_that_lies_with_right_checksums_is_reported(change: dict[str, int]) -> None:
-    raw = b"".join(nodes_of([(1, 0, [b"f", b"v"]), (9, 0, [b"f", b"w"]), (9, 1, [b"f", b"x"])]))
-    block = zstandard.ZstdCompressor(write_checksum=True).compress(raw)
-    good = row_of(block, len(raw), entries=3, last_seq=1)
-    assert problems(forge([block], [good])) == []
-    assert problems(forge([block], [good._replace(**change)]))
-
-
-def test_trailers_that_lie_with_right_checksums_are_reported() -> None:
-    raw = b"".join(nodes_of([(1, 0, [b"f", b"v"])]))
-    block = zstandard.ZstdCompressor().compress(raw)
-    row = row_of(block, len(raw), last_ms=1)
-    assert problems(forge([block], [row])) == []
-    for name in ("entries", "nodes", "raw_size", "first_ms", "last_seq", "index_size"):
-        assert problems(forge([block], [row], {name: 77}))
-    for name in ("blocks_size", "dictionary_size", "index_checksum"):
-        assert problems(forge([block], [row], {name: 3}))
-    twice = [row, row._replace(offset=len(block))]
-    assert problems(forge([block, block], twice))
 
 
 def test_blocks_with_what_does_not_belong_are_reported() -> None:
@@ -469,89 +272,6 @@ def test_hostile_parts_with_right_checksums(rng: random.Random, damage_index: bo
         trailer = opened(bytes(data)).trailer._replace(index_checksum=number_of(bytes(hurt[-8:])))
         data = bytearray(block + hurt + trailer.encode() + seek_table(trailer, [row]))
     problems(bytes(data))
-
-
-# --- the manifest -------------------------------------------------------------------------------
-
-u64 = st.integers(0, TOP)
-numbers = st.integers(0, LAST_NUMBER)
-paths = st.text("abc.%-", min_size=1, max_size=10).filter(lambda text: text not in (".", ".."))
-records = st.builds(
-    lambda numbers, first, last, epoch, origin, path, key: SegmentRecord._make(
-        (
-            numbers[0],
-            *min(first, last),
-            *max(first, last),
-            1 + numbers[1] // 2,
-            *numbers[2:9],
-            epoch,
-            origin,
-            path,
-            key,
-        )
-    ),
-    st.lists(numbers, min_size=9, max_size=9),
-    ids,
-    ids,
-    st.integers(0, (1 << 32) - 1),
-    st.integers(0, 2),
-    st.lists(paths, min_size=1, max_size=3).map("/".join),
-    st.binary(max_size=80),
-)
-
-
-@given(records)
-def test_manifest_rows_come_back(record: SegmentRecord) -> None:
-    body = record.encode()
-    assert decode_segment_record(record.db_key(), body, "row") == record
-    for size in range(SEGMENT_RECORD.size + len(record.path.encode())):
-        with pytest.raises(CorruptionError):
-            decode_segment_record(record.db_key(), body[:size], "row")
-
-
-@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/.", "a\0b"])
-def test_paths_that_leave_the_archive_are_refused(path: str) -> None:
-    assert not is_safe_path(path)
-    record = record_of(
-        opened(write(nodes_of(some(5)))),
-        stream_number=NUMBER,
-        path=path,
-        key=b"k",
-        sequence=1,
-        created_ms=1,
-        epoch=1,
-        origin=0,
-    )
-    with pytest.raises(CorruptionError, match="leads out of the archive"):
-        decode_segment_record(record.db_key(), record.encode(), "row")
-
-
-def test_manifest_rows_that_make_no_sense_are_refused() -> None:
-    data = write(nodes_of(some(5)))
-    record = record_of(
-        opened(data),
-        stream_number=NUMBER,
-        path="7-o/x.seg",
-        key=b"k",
-        sequence=1,
-        created_ms=1,
-        epoch=1,
-        origin=0,
-    )
-    assert (record.size_bytes, record.entries) == (len(data), 5)
-    assert record.checksum == opened(data).checksum
-    wrong: tuple[dict[str, Any], ...] = ({"entries": 0}, {"origin": 3}, {"last_ms": 1})
-    for change in wrong:
-        bad = record._replace(**change)
-        with pytest.raises(CorruptionError):
-            decode_segment_record(bad.db_key(), bad.encode(), "row")
-
-
-@given(u64)
-def test_erasures_come_back(time_ms: int) -> None:
-    assert decode_erasure(encode_erasure(time_ms), "row") == time_ms
-    with pytest.raises(CorruptionError):
-        decode_erasure(encode_erasure(time_ms)[1:], "row")
 
 
 # --- golden files -------------------------------------------------------------------------------

@@ -1,0 +1,56 @@
+"""Nodes, their entries and damages to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from streamkeep.format.node import ranges
+from streamkeep.format.node.builder import NodeBuilder
+
+TOP = (1 << 64) - 1
+Bounds = tuple[int, int, int, int, int, bool]  # of `ranges.Range`, without its shape
+ALL: Bounds = (0, 0, TOP, TOP, 1 << 40, False)
+Slot = tuple[tuple[int, int], list[bytes]]
+# The macro node of the annotated DUMP of Redis 8.6: Sara (live), Bob (deleted), msg hi (live).
+REDIS_NODE = bytes.fromhex(
+    "4c000000 1900 0201 0101 0201 846e616d6505 816e02 0001"
+    "0201 0001 0001 845361726105 0701 0501"
+    "0301 0001 0101 83426f6204 c12c02 0501"
+    "0001 1a01 dfc902 0101 836d736704 82686903 0601 ff"
+)
+REDIS_KEY = (1526919030474, 55)
+small_ids = st.tuples(st.integers(0, 5), st.integers(0, 5))
+wide_ids = st.tuples(
+    st.sampled_from([0, 1, (1 << 63) - 1, 1 << 63, TOP - 1, TOP]) | st.integers(0, TOP),
+    st.sampled_from([0, 1, (1 << 63) - 1, 1 << 63, TOP - 1, TOP]) | st.integers(0, TOP),
+)
+names = st.sampled_from([b"", b"a", b"b", b"temperature"])
+values = st.binary(max_size=12) | st.integers(-(1 << 63), 1 << 63).map(lambda n: b"%d" % n)
+pairs = st.lists(st.tuples(names, values), min_size=1, max_size=4).map(
+    lambda items: [part for item in items for part in item]
+)
+slots = st.lists(
+    st.tuples(small_ids | wide_ids, pairs), min_size=1, max_size=12, unique_by=lambda slot: slot[0]
+).map(sorted)
+
+
+def build(entries: list[Slot]) -> tuple[bytes, int, int]:
+    """Return the listpack of these entries, and its key."""
+    (ms, seq), first = entries[0]
+    builder = NodeBuilder(ms, seq, first[0::2])
+    for entry_id, fields in entries:
+        builder.append(*entry_id, fields)
+    return builder.listpack(), ms, seq
+
+
+def read(data: bytes, ms: int, seq: int, wanted: Bounds = ALL, shape: int = 0) -> Any:
+    """Return what `read_range` gives for one node."""
+    out: list[object] = []
+    ranges.read_range(data, ms, seq, ranges.Range(*wanted, shape), out)
+    return out
+
+
+def as_pairs(entries: list[Slot]) -> list[tuple[int, int, list[bytes]]]:
+    return [(*entry_id, fields) for entry_id, fields in entries]
