@@ -1,0 +1,57 @@
+"""Sizes, times and durations as people read them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkeep.format import shown
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1_048_524, "1023.9 KiB"),
+        (1_048_575, "1.0 MiB"),
+        (5 << 50, "5.0 PiB"),
+        (5 << 60, "5120.0 PiB"),
+    ],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert shown.size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (3.44, "3.4 s"),
+        (60, "1 min 0 s"),
+        (725, "12 min 5 s"),
+        (12_000, "3 h 20 min"),
+        (12 * 86_400, "12 days"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert shown.span_text(seconds) == text
+
+
+@given(st.integers(0, shown.MAX_CALENDAR_MS))
+def test_dates_are_exact(ms: int) -> None:
+    moment = shown.calendar(ms)
+    assert round((moment - shown.EPOCH).total_seconds() * 1000) == ms
+    assert shown.time_text(ms) == moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_there_is_no_date_after_the_year_9999() -> None:
+    assert shown.time_text(shown.MAX_CALENDAR_MS).startswith("9999-12-31")
+    assert shown.time_text(shown.MAX_CALENDAR_MS + 1) == "253402300800000 ms"
+
+
+def test_counts() -> None:
+    assert shown.entries_text(1) == "1 entry"
+    assert shown.entries_text(1204) == "1,204 entries"
+    assert shown.count_text(0, "stream") == "0 streams"

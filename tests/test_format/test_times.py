@@ -1,0 +1,83 @@
+"""Times as people and files write them, and as bounds of ranges."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkeep.format.core.times import Bound, TimeUnit, id_bound, parse_iso, parse_time
+
+JUNE_10 = 1_718_004_800_000  # 2024-06-10T07:33:20Z
+TOP = (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "ms"),
+    [
+        ("1718004800", "auto", JUNE_10),
+        ("1718004800.25", "auto", JUNE_10 + 250),
+        ("1718004800000", "auto", JUNE_10),
+        (" 1718004800000999 ", "auto", JUNE_10),
+        ("1.7180048e9", "auto", JUNE_10),
+        ("2024-06-10T07:33:20Z", "auto", JUNE_10),
+        ("2024-06-10 09:33:20+02:00", "iso", JUNE_10),
+        ("2024-06-10T07:33:20", "iso", JUNE_10),
+        ("0", "s", 0),
+        ("5", "ms", 5),
+        ("1999", "us", 1),
+        (str(TOP), "ms", TOP),
+    ],
+)
+def test_times_are_read(text: str, unit: TimeUnit, ms: int) -> None:
+    assert parse_time(text, unit) == ms
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "problem"),
+    [
+        ("", "auto", "no time"),
+        ("99999999", "auto", "its unit must be given"),
+        ("100000000000000000", "auto", "its unit must be given"),
+        ("-1", "s", "before 1970"),
+        ("1969-12-31", "iso", "before 1970"),
+        (str(TOP + 1), "ms", "beyond the highest entry ID"),
+        ("soon", "auto", "'soon' is not a time such as"),
+        ("soon", "ms", "'soon' is not a number of ms"),
+        ("5", "iso", "'5' is not a time such as"),
+    ],
+)
+def test_other_text_is_refused(text: str, unit: TimeUnit, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_time(text, unit)
+
+
+@given(st.integers(0, 253_402_300_799_999))
+def test_milliseconds_survive_every_way_of_writing_them(ms: int) -> None:
+    assert parse_time(str(ms), "ms") == ms
+    assert parse_time(f"{ms // 1000}.{ms % 1000:03}", "s") == ms
+    assert parse_time(f"{ms}999", "us") == ms
+
+
+@pytest.mark.parametrize(
+    ("text", "bound", "id_text"),
+    [
+        (b"2024-06-10", "from", b"1717977600000"),
+        (b"2024-06-10T07:33:20Z", "to", b"1718004800000"),
+        (b"(2024-06-10", "from", b"(1717977600000-%d" % TOP),
+        (b"(2024-06-10", "to", b"(1717977600000-0"),
+        (b"2024-06-10", "after", b"1717977599999-%d" % TOP),
+        (b"1970-01-01", "after", b"0-0"),
+        (b"1718004800000-5", "from", b"1718004800000-5"),
+        (b"-", "from", b"-"),
+        (b"$", "after", b"$"),
+    ],
+)
+def test_a_date_bounds_a_range(text: bytes, bound: Bound, id_text: bytes) -> None:
+    assert id_bound(text, bound) == id_text
+
+
+def test_what_looks_like_a_date_and_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="'2024-02-30' is not a time such as"):
+        id_bound(b"2024-02-30", "from")
+    assert parse_iso("2024-02-29") == 1_709_164_800_000
