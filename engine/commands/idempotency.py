@@ -325,16 +325,21 @@ def check_idempotent(producer: bytes, iid: bytes | None, any_id: bool) -> None:
         raise CommandError("syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs")
 
 
+def check_limits(duration: int | None, maxsize: int | None) -> None:
+    """Raise for a value that XCFGSET does not take."""
+    if duration is not None and not 1 <= duration <= MAX_DURATION:
+        raise CommandError("IDMP-DURATION must be between 1 and 86400 seconds")
+    if maxsize is not None and not 1 <= maxsize <= MAX_MAXSIZE:
+        raise CommandError("IDMP-MAXSIZE must be between 1 and 10000 entries")
+
+
 def xcfgset(txn: WriteTxn, name: bytes, duration: int | None, maxsize: int | None) -> bytes:
     """Set idmp-duration (seconds) and idmp-maxsize of a stream (XCFGSET).
 
     When a value really changes, all producers of the stream are forgotten.
     """
     stream = existing_stream(txn, name)
-    if duration is not None and not 1 <= duration <= MAX_DURATION:
-        raise CommandError("IDMP-DURATION must be between 1 and 86400 seconds")
-    if maxsize is not None and not 1 <= maxsize <= MAX_MAXSIZE:
-        raise CommandError("IDMP-MAXSIZE must be between 1 and 10000 entries")
+    check_limits(duration, maxsize)
     if duration is None and maxsize is None:
         raise CommandError("At least one parameter must be specified")
     tracker = Tracker(txn, stream)

@@ -147,7 +147,7 @@ def _summary(stream: Stream) -> Info:
     return {
         "length": record.length,
         "radix-tree-keys": nodes,
-        "radix-tree-nodes": nodes + 1,
+        "radix-tree-nodes": 1 if nodes < 2 else nodes + 2,  # as in Redis with a few nodes
         "last-generated-id": id_text(*record.last_id()),
         "max-deleted-entry-id": id_text(*record.max_deleted_id()),
         "entries-added": record.entries_added,

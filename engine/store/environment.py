@@ -150,6 +150,25 @@ class Environment:
         """Begin a read transaction."""
         return self._retrying(begin_read, self.context)
 
+    def begin_turn(self, durable: bool) -> WriteTxn:
+        """Wait for the write lock and begin a transaction whose commit may be deferred.
+
+        The caller ends it before it waits for anything. If the map is full, it aborts, and runs its
+        commands by `write_alone`.
+
+        Args:
+            durable: the caller waits until the commit is on disk.
+        """
+        while True:
+            try:
+                return begin_write(self.context, durable=durable)
+            except CheckpointNeeded:
+                self._make_checkpoint_needed()
+            except lmdb.MapResizedError:
+                self.resize(0)
+            except lmdb.Error as error:
+                raise translate(error) from error
+
     def begin_write(self) -> WriteTxn:
         """Wait for the write lock and begin a transaction that cannot be run again.
 

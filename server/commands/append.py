@@ -6,6 +6,7 @@ from mypy_extensions import i64
 
 from streamkeep.engine.commands import idempotency, xack, xadd, xdel, xinfo, xtrim
 from streamkeep.engine.commands.idempotency import check_idempotent
+from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import parse_id
@@ -211,17 +212,24 @@ def run_xsetid(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 def run_xcfgset(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """XCFGSET."""
-    found: dict[bytes, int] = {}
+    existing_stream(txn, words[1])
+    duration: int | None = None
+    maxsize: int | None = None
     at = 2
     while at < len(words):
         name = option(words[at])
         if name not in (b"IDMP-DURATION", b"IDMP-MAXSIZE") or at + 1 == len(words):
             raise syntax()
-        if name in found:
+        is_duration = name == b"IDMP-DURATION"
+        if (duration if is_duration else maxsize) is not None:
             raise CommandError(f"{name.decode()} specified multiple times")
-        found[name] = integer(words[at + 1])
+        if is_duration:
+            duration = integer(words[at + 1])
+        else:
+            maxsize = integer(words[at + 1])
+        idempotency.check_limits(duration, maxsize)
         at += 2
-    idempotency.xcfgset(txn, words[1], found.get(b"IDMP-DURATION"), found.get(b"IDMP-MAXSIZE"))
+    idempotency.xcfgset(txn, words[1], duration, maxsize)
     return OK
 
 

@@ -7,14 +7,14 @@ from typing import Any
 from streamkeep.engine.commands import xack, xclaim, xgroup, xinfo, xpending
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.engine.commands.help_texts import HELP
-from streamkeep.engine.model.existing import existing_group, existing_stream, shown
+from streamkeep.engine.model.existing import existing_group, existing_stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import id_text, parse_id
 from streamkeep.format.node.node import PAIRS
 from streamkeep.server.commands.append import ids_and_policy
 from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
-from streamkeep.server.commands.words import integer, option, syntax, wrong_subcommand
+from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_subcommand
 
 _MODES = {b"SILENT": xack.SILENT, b"FAIL": xack.FAIL, b"FATAL": xack.FATAL}
 
@@ -124,16 +124,15 @@ def run_xnack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
                 raise CommandError("number of IDs doesn't match numids")
             at += 2 + count
         elif name == b"RETRYCOUNT" and at + 1 < len(words):
-            problem = "Invalid RETRYCOUNT value, must be >= 0"
-            retrycount = integer(words[at + 1], problem)
+            retrycount = integer(words[at + 1])
             if retrycount < 0:
-                raise CommandError(problem)
+                raise CommandError("Invalid RETRYCOUNT value, must be >= 0")
             at += 2
         elif name == b"FORCE":
             force = True
             at += 1
         else:
-            raise CommandError(f"Unrecognized XNACK option '{shown(words[at])}'")
+            raise CommandError(f"Unrecognized XNACK option '{text_of(words[at])}'")
     if not ids:
         raise syntax("expected IDS keyword")
     return xack.xnack(txn, words[1], words[2], mode, ids, retrycount, force)
@@ -203,7 +202,7 @@ def run_xclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
             parse_id(words[at], 0)
             options.last_id = words[at]
         else:
-            raise CommandError(f"Unrecognized XCLAIM option '{shown(words[at])}'")
+            raise CommandError(f"Unrecognized XCLAIM option '{text_of(words[at])}'")
         at += 1
     claimed: Any = xclaim.xclaim(
         txn, words[1], words[2], words[3], least, ids, options, int(PAIRS), justid

@@ -191,8 +191,7 @@ def _timeout(word: bytes) -> int:
 
 
 def _positive(word: bytes, name: str) -> int:
-    problem = f"{name} must be a positive integer"
-    value = integer(word, problem)
+    value = integer(word)
     if value <= 0:
-        raise CommandError(problem)
+        raise CommandError(f"{name} must be a positive integer")
     return value

@@ -182,4 +182,5 @@ def unknown(words: list[bytes]) -> CommandError:
         if len(args) >= 128:
             break
         args += f"'{text_of(word[: 128 - len(args)])}' "
-    return CommandError(f"unknown command '{text_of(words[0])}', with args beginning with: {args}")
+    more = f", with args beginning with: {args}" if args else ""
+    return CommandError(f"unknown command '{text_of(words[0])}'{more}")

@@ -144,14 +144,17 @@ class Turn:
         if self.writer is not None:
             return self.writer
         if self.reader is None:
-            self.reader = self.environment.begin_read()
+            environment = self.environment
+            if environment.context.deferral.raw is not None:
+                return self.write_txn()  # a snapshot would end the deferred transaction
+            self.reader = environment.begin_read()
         return self.reader
 
     def write_txn(self) -> WriteTxn:
         """Return the transaction in which a command writes."""
         if self.writer is None:
             self.close_reader()
-            self.writer = self.environment.begin_write()
+            self.writer = self.environment.begin_turn(self.durable)
             self.writer.durable = self.durable
         return self.writer
 

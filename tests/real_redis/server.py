@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import redis
@@ -17,6 +18,9 @@ from redis.connection import UnixDomainSocketConnection
 
 from model.steps import Argument, Failed
 from patience import PATIENCE_S
+
+# The program to compare with; without it, the redis-server of the machine.
+PROGRAM: Final = "STREAMKEEP_REDIS_SERVER"
 
 
 class RealRedis:
@@ -83,7 +87,7 @@ def running_redis(
         settings: of the server, in addition to those that all tests need.
         file: the RDB file to start from; it starts empty without one.
     """
-    program = shutil.which("redis-server")
+    program = os.environ.get(PROGRAM) or shutil.which("redis-server")
     if program is None:
         pytest.skip("redis-server is not installed; these tests compare with it")
     # Not pytest's tmp_path: the path of a socket may have 107 bytes at most.

@@ -116,7 +116,7 @@ def test_info_stream_prints_the_counters_and_both_ends() -> None:
     assert lines("info", "s", "k") == [
         "length                   2",
         "radix-tree-keys          1",
-        "radix-tree-nodes         2",
+        "radix-tree-nodes         1",
         "last-generated-id        3-0",
         "max-deleted-entry-id     2-0",
         "entries-added            3",

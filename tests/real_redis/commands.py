@@ -1,0 +1,294 @@
+"""Commands of streams at random, some of them malformed, for a Redis of some version.
+
+IDs are small and explicit, and times are pinned, so that no clock decides what a reply says; only
+idempotent XADD, which must choose its IDs, has a stream of its own. What only a newer Redis knows
+is left out for an older one.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+Words = list[bytes]
+Version = tuple[int, ...]
+
+KEYS: Final = (b"a", b"b", b"\x00\xff ")
+CLOCKED: Final = b"clocked"  # the stream whose IDs the clock chooses
+GROUPS: Final = (b"g", b"h")
+CONSUMERS: Final = (b"ann", b"bob")
+JUNK: Final = (b"", b"-", b"+", b"$", b">", b"x", b"-1", b"0", b"5-", b"(3-0", b"1-2-3", b"COUNT",
+        b"99999999999999999999", b"~", b"=", b"18446744073709551615-18446744073709551615",
+        b"a\r\nb", b"\xff\xfe", b"MAXLEN", b"JUSTID", b"FORCE", b"NOACK", b"STREAMS")  # fmt: skip
+NEWER_JUNK: Final = (b"IDS", b"KEEPREF", b"ACKED", b"CLAIM", b"MAXCOUNT", b"MAXSIZE", b"IDMP",
+        b"IDMPAUTO", b"SILENT", b"FATAL", b"RETRYCOUNT", b"1-0")  # fmt: skip
+
+ALWAYS_A_CONSUMER: Final = (7, 2)  # XREADGROUP and XCLAIM create it even if they deliver nothing
+LAST_ENTRY: Final = (7, 4)  # XREAD takes `+`
+POLICIES: Final = (8, 2)  # KEEPREF, DELREF, ACKED, XDELEX, XACKDEL
+CLAIMS: Final = (8, 4)  # XREADGROUP takes CLAIM
+IDEMPOTENT: Final = (8, 6)  # XADD takes IDMP
+NACKS: Final = (8, 8)  # XNACK
+BUDGETS: Final = (8, 10)  # XREAD takes MAXCOUNT and MAXSIZE
+
+_SINCE: Final = {
+    "xackdel": POLICIES,
+    "xcfgset": IDEMPOTENT,
+    "xdelex": POLICIES,
+    "xidmp": IDEMPOTENT,
+    "xnack": NACKS,
+}
+
+
+class Generator:
+    """Makes commands of streams at random, some of them malformed."""
+
+    def __init__(self, seed: int, version: Version) -> None:
+        self.random = random.Random(seed)
+        self.version = version
+        self._junk = JUNK + (NEWER_JUNK if version >= BUDGETS else ())
+        self._made = {
+            name[5:]: getattr(self, name)
+            for name in dir(self)
+            if name.startswith("make_") and version >= _SINCE.get(name[5:], (0,))
+        }
+
+    def command(self) -> list[Words]:
+        """Return a command, with those that keep what an old server does otherwise from showing."""
+        name = self.random.choice(sorted(self._made))
+        if name == "xidmp":
+            return [self._made[name]()]
+        words = [name.upper().encode(), *self._made[name]()]
+        if self.random.random() < 0.15:
+            words = self._damaged(words)
+        follow = []
+        if self.version < ALWAYS_A_CONSUMER and words[0] == b"XGROUP" and len(words) > 3:
+            follow = [[b"XGROUP", b"CREATECONSUMER", *words[2:4], one] for one in CONSUMERS]
+        if self.random.random() < 0.1:
+            words[0] = words[0].lower()
+        return [words, *follow]
+
+    def _damaged(self, words: Words) -> Words:
+        place = self.random.randrange(1, len(words)) if len(words) > 1 else 0
+        kind = self.random.random()
+        if kind < 0.3:
+            return words[:place] + words[place + 1 :]
+        if kind < 0.5:
+            return [*words[:place], self.random.choice(self._junk), *words[place:]]
+        if kind < 0.9:
+            return [*words[:place], self.random.choice(self._junk), *words[place + 1 :]]
+        return [*words, self.random.choice(self._junk)]
+
+    def _maybe(self, *words: bytes, chance: float = 0.3, since: Version = ()) -> Words:
+        return list(words) if self.version >= since and self.random.random() < chance else []
+
+    def _id(self) -> bytes:
+        ms, seq = self.random.randrange(1, 40), self.random.randrange(3)
+        return b"%d-%d" % (ms, seq) if self.random.random() < 0.8 else b"%d" % ms
+
+    def _key(self) -> bytes:
+        return self.random.choice(KEYS)
+
+    def _group(self) -> Words:
+        return [self._key(), self.random.choice(GROUPS)]
+
+    def _number(self) -> bytes:
+        return b"%d" % self.random.randrange(-1, 12)
+
+    def _bound(self) -> bytes:
+        return self.random.choice([b"-", b"+", self._id(), b"(" + self._id()])
+
+    def _ids(self) -> Words:
+        return [self._id() for _ in range(self.random.randrange(1, 4))]
+
+    def _counted(self, ids: Words) -> Words:
+        wrong = self.random.random() < 0.03
+        return [b"IDS", b"%d" % (len(ids) + wrong), *ids]
+
+    def _policy(self, chance: float = 0.5) -> Words:
+        policy = self.random.choice([b"KEEPREF", b"DELREF", b"ACKED", b"acked"])
+        return self._maybe(policy, chance=chance, since=POLICIES)
+
+    def _budget(self) -> Words:
+        most = b"%d" % self.random.randrange(20)
+        size = b"%d" % self.random.randrange(400)
+        found = self._maybe(b"MAXCOUNT", most, chance=0.15, since=BUDGETS)
+        return found + self._maybe(b"MAXSIZE", size, chance=0.15, since=BUDGETS)
+
+    def make_xadd(self) -> Words:
+        """XADD."""
+        pairs = [
+            self.random.choice([b"f", b"", b"12", b"v" * 70, b"\xf0"])
+            for _ in range(2 * self.random.randrange(1, 4))
+        ]
+        options = self._maybe(b"NOMKSTREAM", chance=0.1)
+        options += self._maybe(b"MAXLEN", b"%d" % self.random.randrange(20), chance=0.2)
+        options += self._maybe(b"MINID", b"=", self._id(), chance=0.05)
+        options += self._policy(0.2)
+        options += self._maybe(b"IDMP", b"p", b"i", chance=0.02, since=IDEMPOTENT)
+        return [self._key(), *options, self._id(), *pairs]
+
+    def make_xidmp(self) -> Words:
+        """Idempotent XADD, and what shows what it has remembered."""
+        kind = self.random.random()
+        if kind < 0.1:
+            return [b"XINFO", b"STREAM", CLOCKED, *self._maybe(b"FULL")]
+        if kind < 0.2:
+            return [b"XRANGE", CLOCKED, b"-", b"+", b"COUNT", b"5"]
+        if kind < 0.25:
+            return [b"DEL", CLOCKED]
+        pairs = self.random.choice([[b"f", b"v"], [b"f", b"w"], [b"f", b"v", b"g", b"v"]])
+        producer = self.random.choice([b"p", b"q", b"\xff"])
+        iid = b"%d" % self.random.randrange(6)
+        message = (
+            [b"IDMP", producer, iid] if self.random.random() < 0.7 else [b"IDMPAUTO", producer]
+        )
+        trimmed = self._maybe(b"MAXLEN", b"=", b"3", chance=0.1)
+        words = [b"XADD", CLOCKED, *self._maybe(b"NOMKSTREAM"), *trimmed, *message, b"*", *pairs]
+        return words
+
+    def make_xcfgset(self) -> Words:
+        """XCFGSET, within its limits and outside."""
+        seconds = self.random.choice([b"0", b"1000", b"86400", b"86401"])
+        most = self.random.choice([b"1", b"3", b"10000", b"10001"])
+        options = self._maybe(b"IDMP-DURATION", seconds, chance=0.6)
+        options += self._maybe(b"IDMP-MAXSIZE", most, chance=0.6)
+        return [self.random.choice([*KEYS, CLOCKED]), *options]
+
+    def make_xtrim(self) -> Words:
+        """XTRIM, exact: `~` depends on tombstones, which a store removes."""
+        if self.random.random() < 0.5:
+            words = [b"MAXLEN", *self._maybe(b"="), self._number()]
+        else:
+            words = [b"MINID", self._id()]
+        return [self._key(), *words, *self._policy(0.3)]
+
+    def make_xdel(self) -> Words:
+        """XDEL of IDs below those of XSETID: 7.0 does not compare it with what was deleted."""
+        return [self._key(), *[b"%d-1" % self.random.randrange(30) for _ in range(2)]]
+
+    def make_xdelex(self) -> Words:
+        """XDELEX."""
+        ids = [b"%d-%d" % (self.random.randrange(30), self.random.randrange(3)) for _ in range(3)]
+        return [self._key(), *self._policy(), *self._counted(ids)]
+
+    def make_xackdel(self) -> Words:
+        """XACKDEL."""
+        ids = [b"%d-%d" % (self.random.randrange(30), self.random.randrange(3)) for _ in range(3)]
+        return [*self._group(), *self._policy(), *self._counted(ids)]
+
+    def make_xnack(self) -> Words:
+        """XNACK."""
+        mode = self.random.choice([b"SILENT", b"FAIL", b"FATAL", b"fail"])
+        options = [*self._maybe(b"RETRYCOUNT", self._number()), *self._maybe(b"FORCE")]
+        return [*self._group(), mode, *self._counted(self._ids()), *options]
+
+    def make_xlen(self) -> Words:
+        """XLEN."""
+        return [self._key()]
+
+    def make_xrange(self) -> Words:
+        """XRANGE."""
+        return [self._key(), self._bound(), self._bound(), *self._maybe(b"COUNT", self._number())]
+
+    make_xrevrange = make_xrange
+
+    def make_xread(self) -> Words:
+        """XREAD, which finds something or returns at once."""
+        count = self._maybe(b"COUNT", self._number())
+        block = self._maybe(b"BLOCK", b"1", chance=0.02)
+        keys = [self._key() for _ in range(self.random.randrange(1, 3))]
+        last = [b"+"] if self.version >= LAST_ENTRY else []
+        ids = [self.random.choice([self._id(), b"0", b"$", *last]) for _ in keys]
+        return [*count, *self._budget(), *block, b"STREAMS", *keys, *ids]
+
+    def make_xreadgroup(self) -> Words:
+        """XREADGROUP."""
+        keys = [self._key() for _ in range(self.random.randrange(1, 3))]
+        ids = [self.random.choice([b">", b">", b"0", self._id()]) for _ in keys]
+        options = [*self._maybe(b"COUNT", self._number()), *self._maybe(b"NOACK", chance=0.1)]
+        options += self._budget()
+        options += self._maybe(b"CLAIM", b"0", since=CLAIMS)
+        group, consumer = self.random.choice(GROUPS), self.random.choice(CONSUMERS)
+        return [b"GROUP", group, consumer, *options, b"STREAMS", *keys, *ids]
+
+    def make_xack(self) -> Words:
+        """XACK."""
+        return [*self._group(), *self._ids()]
+
+    def make_xgroup(self) -> Words:
+        """XGROUP."""
+        kind = self.random.random()
+        if kind < 0.6:
+            start = self.random.choice([b"0", b"$", self._id()])
+            return [b"CREATE", *self._group(), start, *self._maybe(b"MKSTREAM", chance=0.7)]
+        if kind < 0.75:
+            return [b"SETID", *self._group(), self.random.choice([b"0", b"$", self._id()])]
+        if kind < 0.85:
+            return [b"DELCONSUMER", *self._group(), self.random.choice(CONSUMERS)]
+        if kind < 0.9:
+            return [b"DESTROY", *self._group()]
+        return [self.random.choice([b"NOSUCH", b"HELP", b"create"])]
+
+    def make_xclaim(self) -> Words:
+        """XCLAIM, with times that no clock changes."""
+        options = [
+            *self._maybe(b"TIME", b"1000"),
+            *self._maybe(b"RETRYCOUNT", self._number()),
+            *self._maybe(b"FORCE"),
+            *self._maybe(b"JUSTID"),
+            *self._maybe(b"LASTID", self._id(), chance=0.1),
+        ]
+        return [*self._group(), self.random.choice(CONSUMERS), b"0", *self._ids(), *options]
+
+    def make_xautoclaim(self) -> Words:
+        """XAUTOCLAIM."""
+        options = [*self._maybe(b"COUNT", self._number()), *self._maybe(b"JUSTID")]
+        start = self.random.choice([b"0", b"-", self._id()])
+        return [*self._group(), self.random.choice(CONSUMERS), b"0", start, *options]
+
+    def make_xpending(self) -> Words:
+        """XPENDING."""
+        if self.random.random() < 0.4:
+            return self._group()
+        idle = self._maybe(b"IDLE", b"0", chance=0.2)
+        consumer = self._maybe(self.random.choice(CONSUMERS))
+        return [*self._group(), *idle, self._bound(), self._bound(), self._number(), *consumer]
+
+    def make_xinfo(self) -> Words:
+        """XINFO."""
+        kind = self.random.random()
+        if kind < 0.3:
+            return [b"STREAM", self._key()]
+        if kind < 0.5:
+            return [b"STREAM", self._key(), b"FULL", *self._maybe(b"COUNT", self._number())]
+        if kind < 0.7:
+            return [b"GROUPS", self._key()]
+        if kind < 0.9:
+            return [b"CONSUMERS", *self._group()]
+        return [b"HELP"]
+
+    def make_xsetid(self) -> Words:
+        """XSETID."""
+        added = self._maybe(b"ENTRIESADDED", b"%d" % self.random.randrange(60))
+        return [self._key(), b"%d-0" % self.random.randrange(30, 40), *added]
+
+    def make_del(self) -> Words:
+        """DEL."""
+        return self._maybe(self._key(), chance=0.9) or [self._key(), b"no"]
+
+    def make_rename(self) -> Words:
+        """RENAME."""
+        return [self._key(), self._key()]
+
+    def make_type(self) -> Words:
+        """TYPE."""
+        return [self._key()]
+
+    def make_exists(self) -> Words:
+        """EXISTS."""
+        return [self._key(), self._key()]
+
+    def make_nosuch(self) -> Words:
+        """No command of Redis."""
+        return [self._key()]
