@@ -54,7 +54,7 @@ def test_commands_run_apart_if_their_transaction_fails(
     reader.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
     wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1)
     environment = running.server.environment
-    begin = environment.begin_write
+    begin = environment.begin_turn
 
     class Failing:
         """A transaction whose commit fails."""
@@ -71,12 +71,12 @@ def test_commands_run_apart_if_their_transaction_fails(
 
     failed = []
 
-    def begin_once() -> Any:
-        monkeypatch.setattr(environment, "begin_write", begin)
+    def begin_once(durable: bool) -> Any:
+        monkeypatch.setattr(environment, "begin_turn", begin)
         failed.append(True)
-        return Failing(begin())
+        return Failing(begin(durable))
 
-    monkeypatch.setattr(environment, "begin_write", begin_once)
+    monkeypatch.setattr(environment, "begin_turn", begin_once)
     peer.socket.sendall(
         encode_command("XADD", "k", "1-0", "f", "v") + encode_command("XADD", "k", "2-0", "f", "v")
     )
