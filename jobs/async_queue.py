@@ -7,7 +7,7 @@ thousand tasks may wait for results. Jobs are those of `Queue`, with methods to 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack
@@ -163,6 +163,12 @@ class AsyncQueue:
         payload, common = task.call_of(args, kwargs)
         return (await self._put([(payload, task.put_options)], common))[0]
 
+    async def put_prepared(
+        self, payloads: list[tuple[Any, Options]], common: dict[bytes, bytes]
+    ) -> list[AsyncJob]:
+        """Put payloads with options of their own, and fields that all get; for adapters."""
+        return await self._put(payloads, common)
+
     async def _put(
         self, payloads: list[tuple[Any, Options]], common: dict[bytes, bytes] | None = None
     ) -> list[AsyncJob]:
@@ -227,28 +233,17 @@ class AsyncQueue:
         """
         store = await self._store()
         known = known_tasks([self.queue]) if tasks_only else None
-        call = Take([self.queue], self.queue.consumer, count, known)
-        wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
-        again = False
-        while True:
-            try:
-                if wait_ms == 0:
-                    return call.jobs(await store.apply(call.work, sync=UNSYNCED))
-                found = await store.apply_when(
-                    call.work, call.when, block=wait_ms or 0, sync=UNSYNCED
-                )
-                return call.jobs(found)
-            except CommandError:  # a stream or its group was deleted
-                if again:
-                    raise
-                again = True
-                await asyncio.to_thread(call.set_up, again=True)
+        consumer = self.queue.consumer
+        return await atake(store, [self.queue], consumer, count, timeout=timeout, known=known)
 
     async def done_many(
         self, jobs: Iterable[AsyncJob], results: Iterable[Any] | None = None
     ) -> None:
         """End several jobs in one transaction; see `Queue.done_many`."""
-        its = [one.job for one in jobs]
+        await self.done_jobs([one.job for one in jobs], results)
+
+    async def done_jobs(self, its: list[Job], results: Iterable[Any] | None = None) -> None:
+        """End jobs of `take`; see `Queue.done_many`."""
         store = await self._store()
         await self._apply(store, self.queue.plan_done(its, results), frees=True)
         for job in its:
@@ -313,3 +308,32 @@ class AsyncQueue:
     async def set_limits(self, **limits: Any) -> Settings:
         """Set limits of the queue; see `Queue.set_limits`."""
         return await asyncio.to_thread(lambda: self.queue.set_limits(**limits))
+
+
+async def atake(
+    store: AsyncStore[Any],
+    queues: Sequence[Queue],
+    consumer: bytes,
+    count: int,
+    *,
+    timeout: Duration | None = None,
+    known: dict[str, Collection[bytes]] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> list[Job]:
+    """Take jobs of several queues of one store, whose streams exist; see `waiting.take`."""
+    call = Take(queues, consumer, count, known)
+    wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+    again = False
+    while True:
+        try:
+            if wait_ms == 0:
+                return call.jobs(await store.apply(call.work, sync=UNSYNCED))
+            found = await store.apply_when(
+                call.work, call.when, block=wait_ms or 0, stop=stop, sync=UNSYNCED
+            )
+            return call.jobs(found)
+        except CommandError:  # a stream or its group was deleted
+            if again:
+                raise
+            again = True
+            await asyncio.to_thread(call.set_up, again=True)

@@ -1,0 +1,259 @@
+"""The broker: messages of taskiq as jobs of queues of a store.
+
+A message that a worker has is pending with its process. It stays pending, however long the task
+runs, until taskiq acknowledges it; if the process dies, another worker gets it at once. The name of
+the task is the `task` of the job, so that a message of a task that a worker does not have waits for
+a worker that has it, instead of being lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessage
+
+from streamkeep.engine.api.async_store import AsyncStore
+from streamkeep.engine.api.views import Sync
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.integrations.address import parse_address
+from streamkeep.integrations.pace import Pace
+from streamkeep.jobs import Job, JobLostError, Queue
+from streamkeep.jobs.async_queue import AsyncQueue, atake
+from streamkeep.jobs.layout import TASK
+from streamkeep.jobs.options import Options, check_options
+
+log = logging.getLogger("streamkeep.taskiq")
+
+_CODEC: Final = "bytes"
+_PRIORITIES: Final = ("high", "normal", "low")
+
+
+class StreamkeepBroker(AsyncBroker):
+    """A taskiq broker on a store.
+
+    Labels of a task, or of `kicker().with_labels(...)`:
+
+    - `delay`: seconds, or a text such as "5m"; the task starts then, not before. It is stored.
+    - `priority`: "high", "normal", "low"; or a number: above 0 is high, below 0 is low.
+    - `queue_name`: another queue than that of the broker.
+    - `order_key`: tasks of one key run one at a time, in the order in which they were sent.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        queue_name: str = "taskiq",
+        *,
+        queues: Iterable[str] = (),
+        max_deaths: int = 5,
+        sync: Sync | None = None,
+        result_backend: AsyncResultBackend[Any] | None = None,
+        task_id_generator: Callable[[], str] | None = None,
+    ) -> None:
+        """Name a store; it is opened by `startup`, in each process.
+
+        Args:
+            path: the directory of the store, which is made if need be, or a URL
+                `streamkeep:////path`.
+            queue_name: the queue that tasks are sent to, and that workers listen to.
+            queues: further queues that workers listen to.
+            max_deaths: a task with which so many workers died is a dead letter.
+            sync: when a change is durable; see `streamkeep.open`. By default, what was sent or
+                acknowledged is on disk.
+        """
+        super().__init__(task_id_generator=task_id_generator)
+        if result_backend is not None:
+            self.with_result_backend(result_backend)
+        self.address = parse_address(path, sync)
+        self.queue_name = queue_name
+        self._options: dict[str, Any] = {
+            "codec": _CODEC,
+            "max_deaths": max_deaths,
+            "sync": self.address.sync,
+        }
+        self._queues: dict[str, Queue] = {}
+        self._async_queues: dict[str, AsyncQueue] = {}
+        self._listened = list(dict.fromkeys([queue_name, *queues]))
+        for name in self._listened:
+            self.queue(name)
+
+    def queue(self, name: str | None = None) -> Queue:
+        """Return a queue of the store: its dead letters, its limits, its figures.
+
+        Args:
+            name: by default the queue of the broker.
+        """
+        chosen = self.queue_name if name is None else name
+        if chosen not in self._queues:
+            self._queues[chosen] = Queue(self.address.path, chosen, **self._options)
+            self._async_queues[chosen] = AsyncQueue(self._queues[chosen])
+        return self._queues[chosen]
+
+    async def startup(self) -> None:
+        """Open the store."""
+        await super().startup()
+        for name in self._listened:
+            await asyncio.to_thread(self.queue(name).set_up)
+
+    async def shutdown(self) -> None:
+        """Close the store."""
+        await super().shutdown()
+        for one in self._async_queues.values():
+            await one.close()
+
+    # --- sending ------------------------------------------------------------------------------
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Send a message; it is on disk when this returns (`sync="commit"`).
+
+        Raises:
+            ArgumentError: a label has a wrong value; nothing was sent.
+            QueueFullError, QueueDrainingError: nothing was sent.
+        """
+        labels = message.labels
+        name = labels.get("queue_name") or self.queue_name
+        queue = self.queue(str(name))
+        key = labels.get("order_key")
+        options = Options(
+            delay=_delay_of(labels.get("delay")),
+            priority=_priority_of(labels.get("priority")),
+            key=None if key is None else str(key),
+        )
+        common = {TASK: message.task_name.encode()}
+        await self._async_queues[queue.name].put_prepared(
+            [(message.message, check_options(options))], common
+        )
+
+    # --- working ------------------------------------------------------------------------------
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """Yield messages, one at a time, as the receiver asks for them.
+
+        A message that was taken when the receiver stops goes to another worker at once.
+        """
+        queues = [self.queue(name) for name in self._listened]
+        for one in queues:
+            await asyncio.to_thread(one.set_up)
+        store: AsyncStore[Any] = AsyncStore(queues[0].store)
+        pace = Pace()
+        held: deque[Job] = deque()
+        returning: asyncio.Task[None] | None = None
+        try:
+            while True:
+                if not held:
+                    held.extend(await self._take(store, queues, pace.wanted()))
+                    pace.took(len(held))
+                    if len(held) > 1 and (returning is None or returning.done()):
+                        returning = asyncio.create_task(_return_held(held, pace))
+                while held:
+                    message = await self._message_of(held.popleft())
+                    if message is not None:
+                        yield message
+        finally:
+            if returning is not None:
+                returning.cancel()
+            while held:
+                await _return(held.popleft())
+
+    async def _take(self, store: AsyncStore[Any], queues: list[Queue], count: int) -> list[Job]:
+        """Take the next job; one that is taken when the caller is cancelled is returned."""
+        stopping = False
+        known = self._known()
+        taking = asyncio.ensure_future(
+            atake(
+                store,
+                queues,
+                queues[0].consumer,
+                count,
+                known={queue.name: known for queue in queues},
+                stop=lambda: stopping,
+            )
+        )
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            stopping = True
+            queues[0].store.ask_stops()
+            with suppress(Exception):
+                for job in await taking:
+                    await _return(job)
+            raise
+
+    def _known(self) -> Collection[bytes]:
+        return frozenset(name.encode() for name in self.get_all_tasks())
+
+    async def _message_of(self, job: Job) -> AckableMessage | None:
+        """Return the message of a job; one that taskiq cannot read becomes a dead letter."""
+        try:
+            data = job.payload
+            self.formatter.loads(data)
+        except Exception as error:
+            log.error(
+                "the job %s of %r is a dead letter: taskiq cannot read it: %s",
+                job.id,
+                job.queue.name,
+                error,
+            )
+            reason = f"taskiq cannot read it: {error}"[:1000]
+            await asyncio.to_thread(job.fail, reason)
+            return None
+        return AckableMessage(data=data, ack=self._ack_of(job))
+
+    def _ack_of(self, job: Job) -> Callable[[], Awaitable[None]]:
+        async def ack() -> None:
+            if job.ended:
+                return
+            try:
+                await self._async_queues[job.queue.name].done_jobs([job])
+            except JobLostError as error:
+                log.warning("%s", error)
+
+        return ack
+
+
+async def _return_held(held: deque[Job], pace: Pace) -> None:
+    """Return jobs that were taken together with others, and that the receiver does not begin."""
+    while held:
+        await asyncio.sleep(pace.until_late())
+        if held and pace.until_late() <= 0:
+            late = list(held)
+            held.clear()
+            for job in late:
+                await _return(job)
+
+
+async def _return(job: Job) -> None:
+    try:
+        await asyncio.to_thread(job.give_back)
+    except JobLostError as error:
+        log.warning("%s", error)
+
+
+def _delay_of(label: Any) -> float | str | None:
+    """Return the label `delay`: seconds, or a text such as "5m"."""
+    if label is None or label == "":
+        return None
+    if isinstance(label, bool) or not isinstance(label, (int, float, str)):
+        raise ArgumentError(f"the label delay must be seconds or a text like '5m', not {label!r}")
+    try:
+        return float(label)
+    except ValueError:
+        return str(label)
+
+
+def _priority_of(label: Any) -> str | None:
+    """Return the label `priority` as one of the queue's priorities."""
+    if label is None or label == "" or label in _PRIORITIES:
+        return label or None
+    try:
+        number = int(label)
+    except (TypeError, ValueError):
+        problem = f"the label priority must be one of {_PRIORITIES} or a number, not {label!r}"
+        raise ArgumentError(problem) from None
+    return "high" if number > 0 else "low" if number < 0 else "normal"

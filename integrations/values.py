@@ -1,0 +1,193 @@
+"""Named values that expire, in rows of a store: results of tasks, schedules, counters.
+
+    key                    value
+    v NAME                 expiry (8 bytes, Unix milliseconds, 0 for never), then the value
+    e EXPIRY NAME          nothing; values by the time at which they expire
+
+NAME is the name, or its beginning and its BLAKE2b-256 if it is longer than 200 bytes. All methods
+with a transaction or a snapshot read and change rows in it; a value and its row by expiry change
+together. Each put removes a few values that have expired, so that a space does not grow without
+limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.integrations.address import Address
+
+Result = TypeVar("Result")
+Reader = Transaction[Any] | Snapshot[Any]
+
+_VALUE: Final = b"v"
+_EXPIRY: Final = b"e"
+_TIME: Final = struct.Struct(">Q")
+_MOST_NAME: Final = 200
+_EXPIRED_AT_ONCE: Final = 4  # that each put removes
+MAX_TTL_MS: Final = 1 << 52
+
+
+class Values:
+    """The values of one space."""
+
+    def __init__(self, space: str) -> None:
+        self.space = space.encode()
+
+    def put(self, txn: Transaction[Any], name: str, value: bytes, ttl_ms: int = 0) -> None:
+        """Store a value, and wake the callers that wait for it.
+
+        Args:
+            ttl_ms: how long it is kept; 0 for without limit.
+        """
+        now_ms = txn.txn.now_ms()
+        key = _name_key(name)
+        expires_ms = now_ms + ttl_ms if ttl_ms else 0
+        self._forget_expiry(txn, key)
+        txn.row_put(self.space, _VALUE + key, _TIME.pack(expires_ms) + value)
+        if expires_ms:
+            txn.row_put(self.space, _EXPIRY + _TIME.pack(expires_ms) + key, b"")
+        self.remove_expired(txn, _EXPIRED_AT_ONCE)
+        txn.wake(self.bell(name))
+
+    def get(self, reader: Reader, name: str) -> bytes | None:
+        """Return a value; None if there is none, or it has expired."""
+        data = reader.row_get(self.space, _VALUE + _name_key(name))
+        if data is None:
+            return None
+        expires_ms = _TIME.unpack_from(data)[0]
+        return None if 0 < expires_ms <= reader.txn.now_ms() else data[8:]
+
+    def delete(self, txn: Transaction[Any], name: str) -> bool:
+        """Remove a value; return whether there was one that had not expired."""
+        found = self.get(txn, name) is not None
+        key = _name_key(name)
+        self._forget_expiry(txn, key)
+        txn.row_delete(self.space, _VALUE + key)
+        return found
+
+    def add(self, txn: Transaction[Any], name: str, amount: int, ttl_ms: int = 0) -> int:
+        """Add to a value that is a number in decimal, 0 where there is none; return the sum."""
+        found = self.get(txn, name)
+        total = amount + (0 if found is None else int(found))
+        self.put(txn, name, str(total).encode(), ttl_ms)
+        return total
+
+    def everything(self, reader: Reader, count: int | None = None) -> list[bytes]:
+        """Return all values that have not expired, in the order of their names."""
+        now_ms = reader.txn.now_ms()
+        rows = reader.row_range(self.space, _VALUE, _VALUE + b"\xff" * 250, count)
+        times = [(_TIME.unpack_from(data)[0], data) for _, data in rows]
+        return [data[8:] for expires_ms, data in times if not 0 < expires_ms <= now_ms]
+
+    def remove_expired(self, txn: Transaction[Any], count: int) -> int:
+        """Remove values that have expired, at most `count`; return how many there were."""
+        last = _EXPIRY + _TIME.pack(txn.txn.now_ms()) + b"\xff" * 250
+        found = txn.row_range(self.space, _EXPIRY, last, count)
+        for key, _ in found:
+            txn.row_delete(self.space, key)
+            txn.row_delete(self.space, _VALUE + key[9:])
+        return len(found)
+
+    def bell(self, name: str) -> bytes:
+        """Return the key that callers wait for until a value is stored."""
+        return self.space + b"\0" + _name_key(name)
+
+    def _forget_expiry(self, txn: Transaction[Any], key: bytes) -> None:
+        former = txn.row_get(self.space, _VALUE + key)
+        if former is not None and any(former[:8]):
+            txn.row_delete(self.space, _EXPIRY + former[:8] + key)
+
+
+class OpenedStore:
+    """The store of an adapter, opened at its first use, and again in a forked child."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._store: Store[Any] | None = None
+        self._lock = threading.Lock()
+        _all_opened.add(self)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: leave the store, and a lock that another thread may have held."""
+        self._lock = threading.Lock()
+        self._store = None
+
+    @property
+    def store(self) -> Store[Any]:
+        """The store."""
+        opened = self._store
+        if opened is None:
+            from streamkeep.facade import open as open_store
+
+            with self._lock:
+                opened = self._store
+                if opened is None:
+                    address = self.address
+                    opened = self._store = open_store(address.path, sync=address.sync)
+        return opened
+
+    def close(self) -> None:
+        """Close the store if this process has opened it; a later call opens it again."""
+        with self._lock:
+            opened, self._store = self._store, None
+        if opened is not None:
+            opened.close()
+
+    def apply(self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False) -> Result:
+        """Run a function of a transaction; see `Store.apply`."""
+        return self.store.apply(lambda txn: work(txn.as_bytes()), frees=frees)
+
+    def read(self, look: Callable[[Snapshot[Any]], Result]) -> Result:
+        """Run a function of a snapshot."""
+        with self.store.snapshot() as snapshot:
+            return look(snapshot.as_bytes())
+
+    def read_when(
+        self,
+        look: Callable[[Snapshot[Any]], list[Result]],
+        bells: Sequence[bytes],
+        wait_ms: int,
+    ) -> list[Result]:
+        """Run a function of a snapshot until it returns something, or the time is over.
+
+        Args:
+            bells: the keys whose `wake` may change the answer.
+            wait_ms: 0 for no limit.
+        """
+        wake_on = [(bell, None) for bell in bells]
+        return self.store.read_when(lambda one: look(one.as_bytes()), wake_on, block=wait_ms)
+
+
+def _leave_to_parent() -> None:
+    for one in list(_all_opened):
+        one.leave_to_parent()
+
+
+_all_opened: WeakSet[OpenedStore] = WeakSet()
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def ttl_of(seconds: float | None, name: str) -> int:
+    """Return a number of seconds as milliseconds; 0 for None. Raise ArgumentError for others."""
+    if seconds is None:
+        return 0
+    good = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not good or not 0 < seconds < MAX_TTL_MS / 1000:
+        raise ArgumentError(f"{name} must be a number of seconds above 0, not {seconds!r}")
+    return max(1, round(seconds * 1000))
+
+
+def _name_key(name: str) -> bytes:
+    data = name.encode()
+    if len(data) <= _MOST_NAME:
+        return data or b"\0"
+    return data[: _MOST_NAME - 32] + hashlib.blake2b(data, digest_size=32).digest()

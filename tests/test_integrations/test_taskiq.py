@@ -1,0 +1,437 @@
+"""The broker, the result backend and the schedule source of taskiq.
+
+The tests of taskiq-redis for its stream broker and its backends are here in their sense: messages
+are delivered once among workers, acknowledged, taken over; results are kept, taken, expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from taskiq import AckableMessage, AsyncBroker, BrokerMessage, ScheduledTask, TaskiqResult
+from taskiq.api import run_receiver_task
+from taskiq.depends.progress_tracker import TaskProgress, TaskState
+
+import streamkeep
+from patience import PATIENCE_S, wait_until
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.integrations.taskiq import (
+    ResultIsMissingError,
+    StreamkeepBroker,
+    StreamkeepResultBackend,
+    StreamkeepScheduleSource,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_tasks_of_others() -> None:
+    AsyncBroker.global_task_registry = {}
+
+
+def message(number: int, name: str = "work", **labels: Any) -> BrokerMessage:
+    """Return a message as taskiq's own formatter makes it."""
+    data = b'{"task_id":"%d","task_name":"%s","labels":{},"args":[%d],"kwargs":{}}'
+    text = data % (number, name.encode(), number)
+    return BrokerMessage(task_id=str(number), task_name=name, message=text, labels=labels)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, PATIENCE_S))
+
+
+@asynccontextmanager
+async def started(path: Path, *tasks: str, **options: Any) -> AsyncIterator[StreamkeepBroker]:
+    """Start a broker that has these tasks."""
+    broker = StreamkeepBroker(path, **options)
+    for name in tasks or ("work",):
+        broker.register_task(lambda number: number, task_name=name)
+    await broker.startup()
+    try:
+        yield broker
+    finally:
+        await broker.shutdown()
+
+
+async def ack(one: AckableMessage) -> None:
+    done = one.ack()
+    assert done is not None
+    await done
+
+
+async def numbers(broker: StreamkeepBroker, count: int) -> list[int]:
+    """Take and acknowledge messages; return their numbers."""
+    found = []
+    async with aclosing(broker.listen()) as messages:
+        async for one in messages:
+            found.append(broker.formatter.loads(one.data).args[0])
+            await ack(one)
+            if len(found) == count:
+                break
+    return found
+
+
+def test_a_task_runs_in_a_receiver_and_its_result_comes_back(tmp_path: Path) -> None:
+    async def work() -> None:
+        broker = StreamkeepBroker(tmp_path / "s").with_result_backend(
+            StreamkeepResultBackend(f"streamkeep:///{tmp_path}/s")
+        )
+
+        @broker.task
+        async def add(one: int, two: int) -> int:
+            return one + two
+
+        @broker.task
+        def divide(one: int, two: int) -> float:
+            return one / two
+
+        await broker.startup()
+        receiver = asyncio.create_task(run_receiver_task(broker, max_async_tasks=3))
+        sent = [await add.kiq(number, 1) for number in range(7)]
+        results = [await one.wait_result(check_interval=0.001) for one in sent]
+        assert [one.return_value for one in results] == list(range(1, 8))
+        failed = await (await divide.kiq(1, 0)).wait_result(check_interval=0.001)
+        assert isinstance(failed.error, ZeroDivisionError)
+        while broker.queue().stats().running:  # acknowledged after the result was stored
+            await asyncio.sleep(0)
+        receiver.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await receiver
+        assert broker.queue().stats().done == 8
+        await broker.shutdown()
+
+    run(work())
+
+
+def test_a_message_stays_with_a_listener_that_lives_and_goes_back_from_one_that_ended(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with started(tmp_path / "s") as broker:
+            for number in range(8):
+                await broker.kick(message(number))
+            first = broker.listen()
+            held = [await anext(first) for _ in range(5)]  # 1, 2 and 4 messages were taken
+            assert await numbers(broker, 1) == [7]  # the rest is held by the first
+            await first.aclose()
+            assert sorted(await numbers(broker, 2)) == [5, 6]
+            assert broker.queue().stats().running == len(held)
+            for one in held:
+                await ack(one)
+                await ack(one)  # again changes nothing
+            assert (broker.queue().stats().running, broker.queue().stats().done) == (0, 8)
+
+    run(work())
+
+
+@pytest.mark.slow
+def test_messages_that_are_held_and_not_begun_go_back_after_a_moment(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with started(tmp_path / "s") as broker:
+            for number in range(4):
+                await broker.kick(message(number))
+            async with aclosing(broker.listen()) as slow:
+                await anext(slow)
+                await anext(slow)  # two were taken
+                assert sorted(await numbers(broker, 2)) == [2, 3]
+
+    run(work())
+
+
+def test_a_listener_that_is_cancelled_leaves_nothing_taken(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with started(tmp_path / "s") as broker:
+            waiting = asyncio.create_task(anext(broker.listen()))
+            await asyncio.sleep(0.01)
+            kicked = asyncio.create_task(broker.kick(message(1)))
+            waiting.cancel()
+            await kicked
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert await numbers(broker, 1) == [1]
+
+    run(work())
+
+
+def test_labels_say_when_where_and_in_which_order(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with started(tmp_path / "s", queues=["other"]) as broker:
+            await broker.kick(message(1, priority="low"))
+            await broker.kick(message(2))
+            await broker.kick(message(3, priority=5))
+            await broker.kick(message(4, delay="3600"))
+            await broker.kick(message(5, delay="0.001", priority="high"))
+            await broker.kick(message(6, queue_name="other"))
+            await broker.kick(message(7, queue_name="nobody-listens"))
+            assert broker.queue().stats().delayed >= 1
+            found = await numbers(broker, 5)
+            assert sorted(found) == [1, 2, 3, 5, 6]
+            assert found.index(3) < found.index(2) < found.index(1)
+            assert broker.queue("nobody-listens").stats().waiting == 1
+            await broker.kick(message(8, order_key="a"))
+            await broker.kick(message(9, order_key="a"))
+            async with aclosing(broker.listen()) as messages:
+                first = await anext(messages)
+                assert broker.queue().stats().held == 1
+                await ack(first)
+                await ack(await anext(messages))
+            for labels in ({"delay": "soon"}, {"delay": True}, {"priority": "urgent"}):
+                with pytest.raises(ArgumentError, match=next(iter(labels))):
+                    await broker.kick(message(10, **labels))
+            assert broker.queue().stats().waiting == 0
+
+    run(work())
+
+
+def test_a_message_waits_for_a_worker_that_has_its_task(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with started(tmp_path / "s") as old:
+            await old.kick(message(1, "added-later"))
+            await old.kick(message(2))
+            assert await numbers(old, 1) == [2]
+            assert old.queue().stats().parked == 1
+            assert "does not know" in caplog.text
+            async with started(tmp_path / "s", "work", "added-later") as new:
+                assert await numbers(new, 1) == [1]
+
+    run(work())
+
+
+def test_what_taskiq_cannot_read_becomes_a_dead_letter(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with started(tmp_path / "s") as broker:
+            strange = message(1)
+            strange.message = b'{"task": "of another version"}'
+            await broker.kick(strange)
+            await broker.kick(message(2))
+            assert await numbers(broker, 1) == [2]
+            [letter] = broker.queue().dead_letters()
+            assert "taskiq cannot read it" in letter.reason
+
+    run(work())
+
+
+def test_results_are_missing_kept_taken_and_expire(tmp_path: Path) -> None:
+    def result(value: int) -> TaskiqResult[int]:
+        return TaskiqResult(is_err=False, log="log", return_value=value, execution_time=0.0)
+
+    async def work() -> None:
+        kept: StreamkeepResultBackend[int] = StreamkeepResultBackend(tmp_path / "s")
+        taken: StreamkeepResultBackend[int] = StreamkeepResultBackend(
+            tmp_path / "s", keep_results=False, prefix="other"
+        )
+        brief: StreamkeepResultBackend[int] = StreamkeepResultBackend(
+            tmp_path / "s", result_ttl=0.001, prefix="brief"
+        )
+        for backend in (kept, taken, brief):
+            await backend.startup()
+        assert not await kept.is_result_ready("a")
+        with pytest.raises(ResultIsMissingError, match="task a"):
+            await kept.get_result("a")
+        await kept.set_result("a", result(1))
+        await kept.set_result("a", result(2))
+        assert await kept.is_result_ready("a")
+        assert not await taken.is_result_ready("a")
+        assert (await kept.get_result("a")).log is None
+        assert (await kept.get_result("a", with_logs=True)).return_value == 2
+        await taken.set_result("a", result(3))
+        assert (await taken.get_result("a")).return_value == 3
+        with pytest.raises(ResultIsMissingError):
+            await taken.get_result("a")
+        await brief.set_result("a", result(4))
+        while await brief.is_result_ready("a"):
+            await asyncio.sleep(0.001)
+        await brief.set_result("b" * 5000, result(5))  # removes the one that has expired
+        with streamkeep.open(tmp_path / "s") as store:
+            assert len(store.row_range("brief:results")) == 2
+        assert await kept.get_progress("a") is None
+        await kept.set_progress("a", TaskProgress(state=TaskState.STARTED, meta="half"))
+        progress = await kept.get_progress("a")
+        assert progress is not None
+        assert (progress.state, progress.meta) == (TaskState.STARTED, "half")
+        for backend in (kept, taken, brief):
+            await backend.shutdown()
+
+    run(work())
+
+
+def test_schedules_are_added_listed_sent_and_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        source = StreamkeepScheduleSource(tmp_path / "s")
+        await source.startup()
+        common: dict[str, Any] = {"task_name": "work", "labels": {}, "args": [1], "kwargs": {}}
+        cron = ScheduledTask(**common, schedule_id="1", cron="* * * * *", cron_offset="UTC")
+        every = ScheduledTask(**common, schedule_id="2", interval=datetime.timedelta(seconds=5))
+        once = ScheduledTask(**common, schedule_id="3", time=datetime.datetime(2020, 1, 1))
+        for schedule in (cron, every, once):
+            await source.add_schedule(schedule)
+        assert await source.get_schedules() == [cron, every, once]
+        for schedule in (cron, every, once):
+            await source.post_send(schedule)
+        assert await source.get_schedules() == [cron, every]
+        await source.delete_schedule("1")
+        await source.delete_schedule("1")
+        with streamkeep.open(tmp_path / "s") as store:
+            store.row_put("taskiq:schedules", b"v0", b"\0" * 8 + b"of another version")
+        assert await source.get_schedules() == [every]
+        assert "cannot be read" in caplog.text
+        await source.shutdown()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("redis://localhost:6379", "not a URL of a store"),
+        ("streamkeep://localhost/jobs", "names a host"),
+        ("streamkeep:///", "has no path"),
+        ("streamkeep:////tmp/s?fsync=1", "unknown option 'fsync'"),
+        ("streamkeep:////tmp/s?sync=often", "sync must be one of"),
+        ("", "must be a text"),
+    ],
+)
+def test_a_wrong_url_is_refused_and_the_error_shows_a_right_one(path: str, problem: str) -> None:
+    for kind in (StreamkeepBroker, StreamkeepResultBackend, StreamkeepScheduleSource):
+        with pytest.raises(ArgumentError, match=problem):
+            kind(path)
+
+
+APPLICATION = """
+import asyncio, os
+from streamkeep.integrations.taskiq import StreamkeepBroker, StreamkeepResultBackend
+from streamkeep.integrations.taskiq import StreamkeepScheduleSource
+from taskiq import TaskiqScheduler
+
+broker = StreamkeepBroker("tasks.store").with_result_backend(StreamkeepResultBackend("tasks.store"))
+source = StreamkeepScheduleSource("tasks.store")
+scheduler = TaskiqScheduler(broker, sources=[source])
+
+def note(name, number):
+    with open(name, "a") as log:
+        log.write(f"{number}\\n")
+
+@broker.task
+async def work(number: int, seconds: float) -> int:
+    note("started", f"{number} {os.getpid()}")
+    await asyncio.sleep(seconds)
+    note("ended", number)
+    return number
+"""
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+class Processes:
+    """Processes of an application in a folder."""
+
+    def __init__(self, folder: Path, module: str = "app", text: str = APPLICATION) -> None:
+        self.folder = folder
+        self.running: list[subprocess.Popen[bytes]] = []
+        (folder / f"{module}.py").write_text(text)
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            one = subprocess.Popen(
+                [sys.executable, "-m", "taskiq", *arguments],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.running.append(one)
+        return one
+
+    def kill(self, one: subprocess.Popen[bytes]) -> None:
+        """Kill a worker with all of its processes."""
+        os.killpg(one.pid, signal.SIGKILL)
+        one.wait()
+        self.running.remove(one)
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for one in list(self.running):
+            self.kill(one)
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+def test_workers_that_are_killed_lose_no_task_and_a_long_one_runs_once(tmp_path: Path) -> None:
+    broker = StreamkeepBroker(tmp_path / "tasks.store", max_deaths=1000)
+    worker = ["worker", "app:broker", "--workers", "1", "--max-async-tasks", "4"]
+
+    async def send(first: int, count: int, seconds: float) -> None:
+        common = {"task_id": "0", "task_name": "app:work", "labels": {}, "kwargs": {}}
+        for number in range(first, first + count):
+            data = broker.serializer.dumpb({**common, "args": [number, seconds]})
+            text = BrokerMessage(task_id="0", task_name="app:work", message=data, labels={})
+            await broker.kick(text)
+
+    with Processes(tmp_path) as processes:
+        steady = processes.start(*worker)
+        asyncio.run(send(0, 1, 20.0))
+        wait_until(lambda: lines(tmp_path / "started"))
+        other = processes.start(*worker)
+        asyncio.run(send(1, 400, 0.05))
+        ends_at = time.monotonic() + 15
+        while time.monotonic() < ends_at or len(set(lines(tmp_path / "ended"))) < 401:
+            time.sleep(1.0)
+            processes.kill(other)
+            other = processes.start(*worker)
+        assert steady.poll() is None
+        wait_until(lambda: broker.queue().stats().running == 0)
+    broker.queue().close()
+    ended = [int(one) for one in lines(tmp_path / "ended")]
+    assert set(ended) == set(range(401))
+    long_starts = [one for one in lines(tmp_path / "started") if one.startswith("0 ")]
+    assert len(long_starts) == 1
+    assert len(ended) < 401 + 4 * 60  # at most what a killed worker had begun runs again
+
+
+@pytest.mark.slow
+def test_the_scheduler_sends_and_a_worker_of_an_older_version_leaves_its_unknown_tasks(
+    tmp_path: Path,
+) -> None:
+    async def prepare() -> None:
+        source = StreamkeepScheduleSource(tmp_path / "tasks.store")
+        await source.startup()
+        common: dict[str, Any] = {"labels": {}, "kwargs": {}, "cron": None}
+        past = datetime.datetime(2020, 1, 1)
+        for number, name in enumerate(["app:work", "app:later"]):
+            schedule = ScheduledTask(
+                **common, task_name=name, args=[number, 0.0], time=past, schedule_id=name
+            )
+            await source.add_schedule(schedule)
+        await source.shutdown()
+
+    asyncio.run(prepare())
+    newer = APPLICATION + (
+        '\n@broker.task(task_name="app:later")\n'
+        "async def later(number: int, seconds: float) -> None:\n"
+        '    note("ended", "later")\n'
+    )
+    with Processes(tmp_path) as processes:
+        processes.start("worker", "app:broker", "--workers", "1")
+        processes.start("scheduler", "app:scheduler", "--update-interval", "1")
+        wait_until(lambda: "0" in lines(tmp_path / "ended"))
+        (tmp_path / "newer.py").write_text(newer)
+        processes.start("worker", "newer:broker", "--workers", "1")
+        wait_until(lambda: "later" in lines(tmp_path / "ended"))
