@@ -42,6 +42,7 @@ from streamkeep.engine.store.idempotency_sweep import Sweep
 from streamkeep.engine.store.old_readers import OldReaders
 from streamkeep.engine.system.clock import Clock, current_clock
 from streamkeep.engine.system.lmdb_errors import translate
+from streamkeep.engine.system.modes import Group, chosen_modes
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.entry import Entry, Text
@@ -84,6 +85,8 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
         archive_every: float | None = None,
         retired_max_bytes: int | None = None,
         trust_owners: Trusted = (),
+        mode: int | None = None,
+        group: Group | None = None,
         lease: bool = True,
         clock: Clock | None = None,
     ) -> None:
@@ -118,6 +121,7 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
             clock=clock or current_clock(),
             node_limits=node_limits,
             trust_owners=trust_owners,
+            modes=chosen_modes(mode, group),
         )
         self._wait = sync == "commit"
         self._read_durable = read_durable

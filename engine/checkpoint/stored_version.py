@@ -14,6 +14,7 @@ from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+from streamkeep.engine.system.pages import check_page_size
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
@@ -45,6 +46,9 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
     """Raise FormatVersionError for a store of a newer format version, if that can be read.
 
     The files may be damaged anywhere. The check then passes, and the opening reports the damage.
+
+    Raises:
+        StoreError: the store was made on a system with pages of another size.
     """
     try:
         handle = store.open(DATA_FILE)
@@ -61,6 +65,8 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
             with suppress(CorruptionError):
                 version = _version_at(handle, page)
             refuse_newer(store.path, version)
+        if pages:
+            check_page_size(store.path, pages[0].page_size)
     finally:
         os.close(handle)
 

@@ -33,10 +33,11 @@ from streamkeep.engine.model.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.model.segment_files import SegmentFiles
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
-from streamkeep.engine.store.sizes import PAGE, limit_reached, used_bytes
+from streamkeep.engine.store.sizes import limit_reached, used_bytes
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.owned_lock import OwnedLock
+from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import (
     CheckpointNeeded,

@@ -43,6 +43,7 @@ from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.lock_file import guard, reserve_lock_file
+from streamkeep.engine.system.modes import Modes, set_up
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
@@ -87,11 +88,13 @@ def open_environment(
     clock: Clock,
     node_limits: tuple[int, int] | None = None,
     trust_owners: Trusted = (),
+    modes: Modes | None = None,
 ) -> Environment:
     """Open the store at `path`, or create it; if this process has it open, count one more user.
 
     Args:
         trust_owners: more users whose files are accepted; see `owners`.
+        modes: of a store that is created; None for those of the umask.
         node_limits: bytes and entries of the nodes of new streams; None for the defaults.
     """
     if max_store_bytes is not None and max_store_bytes < SMALLEST_STORE:
@@ -114,7 +117,7 @@ def open_environment(
             registry.openings.append(opening)
         # Without the registry's lock: other stores can be opened and closed at the same time.
         while environment is None:
-            folder = _check_place(path, create and not readonly, readonly, trust_owners)
+            folder = _check_place(path, create and not readonly, readonly, trust_owners, modes)
             with suppress(_Removed):  # the next round creates the store again, or says it is gone
                 environment = _open_noted(
                     folder,
@@ -295,7 +298,9 @@ def _check_compatible(
         )
 
 
-def _check_place(path: Path, create: bool, readonly: bool, trust_owners: Trusted) -> Folder:
+def _check_place(
+    path: Path, create: bool, readonly: bool, trust_owners: Trusted, modes: Modes | None
+) -> Folder:
     """Return the folder of a store, made if it is missing; raise unless it is or can be a store."""
     folder = find_folder(path, trust_owners)
     if folder is None:
@@ -303,12 +308,15 @@ def _check_place(path: Path, create: bool, readonly: bool, trust_owners: Trusted
             raise NotAStoreError(f"{path}: no such store")
         try:
             files.create_folder(path)
+            set_up(path, modes)
             return Folder(path, trusted=trust_owners)
         except OSError as error:
             raise StoreError(f"{path}: cannot create the folder: {error.strerror}") from error
     try:
         check_files(folder, readonly=readonly)
-        _check_is_store(folder, create)
+        if _check_is_store(folder, create) and modes is not None:
+            set_up(path, modes)
+            folder.renew_modes()
     except BaseException as error:
         folder.close_all()
         if isinstance(error, OSError):
@@ -317,13 +325,13 @@ def _check_place(path: Path, create: bool, readonly: bool, trust_owners: Trusted
     return folder
 
 
-def _check_is_store(folder: Folder, create: bool) -> None:
-    """Raise unless there is a store in a folder, or one may be created there."""
+def _check_is_store(folder: Folder, create: bool) -> bool:
+    """Return whether a store is to be created in a folder; raise unless it is one or may be one."""
     path = folder.path
     if folder.exists(DATA_FILE):
         if folder.size(DATA_FILE) and not folder.exists(CHECKPOINT_FILE):
             _check_is_ours(folder)
-        return
+        return False
     if folder.exists(ARCHIVE_FOLDER):
         raise CorruptionError(
             f"{path}: {DATA_FILE}",
@@ -336,6 +344,7 @@ def _check_is_store(folder: Folder, create: bool) -> None:
         )
     if not create:
         raise NotAStoreError(f"{path}: not a store: it has no {DATA_FILE}")
+    return True
 
 
 def find_folder(path: Path, trust_owners: Trusted = ()) -> Folder | None:
@@ -409,7 +418,7 @@ def _open_lmdb(
                 map_size=size,
                 readonly=readonly,
                 sync=False,
-                mode=files.FILE_MODE,
+                mode=folder.modes.file,
                 create=not readonly,
                 max_readers=max_readers,
                 max_dbs=len(TABLES) + 1,

@@ -6,10 +6,10 @@ from typing import Final
 
 import lmdb
 
+from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.errors import StoreFullError
 
-PAGE: Final = 4096
 _META_PAGES: Final = 2
 SMALLEST_STORE: Final = 1 << 20
 

@@ -1,4 +1,4 @@
-"""Writing files and folders: private modes, reserved disk space, and durable names.
+"""Writing files and folders: reserved disk space, and durable names.
 
 `safe_files` opens the files of a store. A new name is durable only after its folder is synced:
 otherwise a power loss may remove a store whose data is safely on disk.
@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-FILE_MODE: Final = 0o600
-FOLDER_MODE: Final = 0o700
 _begin = getattr(os, "posix_fadvise", None)
 _ZEROS: Final = bytes(1 << 20)
 _ZERO_PAGE: Final = bytes(4096)
@@ -23,13 +21,13 @@ sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 def create_folder(path: Path) -> bool:
-    """Create the folder `path` and its parents; return False if it existed."""
+    """Create the folder `path` and its parents, as the umask says; return False if it existed."""
     if path.is_dir():
         return False
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         try:
-            folder.mkdir(mode=FOLDER_MODE)
+            folder.mkdir()
         except FileExistsError:  # another process was faster
             continue
         sync_folder(folder.parent)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import lmdb
 
+from streamkeep.engine.system.owners import user_name
 from streamkeep.format.core.errors import (
     CorruptionError,
     StoreClosedError,
@@ -67,10 +68,16 @@ def translate(error: lmdb.Error) -> StreamkeepError:
 
 
 def translate_os(error: OSError) -> StoreError:
-    """Return our error for an error of the system, raised while the store was writing."""
+    """Return our error for an error of the system, met by a call on the files of a store."""
     if error.errno in _FULL:
         return StoreFullError(_disk_full(error))
-    return StoreError(f"writing failed: {error}")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return StoreError(
+            f"{error.filename or 'a file of the store'}: no permission for user "
+            f"{user_name(os.geteuid())}; next: give this file the mode and the group of data.mdb, "
+            "or work as its owner"
+        )
+    return StoreError(f"the system refuses a call on a file of the store: {error}")
 
 
 def _disk_full(error: Exception) -> str:

@@ -94,7 +94,7 @@ class _Guarded:
         self._reserve = -1
         with suppress(OSError):  # no room, or a file system that has no files without names
             flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
-            self._reserve = os.open(".", flags, files.FILE_MODE, dir_fd=folder.handle)
+            self._reserve = os.open(".", flags, 0o600, dir_fd=folder.handle)
             files.reserve(self._reserve, _RESERVE)
 
     def __getattr__(self, name: str) -> Any:

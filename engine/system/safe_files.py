@@ -10,6 +10,9 @@ of the caller. So:
    only read may have several names: backups share the segments of the archive.
 
 `store.survey` checks all files that an opening will use before anything is changed.
+
+A new file gets the mode and the group of the store, from any process that makes it, with any umask
+(`modes`). It has them before another user could need it, except for a moment (`_MOMENT_S`).
 """
 
 from __future__ import annotations
@@ -18,17 +21,23 @@ import errno
 import os
 import shutil
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
 from streamkeep.engine.system import files
-from streamkeep.engine.system.owners import ROOT, TRUST_VARIABLE, Owners, Trusted, is_in, user_name
+from streamkeep.engine.system.modes import PRIVATE, Modes, modes_of
+from streamkeep.engine.system.owners import TRUST_VARIABLE, Owners, Trusted, user_name
 from streamkeep.format.core.errors import UntrustedFileError
 
 _NO_NAMES: Final = {"", ".", ".."}
 _PIECE: Final = 8 << 20
+_DATA_FILE: Final = "data.mdb"  # of `checkpoint`, which imports this module
+# For so long, a process waits for another one that has made a file and not set its mode yet.
+_MOMENT_S: Final = 0.2
+_POLL_S: Final = 0.005
 # A pipe or a device in place of a file must not make the opening wait.
 _SAFE: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WRITING: Final = os.O_WRONLY | os.O_RDWR
@@ -50,18 +59,25 @@ class Folder:
 
     Attributes:
         owners: the users whose files are accepted.
-        group: the group of new files; None for private ones.
+        modes: mode, owner and group of new files and folders.
     """
 
     handle = -1
 
-    def __init__(self, path: Path, *, trusted: Trusted = (), outside: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        trusted: Trusted = (),
+        outside: bool = False,
+        like: Modes = PRIVATE,
+    ) -> None:
         """Open a folder that the caller has named; it may be a link to a folder.
 
         Args:
             trusted: more users whose files are accepted.
-            outside: the folder is not a store. Its owner is not checked, and new files in it are
-                private.
+            outside: the folder is not a store. Its owner is not checked.
+            like: the modes of new files in a folder that is outside; without, they are private.
 
         Raises:
             UntrustedFileError: its owner is not trusted.
@@ -73,11 +89,9 @@ class Folder:
         self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         status = os.fstat(self.handle)
         self.owners = Owners(status, trusted)
-        self.group: int | None = None
+        self.modes = like
         if not outside:
-            shared = status.st_mode & stat.S_IWGRP
-            if shared and (os.geteuid() == ROOT or is_in(status.st_gid)):
-                self.group = status.st_gid  # also for files that root makes in it
+            self.modes = modes_of(status, self.status(_DATA_FILE))
             self._check(status, stat.S_IFDIR)
 
     @property
@@ -100,6 +114,10 @@ class Folder:
         for one in list(self._opened):
             one.close_all()
         self.close()
+
+    def renew_modes(self) -> None:
+        """Read the modes of new files again, after those of the folder were set."""
+        self.modes = modes_of(os.fstat(self.handle), self.status(_DATA_FILE))
 
     # --- folders ----------------------------------------------------------------------------
 
@@ -127,7 +145,7 @@ class Folder:
         found._top = self._top
         found._name = f"{self._name}/{name}" if self._name else name
         found.owners = self.owners
-        found.group = self.group
+        found.modes = self.modes
         found._opened = WeakSet()
         self._opened.add(found)
         return found
@@ -141,12 +159,12 @@ class Folder:
         found = self
         for last in _parts(name):
             try:
-                os.mkdir(last, files.FOLDER_MODE, dir_fd=found.handle)
+                os.mkdir(last, self.modes.folder & 0o777, dir_fd=found.handle)
             except FileExistsError:
                 found = found.folder(last)
                 continue
             parent, found = found, found.folder(last)
-            self._share(found.handle, stat.S_ISGID | 0o770)
+            self.modes.set_folder(found.handle)
             if durable:
                 files.sync_folder(parent.path)
         return found
@@ -177,8 +195,7 @@ class Folder:
         """Open a regular file; return its descriptor.
 
         Args:
-            flags: as for `os.open`. A new file is private, or belongs to the group that shares the
-                store. Never O_TRUNC, which would take effect before the checks.
+            flags: as for `os.open`. Never O_TRUNC, which would take effect before the checks.
 
         Raises:
             UntrustedFileError: the file failed a check; it is unchanged.
@@ -194,6 +211,7 @@ class Folder:
         return handle
 
     def _open(self, name: str, flags: int) -> int:
+        deadline = 0.0
         while True:
             try:
                 if not flags & os.O_EXCL:
@@ -201,18 +219,31 @@ class Folder:
             except FileNotFoundError:
                 if not flags & os.O_CREAT:
                     raise
+            except PermissionError as error:
+                self._explain(error, name, stat.S_IFREG)
+                deadline = deadline or time.monotonic() + _MOMENT_S
+                if not self._is_unfinished(name) or time.monotonic() > deadline:
+                    error.filename = str(self.path / name)
+                    raise
+                time.sleep(_POLL_S)
+                continue
             except OSError as error:
                 self._explain(error, name, stat.S_IFREG)
                 raise
             new = flags | os.O_CREAT | os.O_EXCL | _SAFE
             try:
-                handle = os.open(name, new, files.FILE_MODE, dir_fd=self.handle)
+                handle = os.open(name, new, self.modes.file, dir_fd=self.handle)
             except FileExistsError:
                 if flags & os.O_EXCL:
                     raise
                 continue  # another process has created it
-            self._share(handle, 0o660)
+            self.modes.set_file(handle)
             return handle
+
+    def _is_unfinished(self, name: str) -> bool:
+        """Return whether a file lacks rights that all files of the store get."""
+        status = self.status(name)
+        return status is not None and bool(self.modes.file & ~status.st_mode)
 
     def make_file(self, name: str) -> None:
         """Create an empty file if it does not exist; raise OSError if that fails."""
@@ -224,8 +255,7 @@ class Folder:
         """Give a file that a library has written the mode and group of our own new files."""
         handle = self.open(name)
         try:
-            os.fchmod(handle, files.FILE_MODE)
-            self._share(handle, 0o660)
+            self.modes.set_file(handle)
         finally:
             os.close(handle)
 
@@ -346,10 +376,10 @@ class Folder:
 
     def make_pipe(self, name: str) -> int:
         """Create a named pipe; return a non-blocking descriptor of both its ends."""
-        os.mkfifo(name, files.FILE_MODE, dir_fd=self.handle)
+        os.mkfifo(name, self.modes.file, dir_fd=self.handle)
         # With its own writing end, the reader never sees an end of file when a writer closes.
         handle = self._open_pipe(name, os.O_RDWR)
-        self._share(handle, 0o660)
+        self.modes.set_file(handle)
         return handle
 
     def open_pipe(self, name: str) -> int:
@@ -416,12 +446,6 @@ class Folder:
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=self.handle, follow_symlinks=False)
                 self._check(status, kind, name)
-
-    def _share(self, handle: int, mode: int) -> None:
-        """Give a new file to the group that shares the store."""
-        if self.group is not None:
-            os.fchown(handle, -1, self.group)
-            os.fchmod(handle, mode)
 
 
 def copy_file(source: Folder, name: str, target: Folder, new: str) -> None:

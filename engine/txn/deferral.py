@@ -51,6 +51,7 @@ from streamkeep.engine.journal.control_file import WANTED_TO_READ, WANTED_TO_WRI
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.replay import apply_record
 from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.log.position import POSITION_KEY
@@ -73,7 +74,6 @@ _RESERVE: Final = 16 << 20  # bytes for the pages of a transaction
 _LEAST_RESERVE: Final = 12 << 20
 _MOST_OPERATIONS: Final = 600  # which change 4 pages each at most, beside those of the values
 BIG: Final = 128 << 10  # bytes of a record
-_PAGE: Final = 4096
 _PAGES_BYTES: Final = 65_536  # of the pages that the end of a transaction writes, estimated
 
 log = logging.getLogger("streamkeep")
@@ -193,7 +193,7 @@ class Deferral:
 
     def _used(self) -> int:
         """Return the bytes of the data file up to its last page."""
-        return (self._context.raw.info()["last_pgno"] + 1) * _PAGE
+        return (self._context.raw.info()["last_pgno"] + 1) * PAGE
 
     def _release_reserve(self) -> None:
         """Release the room at the end of the data file."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
+from streamkeep.engine.system.pages import PAGE, PAGE_HEADER
 from streamkeep.format.core.keys import GARBAGE, pack_number
-from streamkeep.format.node.envelope import PAGE_VALUE
 
 if TYPE_CHECKING:
     from streamkeep.engine.txn.context import EngineContext
@@ -24,7 +24,7 @@ _NEW_PAGES_PER_OPERATION: Final = 3  # those of the value, and splits
 _PAGES_PER_COMMIT: Final = 256  # in addition: roots, free list
 _MOST_PAGES: Final = 131_072  # changed pages that LMDB keeps in memory
 _CLEARING: Final = b"\xff" * 8  # above every other key of the table
-_ZERO_PAGE: Final = bytes(PAGE_VALUE)
+_ZERO_PAGE: Final = bytes(PAGE - PAGE_HEADER)
 
 
 def note_commit(

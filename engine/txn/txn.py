@@ -29,6 +29,7 @@ import lmdb
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
 from streamkeep.engine.txn.deferral import BIG
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
@@ -60,7 +61,6 @@ from streamkeep.format.rows.records import (
 
 NEXT_STREAM: Final = b"next_stream_number"
 NEXT_GARBAGE: Final = b"next_garbage_number"
-_PAGE: Final = 4096
 _CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
 _COMMIT_BYTES: Final = 20_480  # the pages of a small commit, estimated: data, trees, free list
@@ -98,7 +98,7 @@ class Txn:
         """Return the bytes that a table takes in the data file."""
         stat = self.raw.stat(self.tables[table])
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        return int(pages) * _PAGE
+        return int(pages) * PAGE
 
     def stream_number(self, name: bytes) -> int:
         """Return the number of the stream `name`; 0 when there is none."""

@@ -36,6 +36,7 @@ from streamkeep.engine.admin.batches import newest_batch, note_batch
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.survey import STAGING_FOLDER, check_files
 from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.modes import set_up
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
@@ -65,12 +66,13 @@ class StagedMessage(WriterCommitMessage):
 
 
 def _make_staging(path: Path) -> None:
-    """Make a private folder in the store, into which tasks write by path.
+    """Make a folder in the store, with its modes, into which tasks write by path.
 
     Raises:
         UntrustedFileError: a file of the store failed a check; nothing was written.
     """
-    files.create_folder(path)
+    if files.create_folder(path):
+        set_up(path, None)
     store = Folder(path)
     check_files(store, readonly=False)
     store.make_folder(STAGING_FOLDER, durable=False)

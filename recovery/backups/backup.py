@@ -126,7 +126,8 @@ def backup(
         return report._replace(recorded=_record(store, report.path))
     place = Path(target).absolute()
     _check_apart(store.path.absolute(), place)
-    parent = Folder(place.parent, outside=True)
+    modes = store._environment.folder.modes.copied()
+    parent = Folder(place.parent, outside=True, like=modes)
     aside = f".{place.name}.backup-old"
     with _working_in(parent, place.name) as staging:
         if not parent.exists(place.name) and parent.has_folder(aside):

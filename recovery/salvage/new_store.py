@@ -18,9 +18,10 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.checkpoint.checkpoint import LOCK_FILE
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
 from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import StoreError
@@ -38,8 +39,11 @@ Row = tuple[bytes, bytes]
 class BulkStore:
     """A store that is being built; `finish` puts it in place, `abandon` removes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, modes: Modes) -> None:
         """Begin a store at `path`, which must not exist or must be an empty folder.
+
+        Args:
+            modes: of its files; those of the store that is saved.
 
         Raises:
             StoreError: `path` is not empty, or cannot be written.
@@ -50,9 +54,11 @@ class BulkStore:
             raise StoreError(f"{path}: exists and is not empty; name a new folder")
         try:
             files.create_folder(path.parent)
-            self._parent = Folder(path.parent, outside=True)
+            self._parent = Folder(path.parent, outside=True, like=modes.copied())
             self._parent.remove_folder(self._name)
             self.folder = self._parent.make_folder(self._name)
+            for name in (DATA_FILE, LOCK_FILE):  # LMDB would give them the modes of the umask
+                self.folder.make_file(name)
         except OSError as error:
             raise translate_os(error) from error
         self._raw = _open(self.folder.path)
@@ -185,7 +191,6 @@ def _open(folder: Path) -> lmdb.Environment:
                 map_size=size,
                 max_dbs=len(TABLES) + 2,
                 sync=False,
-                mode=files.FILE_MODE,
             )
         except lmdb.MemoryError:
             continue

@@ -76,7 +76,7 @@ def repair(
     store, output = Path(store).absolute(), Path(output).absolute()
     report = Report()
     with open_source(store) as source, _newest(source, output, report) as newest:
-        out = BulkStore(output)
+        out = BulkStore(output, source.folder.modes)
         lost = LostAndFound(out.folder)
         try:
             salvage = Salvage(newest, out, report, lost, progress)

@@ -6,6 +6,7 @@ from typing import Literal, overload
 from streamkeep.engine.api.async_commands import AsyncScanEntry
 from streamkeep.engine.api.async_store import AsyncPipeline, AsyncStore
 from streamkeep.engine.api.views import Sync
+from streamkeep.engine.system.modes import Group
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.jobs.async_queue import AsyncQueue as Queue
 
@@ -29,6 +30,8 @@ async def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    mode: int | None = None,
+    group: Group | None = None,
     lease: bool = True,
 ) -> AsyncStore[bytes]: ...
 @overload
@@ -49,6 +52,8 @@ async def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    mode: int | None = None,
+    group: Group | None = None,
     lease: bool = True,
 ) -> AsyncStore[str]: ...
 @overload
@@ -69,5 +74,7 @@ async def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    mode: int | None = None,
+    group: Group | None = None,
     lease: bool = True,
 ) -> AsyncStore[bytes] | AsyncStore[str]: ...

@@ -40,6 +40,11 @@ def open(path, **options):
         trust_owners: more users, by name or number, whose files the store may consist of. Trusted
             without it are the caller, root, the members of the group that shares the store, and
             the users that the environment variable STREAMKEEP_TRUST_OWNERS names.
+        mode: the mode of the files of a store that is created, such as 0o660 for one that a group
+            shares. Folders can also be entered, and give their group to new files. None for what
+            the umask allows. Any later file gets the same mode, from each user.
+        group: the group of the files of a store that is created, by name or number; the mode is
+            then 0o660 unless it is given. None for the group of the folder.
         lease: entries are delivered under a lease of this process, so that others can take them
             over as soon as it dies or closes the store (`claim_dead`). False for a process that
             consumes for others, such as a server, or for a later process, such as a script's

@@ -5,6 +5,7 @@ from typing import Literal, overload
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
+from streamkeep.engine.system.modes import Group
 from streamkeep.engine.system.owners import Trusted
 
 @overload
@@ -25,6 +26,8 @@ def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    mode: int | None = None,
+    group: Group | None = None,
     lease: bool = True,
 ) -> Store[bytes]: ...
 @overload
@@ -45,6 +48,8 @@ def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    mode: int | None = None,
+    group: Group | None = None,
     lease: bool = True,
 ) -> Store[str]: ...
 @overload
@@ -65,5 +70,7 @@ def open(
     archive_every: float | None = None,
     retired_max_bytes: int | None = None,
     trust_owners: Trusted = (),
+    mode: int | None = None,
+    group: Group | None = None,
     lease: bool = True,
 ) -> Store[bytes] | Store[str]: ...

@@ -408,8 +408,8 @@ def test_a_staged_file_that_the_driver_cannot_see(store: Store[bytes]) -> None:
         apply_staged(transaction.txn, [staged])
 
 
-def test_staged_files_are_private_also_of_a_store_that_is_new(tmp_path: Path) -> None:
-    before = os.umask(0)
+def test_staged_files_follow_the_umask_also_of_a_store_that_is_new(tmp_path: Path) -> None:
+    before = os.umask(0o077)
     try:
         options = parse_write({"path": str(tmp_path / "store"), "stream": "s"})
         writer = StreamkeepWriter(options, PLAIN, False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import subprocess
 import sys
 import threading
@@ -56,16 +55,6 @@ def run(code: str, *args: object) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_a_new_store_is_private(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "store"
-    with streamkeep.open(path) as store:
-        store.xadd("s", {"f": "v"})
-    assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    for name in ("data.mdb", "lock.mdb"):
-        assert stat.S_IMODE((path / name).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("sync", ["commit", "interval", "none"])

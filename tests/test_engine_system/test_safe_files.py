@@ -511,29 +511,6 @@ def test_members_of_the_group_are_trusted_and_others_are_not(
         streamkeep.open(path)
 
 
-def test_a_store_is_private_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        with streamkeep.open(tmp_path / "store") as store:
-            store.xadd("s", {"f": "v"})
-            store.set_retention("s", archive=True)
-            store.xtrim("s", maxlen=0)
-            store.archive()
-            backup(store, tmp_path / "backup")
-        data = (tmp_path / "store" / "data.mdb").read_bytes()
-        (tmp_path / "broken").mkdir()
-        shutil.copytree(tmp_path / "store", tmp_path / "broken", dirs_exist_ok=True)
-        # Of the meta pages and all else only what a scan finds is left.
-        (tmp_path / "broken" / "data.mdb").write_bytes(bytes(8192) + data[8192:])
-        (tmp_path / "broken" / "steady").write_bytes(bytes(8192))
-        repair(tmp_path / "broken", tmp_path / "repaired")
-    finally:
-        os.umask(before)
-    for name in ("store", "backup", "repaired"):
-        for place in [tmp_path / name, *(tmp_path / name).rglob("*")]:
-            assert place.stat().st_mode & 0o077 == 0, place
-
-
 # --- the folder -----------------------------------------------------------------------------------
 
 
