@@ -1,4 +1,4 @@
-"""Sizes, times and durations as text for people, and time buckets for histograms.
+"""Sizes and times as text for people, and time buckets for histograms.
 
 The time of an entry is the millisecond part of its ID. Buckets have equal length and begin where
 people expect it: on the hour, at midnight UTC, on a Monday. For spans of more than some weeks
@@ -69,18 +69,6 @@ def time_text(ms: int) -> str:
 def calendar(ms: int) -> datetime:
     """Return Unix milliseconds as a UTC date, exactly: a float would round."""
     return EPOCH + timedelta(milliseconds=ms)
-
-
-def span_text(seconds: float) -> str:
-    """Return a duration as text, such as `3.4 s`, `12 min 5 s`, `3 h 20 min` or `12 days`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 120:
-        return f"{minutes} min {rest} s"
-    if minutes < 2880:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes // 1440} days"
 
 
 def count_text(count: int, one: str, many: str | None = None) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import random
-import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from streamkeep.format.core.durations import parse_duration
 from streamkeep.format.core.errors import ArgumentError
 
 Duration = float | int | str | timedelta
 
-_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _LONGEST_MS: Final = 100 * 366 * 86_400_000
 _FACTOR: Final = 2.0
 
@@ -27,8 +26,8 @@ def milliseconds(value: Duration, name: str) -> int:
     if isinstance(value, timedelta):
         found = value.total_seconds() * 1000
     elif isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        found = float(match[1]) * _UNITS[match[2]] if match else -1.0
+        with suppress(ValueError):
+            found = parse_duration(value)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         found = value * 1000.0
     if not 0 <= found <= _LONGEST_MS:

@@ -22,7 +22,8 @@ import streamkeep
 from flight_data import COUNT, Flight, day_ms, read_flights
 from reporting import expect, step
 from streamkeep import recovery
-from streamkeep.format.shown import span_text, time_text
+from streamkeep.format.core.durations import duration_text
+from streamkeep.format.shown import time_text
 
 KEY: Final = "flights"
 BATCH: Final = 1000
@@ -208,7 +209,7 @@ def main(arguments: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     run(folder)
-    print(f"done in {span_text(time.perf_counter() - start)}")
+    print(f"done in {duration_text(1000 * (time.perf_counter() - start))}")
 
 
 if __name__ == "__main__":

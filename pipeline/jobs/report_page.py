@@ -17,8 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.format.core.durations import duration_text
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.format.shown import calendar, size_text, span_text, time_text
+from streamkeep.format.shown import calendar, size_text, time_text
 from streamkeep.pipeline.jobs.report_facts import PERCENTILES, percentile
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _shown(cell: Any) -> str:
         case None:
             return "-"
         case _Ms():
-            return f"{int(cell)} ms" if cell < 1000 else span_text(cell / 1000)
+            return duration_text(cell)
         case _Size():
             return size_text(cell)
         case int():

@@ -1,4 +1,4 @@
-"""Sizes, times and durations as people read them."""
+"""Sizes and times as people read them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,6 @@ from streamkeep.format import shown
 )
 def test_sizes(size: int, text: str) -> None:
     assert shown.size_text(size) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (3.44, "3.4 s"),
-        (60, "1 min 0 s"),
-        (725, "12 min 5 s"),
-        (12_000, "3 h 20 min"),
-        (12 * 86_400, "12 days"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert shown.span_text(seconds) == text
 
 
 @given(st.integers(0, shown.MAX_CALENDAR_MS))

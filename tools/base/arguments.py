@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from streamkeep.format.core.durations import parse_duration
 from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.tools.base import completion, output
 from streamkeep.tools.base.common import given
-from streamkeep.tools.base.durations import parse_duration
 
 if TYPE_CHECKING:
     _BytesType = click.ParamType[bytes]

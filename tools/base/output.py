@@ -26,6 +26,7 @@ import click
 
 from streamkeep.format import quoting
 from streamkeep.format.core import json_form
+from streamkeep.format.core.durations import duration_text as duration_text
 from streamkeep.format.core.json_form import json_bytes as json_bytes
 from streamkeep.format.core.json_form import json_pairs as json_pairs
 from streamkeep.format.quoting import Pairs as Pairs
@@ -43,7 +44,6 @@ from streamkeep.format.shown import size_text as size_text
 from streamkeep.format.shown import time_text as time_text
 from streamkeep.tools.base import common
 from streamkeep.tools.base.common import as_json as as_json
-from streamkeep.tools.base.durations import duration_text as duration_text
 from streamkeep.tools.base.terminal import guard, unguarded, visible
 
 Advance = Callable[[int, int], None]  # takes what is done of the total, and entries so far

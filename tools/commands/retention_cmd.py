@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from streamkeep.format.core.durations import MEANT, parse_duration
 from streamkeep.format.rows.retention import NONE, Retention
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Bytes, key_argument, store_argument
 from streamkeep.tools.base.command import group_command
-from streamkeep.tools.base.durations import MEANT, parse_duration
 from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure

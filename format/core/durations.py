@@ -1,4 +1,4 @@
-"""Durations, as options take them and as commands show them: 250ms, 90s, 12m5s, 1h30m, 30d."""
+"""Durations as text, such as 250ms, 90s, 12m5s, 1h30m or 30d: in options, jobs and results."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamkeep.format.core.durations import parse_duration
 from streamkeep.tools.base import output
-from streamkeep.tools.base.durations import parse_duration
 
 DAY = 86_400_000
 
