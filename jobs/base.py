@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -230,6 +230,10 @@ class QueueBase:
     def task_of(self, job: Job) -> Task[Any, Any] | None:
         """Return the task of a job; None if this program has none of its name."""
         return self.tasks.get(job.task)
+
+    def known_tasks(self) -> Collection[bytes]:
+        """Return the names of the tasks whose jobs a worker of this program takes."""
+        return frozenset(name.encode() for name in self.tasks)
 
     def policy_of(self, fields: Fields) -> Policy:
         """Return retries, backoff and limits of a job."""

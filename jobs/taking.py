@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
-from streamkeep.engine.api.views import Snapshot
+from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.jobs.ending import begin_run, bury, fail_attempt
 from streamkeep.jobs.entering import admit, priority_of
 from streamkeep.jobs.layout import (
@@ -23,7 +23,9 @@ from streamkeep.jobs.layout import (
     EXPIRES,
     FIRING,
     GROUP,
+    MOST_PART,
     PARKED,
+    PLACE_SIZE,
     RETRY,
     RUNTIME,
     SCHEDULE,
@@ -293,15 +295,32 @@ def park(step: Step, job: Taken) -> None:
     step.wake_workers(1 << 30)
 
 
-def _parked_prefixes(known: Collection[bytes] | None) -> list[bytes]:
+def _parked_prefixes(
+    reader: Transaction[Any] | Snapshot[Any], space: bytes, known: Collection[bytes] | None
+) -> list[bytes]:
+    """Return what the keys of the parked jobs begin with whose tasks a worker knows."""
     if known is None:
         return [PARKED]
-    names = [short(name) for name in known]
-    return [PARKED + bytes((len(name),)) + name for name in names]
+    found: list[bytes] = []
+    first, last = PARKED, PARKED + b"\xff" * 130
+    while rows := reader.row_range(space, first, last, 1):  # one look for each task
+        key = rows[0][0]
+        prefix = key[: 2 + key[1]]
+        if _knows(known, prefix[2:]):
+            found.append(prefix)
+        first = prefix + b"\xff" * (PLACE_SIZE + 1)
+    return found
+
+
+def _knows(known: Collection[bytes], name: bytes) -> bool:
+    """Say whether a name in a key, which may have been shortened, is one of those."""
+    if len(name) < MOST_PART:
+        return name in known
+    return name in known or any(short(one) == name for one in known)
 
 
 def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> None:
-    for prefix in _parked_prefixes(wanted.known):
+    for prefix in _parked_prefixes(step.txn, step.space, wanted.known):
         last = prefix + b"\xff" * 120
         for key, _ in step.txn.row_range(step.space, prefix, last, room):
             step.txn.row_delete(step.space, key)
@@ -337,7 +356,7 @@ def pause(snapshot: Snapshot[Any], names: Names, known: Collection[bytes] | None
     streams = [names.streams[priority] for priority in settings.streams]
     if snapshot.ready_in(GROUP, streams, claim_dead="owned") == 0:
         return 0
-    for prefix in _parked_prefixes(known):
+    for prefix in _parked_prefixes(snapshot, names.space, known):
         if snapshot.row_range(names.space, prefix, prefix + b"\xff" * 120, 1):
             return 0
     return left

@@ -104,7 +104,7 @@ class Take:
 
 def known_tasks(queues: Sequence[Queue]) -> dict[str, Collection[bytes]]:
     """Return the names of the tasks of each queue."""
-    return {one.name: frozenset(name.encode() for name in one.tasks) for one in queues}
+    return {one.name: one.known_tasks() for one in queues}
 
 
 def take(

@@ -1,0 +1,176 @@
+"""The backend of Django's tasks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from django.apps import apps
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+
+from streamkeep.format.core.errors import ArgumentError, StreamkeepError
+from streamkeep.integrations.django import records
+from streamkeep.integrations.django.interface import (
+    BaseTaskBackend,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+)
+from streamkeep.integrations.django.queues import QueueSettings, TaskQueue, queue_of
+from streamkeep.integrations.django.records import Record
+from streamkeep.integrations.django.results import aware, result_of, time_of
+from streamkeep.integrations.django.states import resolve
+
+_OWN_OPTIONS = {"path", "enqueue_on_commit", "database"}
+_APP = "streamkeep.integrations.django"
+
+
+class StreamkeepBackend(BaseTaskBackend):
+    """Keeps tasks in a store, from which `manage.py streamkeep_worker` runs them.
+
+    Members of `OPTIONS`:
+
+        path                the directory of the store; it is made at the first use
+        enqueue_on_commit   True: in a transaction of `database`, a task is enqueued when that
+                            commits; False: at once
+        database            the alias of the database whose commit counts; "default"
+        retries, backoff    attempts after the first, and the waits before them; 0, "1s..10m"
+        result_ttl          how long results are kept; "7d"
+        max_runtime         after which an attempt has failed; 0 for no limit
+        max_deaths          a task with which so many workers died has failed; 5
+        max_result_bytes    of the arguments and the result of a task
+        sync                as in `streamkeep.open`; "commit"
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        """Check the options.
+
+        Raises:
+            ImproperlyConfigured: one is missing, unknown or wrong.
+        """
+        super().__init__(alias, params)
+        given = dict(self.options)
+        unknown = sorted(given.keys() - _OWN_OPTIONS - set(QueueSettings._fields))
+        where = f"TASKS[{alias!r}]['OPTIONS']"
+        if unknown:
+            known = ", ".join(sorted(_OWN_OPTIONS | set(QueueSettings._fields)))
+            raise ImproperlyConfigured(f"{where}: unknown {', '.join(unknown)}; known: {known}")
+        path = given.pop("path", None)
+        if not isinstance(path, (str, os.PathLike)) or not str(path):
+            raise ImproperlyConfigured(
+                f"{where} must have 'path', the directory of the store, not {path!r}; next: add "
+                "'path': BASE_DIR / 'tasks.store'"
+            )
+        self.path = str(path)
+        self.enqueue_on_commit = bool(given.pop("enqueue_on_commit", True))
+        self.database = str(given.pop("database", "default"))
+        self._settings = QueueSettings(**given)
+        try:
+            self.queue("default")
+        except ArgumentError as error:
+            raise ImproperlyConfigured(f"{where}: {error}") from error
+
+    def queue(self, name: str) -> TaskQueue:
+        """Return the queue under a name, which this process shares."""
+        return queue_of(self.path, name, self._settings)
+
+    # --- the interface --------------------------------------------------------------------------
+
+    def enqueue(self, task: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Enqueue a task; durable on return, or, in a transaction of the database, after it.
+
+        Raises:
+            InvalidTask: the task does not fit this backend.
+            PayloadError, QueueFullError, QueueDrainingError: nothing was enqueued.
+        """
+        self.validate_task(task)
+        result = TaskResult(
+            task=task,
+            id=records.new_id(),
+            status=TaskResultStatus.READY,
+            enqueued_at=None,
+            started_at=None,
+            last_attempted_at=None,
+            finished_at=None,
+            args=list(args),
+            kwargs=dict(kwargs),
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        put = partial(self._put, result)
+        if self.enqueue_on_commit and connections[self.database].in_atomic_block:
+            transaction.on_commit(put, using=self.database)
+        else:
+            put()
+        return result
+
+    def _put(self, result: Any) -> None:
+        task = result.task
+        moment: datetime | None = None if task.run_after is None else aware(task.run_after)
+        record = Record(
+            "",
+            task.queue_name,
+            task.module_path,
+            self.alias,
+            priority=int(task.priority),
+            run_after="" if task.run_after is None else task.run_after.isoformat(),
+            enqueued=time.time_ns() // 1_000_000,
+            args=result.args,
+            kwargs=result.kwargs,
+        )
+        self.queue(task.queue_name).enqueue(result.id, record, moment)
+        object.__setattr__(result, "enqueued_at", time_of(record.enqueued))
+        task_enqueued.send(type(self), task_result=result)
+
+    def get_result(self, result_id: str) -> Any:
+        """Return the result of a task as it is now.
+
+        Raises:
+            TaskResultDoesNotExist: there is no such task, or its result has expired.
+            ImportError: this program does not have the task.
+        """
+        with self.queue("default").store.snapshot() as snapshot:
+            record = records.load(snapshot.as_bytes(), str(result_id))
+            if record is not None and record.backend == self.alias:
+                record = resolve(snapshot, record)
+        if record is None or record.backend != self.alias:
+            raise TaskResultDoesNotExist(result_id)
+        return result_of(str(result_id), record)
+
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
+        """Report a store that cannot be opened, and an application that is not installed."""
+        found: list[checks.CheckMessage] = list(super().check(**kwargs))
+        if not apps.is_installed(_APP):
+            found.append(
+                checks.Warning(
+                    f"TASKS[{self.alias!r}] needs an application for its worker",
+                    hint=f"Add {_APP!r} to INSTALLED_APPS.",
+                    id="streamkeep.W001",
+                )
+            )
+        if Path(self.path).exists():
+            try:
+                self.queue("default").store.row_get(records.SPACE, b"r")
+            except (StreamkeepError, OSError) as error:
+                found.append(
+                    checks.Error(
+                        f"TASKS[{self.alias!r}]: {error}",
+                        hint="Set OPTIONS['path'] to the directory of a store, or to a new one.",
+                        id="streamkeep.E001",
+                    )
+                )
+        return found

@@ -1,0 +1,62 @@
+"""What is used of `django.tasks`, or, where Django has none, of the backport `django-tasks`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamkeep.integrations.extras import missing
+
+if TYPE_CHECKING:
+    BaseTaskBackend: Any
+    InvalidTask: Any
+    Task: Any
+    TaskContext: Any
+    TaskError: Any
+    TaskResult: Any
+    TaskResultDoesNotExist: Any
+    TaskResultStatus: Any
+    normalize_json: Any
+    task_backends: Any
+    task_enqueued: Any
+    task_finished: Any
+    task_started: Any
+else:
+    try:
+        import django
+    except ImportError as error:
+        raise missing("django", error) from error
+
+    if django.VERSION >= (6, 0):
+        from django.tasks import task_backends
+        from django.tasks.backends.base import BaseTaskBackend
+        from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+        from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+        from django.tasks.signals import task_enqueued, task_finished, task_started
+        from django.utils.json import normalize_json
+    else:
+        try:
+            from django_tasks import task_backends
+        except ImportError as error:
+            raise missing("django", error) from error
+        from django_tasks.backends.base import BaseTaskBackend
+        from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
+        from django_tasks.exceptions import InvalidTaskError as InvalidTask
+        from django_tasks.exceptions import TaskResultDoesNotExist
+        from django_tasks.signals import task_enqueued, task_finished, task_started
+        from django_tasks.utils import normalize_json
+
+__all__ = [
+    "BaseTaskBackend",
+    "InvalidTask",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "normalize_json",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]

@@ -1,0 +1,418 @@
+"""The queue of a project: a queue of `streamkeep.jobs` that runs tasks as Django defines it.
+
+A job names the path of its function, such as `shop.tasks.send`. The function is imported when its
+first job comes, outside of any transaction. A process that cannot import it, because it has another
+version of the program, leaves that job and all others of that name to processes that can.
+
+The record of a task is written in the transaction that ends the attempt. So its result and its
+acknowledgement are there together, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections, connections
+from django.utils.module_loading import import_string
+
+from streamkeep.engine.api.views import Transaction
+from streamkeep.format.core.errors import StoreError
+from streamkeep.integrations.django import records
+from streamkeep.integrations.django.interface import (
+    Task,
+    TaskContext,
+    TaskResultStatus,
+    normalize_json,
+    task_finished,
+    task_started,
+)
+from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
+from streamkeep.integrations.django.results import result_of
+from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, UnknownTaskError
+from streamkeep.jobs import Task as QueueTask
+from streamkeep.jobs.job import running, stop_running
+from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
+from streamkeep.jobs.letters import Letter
+from streamkeep.jobs.running import (
+    DEAD,
+    DONE,
+    LOST,
+    RETRYING,
+    RETURNED,
+    Outcome,
+    end_with_error,
+)
+from streamkeep.jobs.state import job_id_of
+from streamkeep.jobs.task import NO_OPTIONS, Options
+from streamkeep.jobs.times import Duration, milliseconds
+
+log = logging.getLogger("streamkeep.django")
+
+RESULT_HEADER: Final = "django-result"
+BACKEND_HEADER: Final = "django-backend"
+_MOST_TRACEBACK: Final = 20_000
+
+
+class QueueSettings(NamedTuple):
+    """The options of a backend that its queues have."""
+
+    retries: int = 0
+    backoff: Any = "1s..10m"
+    result_ttl: Duration = "7d"
+    max_runtime: Duration = 0
+    max_deaths: int = 5
+    max_result_bytes: int = 1 << 20
+    sync: Any = "commit"
+
+
+class Possible(Collection[bytes]):
+    """The names of the tasks that a process may have: all but those that it failed to import."""
+
+    def __init__(self) -> None:
+        self.failed: set[bytes] = set()
+
+    def __contains__(self, name: object) -> bool:
+        return name not in self.failed
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(())  # they cannot be listed
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Run:
+    """One attempt."""
+
+    def __init__(self, job: Job, task: Any, result: Any, record: Record) -> None:
+        self.job = job
+        self.task = task
+        self.result = result  # Django's, with the status RUNNING
+        self.record = record
+        self.begun = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return time.monotonic() - self.begun
+
+    @property
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """What the function is called with."""
+        args = self.record.args
+        if self.task.takes_context:
+            args = [TaskContext(task_result=self.result), *args]
+        return args, self.record.kwargs
+
+    def send(self, signal: Any) -> None:
+        """Send a signal of Django's tasks."""
+        signal.send(sender=type(self.task.get_backend()), task_result=self.result)
+
+
+class TaskQueue(Queue):
+    """A queue of Django's tasks; a process has one object per store and queue.
+
+    Attributes:
+        new_threads: each handler has a thread of its own, whose connections are to be closed.
+    """
+
+    def __init__(self, path: str | Path, name: str, settings: QueueSettings) -> None:
+        super().__init__(
+            path,
+            name,
+            retries=settings.retries,
+            backoff=settings.backoff,
+            result_ttl=settings.result_ttl,
+            max_deaths=settings.max_deaths,
+            max_result_bytes=settings.max_result_bytes,
+            sync=settings.sync,
+        )
+        runtime_ms = milliseconds(settings.max_runtime, "max_runtime")
+        self.policy = self.policy._replace(max_runtime_ms=runtime_ms)
+        self.new_threads = False
+        self._possible = Possible()
+
+    # --- tasks ----------------------------------------------------------------------------------
+
+    def known_tasks(self) -> Collection[bytes]:
+        """Return the names of the tasks that this process has not failed to import."""
+        return self._possible
+
+    def task_of(self, job: Job) -> QueueTask[Any, Any] | None:
+        """Return the task of a job, which is imported; None if this program does not have it."""
+        path = job.task
+        known = self.tasks.get(path)
+        if known is None:
+            try:
+                task = import_string(path)
+                if not isinstance(task, Task):
+                    raise ImportError(f"{path} is a {type(task).__name__}, and not a task")
+            except Exception as error:  # of the module: any can happen
+                if path.encode() not in self._possible.failed:
+                    log.error("the task %r cannot be imported: %r", path, error)
+                self._possible.failed |= {path.encode(), short(path.encode())}
+                return None
+            known = self.tasks[path] = QueueTask(
+                self,
+                task.func,
+                name=path,
+                policy=self.policy,
+                retry_on=Exception,
+                give_up_on=(),
+                concurrency=0,
+                options=NO_OPTIONS,
+            )
+        return known
+
+    # --- put ------------------------------------------------------------------------------------
+
+    def enqueue(self, result_id: str, record: Record, at: datetime | None) -> None:
+        """Put the job of a task and write its record, in one transaction.
+
+        Raises:
+            PayloadError, QueueFullError, QueueDrainingError: nothing was put.
+        """
+        rank = record.priority
+        options = Options(
+            at=at,
+            priority="normal" if not rank else "high" if rank > 0 else "low",
+            headers={RESULT_HEADER: result_id, BACKEND_HEADER: record.backend},
+        )
+        payload = [record.args, record.kwargs]
+        put, [job] = self.plan_put([(payload, options)], {TASK: record.task.encode()})
+        record.args, record.kwargs = [], {}  # the job has them
+
+        def work(txn: Transaction[Any]) -> None:
+            put(txn)
+            record.job = job.id
+            records.save(txn.as_bytes(), result_id, record, 0)
+
+        self.set_up()
+        if not self.collect(work):
+            self._put_when_room(work)
+
+    def again(self, letter: Letter) -> bool:
+        """Requeue a dead letter, so that its task is ready; return False if it is gone."""
+        headers = json.loads(letter.fields.get(HEADERS, b"{}"))
+        result_id = headers.get(RESULT_HEADER, "")
+        came_from = letter.fields.get(b"from", b"normal").decode()
+        with self.store.transaction() as outer:
+            if not self.requeue(letter):
+                return False
+            txn = outer.as_bytes()
+            record = records.load(txn, result_id)
+            if record is not None:
+                priority = PRIORITIES.index(came_from)
+                [entry] = txn.xrevrange(self.names.streams[priority], count=1)
+                record.job = job_id_of(place_of(priority, entry.id), entry.fields)
+                record.status, record.finished, record.args, record.kwargs = "", 0, [], {}
+                records.save(txn, result_id, record, 0)
+        return True
+
+    # --- run ------------------------------------------------------------------------------------
+
+    def execute(self, job: Job) -> Outcome:
+        """Run a task and end its job; what the task raises does not leave this call."""
+        close_old_connections()
+        token = running(job)
+        try:
+            run = self._begin(job)
+            if isinstance(run, Outcome):
+                return run
+            try:
+                run.send(task_started)
+                args, kwargs = run.arguments
+                return self._succeed(run, run.task.call(*args, **kwargs))
+            except BaseException as error:
+                if _is_interrupt(error):
+                    raise
+                return self._fail(run, error)
+        except BaseException:
+            _return(job)
+            raise
+        finally:
+            stop_running(token)
+            if self.new_threads:
+                connections.close_all()
+            else:
+                close_old_connections()
+
+    async def aexecute(self, job: Job) -> Outcome:
+        """Do as `execute`, for a task that is a coroutine function."""
+        token = running(job)
+        try:
+            run = self._begin(job)
+            if isinstance(run, Outcome):
+                return run
+            try:
+                sender = type(run.task.get_backend())
+                await task_started.asend(sender=sender, task_result=run.result)
+                args, kwargs = run.arguments
+                return self._succeed(run, await run.task.acall(*args, **kwargs))
+            except Exception as error:
+                return self._fail(run, error)
+        except BaseException:
+            _return(job)
+            raise
+        finally:
+            stop_running(token)
+            await sync_to_async(close_old_connections)()
+
+    def _begin(self, job: Job) -> Run | Outcome:
+        """Begin an attempt; return an outcome if it cannot begin."""
+        begun = time.monotonic()
+        try:
+            if self.task_of(job) is None:
+                raise UnknownTaskError(f"this program has no task {job.task!r}")
+            return self._prepare_run(job)
+        except StoreError:
+            raise
+        except Exception as error:
+            return Outcome(end_with_error(job, error), time.monotonic() - begun, error)
+
+    def _prepare_run(self, job: Job) -> Run:
+        payload, headers = job.payload, job.headers
+        try:
+            args, kwargs = payload
+            args, kwargs = list(args), dict(kwargs)
+        except (TypeError, ValueError) as error:
+            text = f"the payload of job {job.id} is not the arguments of a task"
+            raise PayloadError(text) from error
+        result_id = headers.get(RESULT_HEADER, job.id)
+        record = self.read(lambda one: records.load(one, result_id))
+        if record is None:  # it has expired, and a dead letter was requeued
+            backend = headers.get(BACKEND_HEADER, "default")
+            record = Record(job.id, self.name, job.task, backend, enqueued=job.queued_ms)
+        now_ms = time.time_ns() // 1_000_000
+        record.job, record.status, record.finished, record.value = job.id, "", 0, None
+        record.started, record.attempted = record.started or now_ms, now_ms
+        record.args, record.kwargs = args, kwargs
+        record.workers = [*record.workers, self.consumer.decode()]
+        result = result_of(result_id, record, TaskResultStatus.RUNNING)
+        return Run(job, result.task, result, record)
+
+    # --- end ------------------------------------------------------------------------------------
+
+    def _succeed(self, run: Run, value: Any) -> Outcome:
+        """End an attempt whose task has returned."""
+        job, record = run.job, run.record
+        if job.ended:  # the task did it
+            return Outcome(DONE, run.seconds)
+        record.value = normalize_json(value)
+        record.finished, record.status = time.time_ns() // 1_000_000, SUCCESSFUL
+        size = len(record.encode())
+        if size > self.max_result_bytes:
+            record.value = None
+            raise PayloadError(
+                f"the arguments and the result of task {run.result.id} have {size:,} bytes, at "
+                f"most {self.max_result_bytes:,} are kept; next: return the name of what is large"
+            )
+        ttl_ms = self.policy_of(job.fields).result_ttl_ms
+        job.transaction.collect(
+            lambda txn: records.save(txn.as_bytes(), run.result.id, record, ttl_ms)
+        )
+        try:
+            job.done()
+        except JobLostError as error:
+            log.warning("%s; its result is dropped", error)
+            return Outcome(LOST, run.seconds, error)
+        _show(run, TaskResultStatus.SUCCESSFUL)
+        return Outcome(DONE, run.seconds)
+
+    def _fail(self, run: Run, error: BaseException) -> Outcome:
+        """End an attempt whose task has raised: a retry, or a dead letter."""
+        job, record = run.job, run.record
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        text, lines = str(error), "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:]
+        if job.ended:
+            log.warning("job %s ended, and its task raised then", job.id, exc_info=error)
+            return Outcome(DONE, run.seconds, error)
+        after_ms, final = None, ""
+        if isinstance(error, Retry):
+            after_ms = None if error.after is None else milliseconds(error.after, "after")
+            if not error.counts:
+                return _or_lost(run, lambda: job.postpone((after_ms or 0) / 1000), RETURNED, error)
+            text = error.reason
+        elif isinstance(error, PayloadError):
+            final = "its result cannot be kept"
+        state = RETRYING
+
+        def end() -> None:
+            nonlocal state
+            with self.store.transaction() as txn:
+                retried = job.end_attempt(kind, text, lines, after_ms=after_ms, final=final)
+                record.errors = [*record.errors, [kind, lines]]
+                record.value, record.status, record.finished = None, "", 0
+                if not retried:
+                    state = DEAD
+                    record.finished, record.status = time.time_ns() // 1_000_000, FAILED
+                ttl_ms = self.policy_of(job.fields).result_ttl_ms
+                if retried:
+                    record.args, record.kwargs = [], {}
+                records.save(txn.as_bytes(), run.result.id, record, ttl_ms)
+
+        outcome = _or_lost(run, end, "", error)
+        if outcome.state == LOST:
+            return outcome
+        if state == DEAD:
+            _show(run, TaskResultStatus.FAILED)
+        return Outcome(state, run.seconds, error)
+
+
+def _show(run: Run, status: Any) -> None:
+    """Say in Django's result how the attempt ended, and send the signal."""
+    ended = result_of(run.result.id, run.record, status)
+    for name in ("status", "finished_at", "errors", "_return_value"):
+        object.__setattr__(run.result, name, getattr(ended, name))
+    try:
+        run.send(task_finished)
+    except Exception:  # the task has ended; a receiver cannot change that
+        log.exception("a receiver of the signal task_finished failed")
+
+
+def _or_lost(run: Run, end: Callable[[], None], state: str, error: BaseException) -> Outcome:
+    try:
+        end()
+    except JobLostError as lost:
+        log.warning("%s", lost)
+        return Outcome(LOST, run.seconds, lost)
+    return Outcome(state, run.seconds, error)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Say whether it is a Ctrl-C, which only the main thread receives; a task may raise its own."""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    return threading.current_thread() is threading.main_thread()
+
+
+def _return(job: Job) -> None:
+    if not job.ended:
+        try:
+            job.give_back()
+        except JobLostError as error:
+            log.warning("%s", error)
+
+
+# --- the queues of this process -----------------------------------------------------------------
+
+_queues: dict[tuple[str, str], tuple[QueueSettings, TaskQueue]] = {}
+_lock = threading.Lock()
+
+
+def queue_of(path: str, name: str, settings: QueueSettings) -> TaskQueue:
+    """Return the queue of a store, of which a process has one; Django makes backends per thread."""
+    with _lock:
+        found = _queues.get((path, name))
+        if found is None or found[0] != settings:
+            found = _queues[path, name] = settings, TaskQueue(path, name, settings)
+        return found[1]

@@ -1,0 +1,84 @@
+"""Tasks of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from streamkeep.integrations.django.interface import TaskContext
+from streamkeep.jobs import Retry, current_job
+
+try:
+    from django.tasks import task
+except ImportError:
+    from django_tasks import task
+
+calls: list[Any] = []
+
+
+@task
+def add(one: int, other: int = 0) -> int:
+    """Return a sum."""
+    calls.append((one, other))
+    return one + other
+
+
+@task
+async def add_later(one: int, other: int = 0) -> int:
+    """Return a sum, in a coroutine."""
+    await asyncio.sleep(0)
+    return one + other
+
+
+@task
+def fail(text: str) -> None:
+    """Raise."""
+    raise ValueError(text)
+
+
+@task
+def leave() -> None:
+    """Raise what is no Exception."""
+    raise SystemExit("leaving")
+
+
+@task
+def fail_first() -> int:
+    """Fail at the first attempt."""
+    job = current_job()
+    if job.attempt == 1:
+        raise Retry(after=0, reason="not yet")
+    return job.attempt
+
+
+@task
+def return_object() -> object:
+    """Return what JSON cannot hold."""
+    return object()
+
+
+@task
+def return_much(size: int) -> str:
+    """Return a long text."""
+    return "x" * size
+
+
+@task(takes_context=True)
+def look(context: TaskContext, one: str) -> list[Any]:
+    """Return what the context says."""
+    result = context.task_result
+    return [result.id, result.status, context.attempt, result.args, one]
+
+
+@task
+def nap(seconds: float) -> None:
+    """Sleep."""
+    time.sleep(seconds)
+
+
+@task
+def append_with_result(name: str) -> str:
+    """Append to a stream in the transaction that ends the job."""
+    current_job().transaction.xadd("names", {"name": name})
+    return name

@@ -1,0 +1,294 @@
+"""The backend: what is enqueued, when, and what results say."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+from django.test import override_settings
+
+from streamkeep.integrations.django.interface import (
+    InvalidTask,
+    TaskResultDoesNotExist,
+    task_backends,
+    task_enqueued,
+)
+from streamkeep.jobs import QueueFullError
+from test_integrations_django import shop_tasks
+from test_integrations_django.conftest import BACKEND, Configure
+
+
+def test_a_task_is_ready_then_successful(backend: Any) -> None:
+    result = shop_tasks.add.enqueue(1, other=2)
+    assert (result.status, result.args, result.kwargs) == ("READY", [1], {"other": 2})
+    assert result.enqueued_at is not None
+    assert shop_tasks.add.get_result(result.id) == result
+    assert backend.queue("default").run_until_idle() == 1
+    result.refresh()
+    assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 3, 1)
+    assert result.enqueued_at <= result.started_at <= result.finished_at
+    assert result.last_attempted_at == result.started_at
+    again = backend.get_result(result.id)
+    assert (again.args, again.kwargs, again.return_value) == ([1], {"other": 2}, 3)
+
+
+def test_coroutines_enqueue_and_run(backend: Any) -> None:
+    async def enqueue() -> Any:
+        return await shop_tasks.add_later.aenqueue(1, 2)
+
+    result = asyncio.run(enqueue())
+    backend.queue("default").run_until_idle()
+    assert asyncio.run(backend.aget_result(result.id)).return_value == 3
+
+
+def test_a_task_of_a_transaction_is_enqueued_with_its_commit(backend: Any, database: None) -> None:
+    sent: list[Any] = []
+
+    def note(sender: Any, task_result: Any, **rest: Any) -> None:
+        sent.append(task_result.id)
+
+    task_enqueued.connect(note)
+    try:
+        with transaction.atomic():
+            kept = shop_tasks.add.enqueue(1)
+            assert kept.enqueued_at is None
+            assert backend.queue("default").stats().waiting == 0
+            with pytest.raises(TaskResultDoesNotExist):
+                backend.get_result(kept.id)
+        assert sent == [kept.id]
+        with pytest.raises(ZeroDivisionError), transaction.atomic():
+            lost = shop_tasks.add.enqueue(2)
+            _ = 1 / 0
+    finally:
+        task_enqueued.disconnect(note)
+    assert kept.enqueued_at is not None
+    assert backend.queue("default").stats().waiting == 1
+    assert backend.get_result(kept.id) == kept
+    with pytest.raises(TaskResultDoesNotExist):
+        backend.get_result(lost.id)
+
+
+def test_a_task_can_be_enqueued_before_the_commit(configure: Configure, database: None) -> None:
+    with configure(enqueue_on_commit=False), transaction.atomic():
+        result = shop_tasks.add.enqueue(1)
+        assert result.enqueued_at is not None
+        task_backends["default"].queue("default").close()
+
+
+def test_a_task_waits_for_its_time(backend: Any) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    result = shop_tasks.add.using(run_after=later, priority=7).enqueue(1)
+    assert backend.queue("default").run_until_idle() == 0
+    found = backend.get_result(result.id)
+    assert found == result
+    assert (found.task.run_after, found.task.priority) == (later, 7)
+
+
+def test_tasks_of_a_higher_priority_run_first(backend: Any) -> None:
+    for one, priority in ((1, -5), (2, 0), (3, 5)):
+        shop_tasks.add.using(priority=priority).enqueue(one)
+    shop_tasks.calls.clear()
+    backend.queue("default").run_until_idle()
+    assert shop_tasks.calls == [(3, 0), (2, 0), (1, 0)]
+
+
+def test_a_task_that_raises_has_failed(backend: Any) -> None:
+    result = shop_tasks.fail.enqueue("no stock")
+    backend.queue("default").run_until_idle()
+    result.refresh()
+    assert result.status == "FAILED"
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+    [error] = result.errors
+    assert error.exception_class is ValueError
+    assert error.traceback.endswith("ValueError: no stock\n")
+    [letter] = backend.queue("default").dead_letters()
+    assert letter.message == "no stock"
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "kind"),
+    [
+        (shop_tasks.leave, (), "builtins.SystemExit"),
+        (shop_tasks.return_object, (), "builtins.TypeError"),
+        (shop_tasks.return_much, (1 << 20,), "streamkeep.jobs.errors.PayloadError"),
+        (shop_tasks.add, (), "builtins.TypeError"),  # of a version with another signature
+    ],
+)
+def test_what_cannot_be_a_result_is_a_failure(
+    backend: Any, task: Any, args: tuple[Any, ...], kind: str
+) -> None:
+    result = task.enqueue(*args)
+    backend.queue("default").run_until_idle()
+    result.refresh()
+    assert result.status == "FAILED"
+    assert [one.exception_class_path for one in result.errors] == [kind]
+
+
+def test_attempts_are_kept(configure: Configure) -> None:
+    with configure(retries=3):
+        queue = task_backends["default"].queue("default")
+        result = shop_tasks.fail_first.enqueue()
+        queue.run_until_idle()
+        result.refresh()
+        assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 2, 2)
+        assert [one.exception_class_path for one in result.errors] == [
+            "streamkeep.jobs.errors.Retry"
+        ]
+        queue.close()
+
+
+def test_a_task_that_waits_for_its_retry_is_ready(configure: Configure) -> None:
+    with configure(retries=1, backoff="1h"):
+        queue = task_backends["default"].queue("default")
+        result = shop_tasks.fail.enqueue("busy")
+        queue.run_until_idle()
+        result.refresh()
+        assert (result.status, result.attempts, len(result.errors)) == ("READY", 1, 1)
+        queue.close()
+
+
+def test_a_task_may_take_its_context(backend: Any) -> None:
+    result = shop_tasks.look.enqueue("hello")
+    backend.queue("default").run_until_idle()
+    result.refresh()
+    assert result.return_value == [result.id, "RUNNING", 1, ["hello"], "hello"]
+
+
+def test_a_running_task_says_so(backend: Any) -> None:
+    queue = backend.queue("default")
+    result = shop_tasks.add.enqueue(1)
+    job = queue.get()
+    result.refresh()
+    assert (result.status, result.args, result.attempts) == ("RUNNING", [1], 1)
+    assert result.worker_ids == [queue.consumer.decode()]
+    assert result.started_at is not None
+    job.give_back()
+    result.refresh()
+    assert result.status == "READY"
+
+
+def test_a_task_whose_workers_died_has_failed(configure: Configure) -> None:
+    with configure(max_deaths=1):
+        queue = task_backends["default"].queue("default")
+        result = shop_tasks.add.enqueue(5)
+        job = queue.get()
+        job.fail("3 workers died")  # as another worker does that finds it
+        found = task_backends["default"].get_result(result.id)
+        assert (found.status, found.args) == ("FAILED", [5])
+        assert "3 workers died" in found.errors[0].traceback
+        queue.close()
+
+
+def test_a_cancelled_task_has_failed(backend: Any) -> None:
+    result = shop_tasks.add.enqueue(5)
+    queue = backend.queue("default")
+    queue.purge()
+    result.refresh()
+    assert result.status == "FAILED"
+    assert result.errors[0].exception_class_path == "streamkeep.jobs.JobCancelledError"
+
+
+def test_a_dead_letter_is_ready_again(backend: Any) -> None:
+    queue = backend.queue("default")
+    result = shop_tasks.fail.using(priority=3).enqueue("once")
+    queue.run_until_idle()
+    [letter] = queue.dead_letters()
+    assert queue.again(letter)
+    assert not queue.again(letter)
+    result.refresh()
+    assert (result.status, len(result.errors)) == ("READY", 1)
+    queue.run_until_idle()
+    result.refresh()
+    assert (result.status, result.attempts) == ("FAILED", 2)
+
+
+def test_results_are_forgotten_after_their_time(configure: Configure) -> None:
+    with configure(result_ttl=0):
+        queue = task_backends["default"].queue("default")
+        result = shop_tasks.add.enqueue(1)
+        queue.run_until_idle()
+        with pytest.raises(TaskResultDoesNotExist):
+            result.refresh()
+        assert queue.store.row_range("django") == []
+        queue.close()
+
+
+def test_effects_in_the_store_happen_with_the_result(backend: Any) -> None:
+    result = shop_tasks.append_with_result.enqueue("ann")
+    queue = backend.queue("default")
+    queue.run_until_idle()
+    assert [entry.fields for entry in queue.store.xrange("names")] == [{b"name": b"ann"}]
+    assert backend.get_result(result.id).return_value == "ann"
+
+
+def test_a_task_that_this_program_does_not_have_is_left_for_one_that_has(backend: Any) -> None:
+    queue = backend.queue("default")
+    result = shop_tasks.add.enqueue(1)
+    store = queue.store
+    [entry] = store.xrange("default")
+    fields = {**entry.fields, b"task": b"shop.later.send"}
+    with store.transaction() as txn:
+        txn.xdel("default", entry.id)
+        txn.xadd("default", fields)
+    for _ in range(3):
+        queue.run_until_idle()
+    assert queue.stats().parked == 1
+    assert result is not None
+    queue._possible.failed.clear()  # another process, with another version
+    queue.tasks["shop.later.send"] = queue.task_of(_job_of(shop_tasks.add))
+    assert queue.run_until_idle() == 1
+    assert queue.stats().parked == 0
+
+
+def _job_of(task: Any) -> Any:
+    class Named:
+        task = "test_integrations_django.shop_tasks.add"
+
+    return Named()
+
+
+def test_wrong_options_are_refused(tmp_path: Path) -> None:
+    for options, text in (
+        ({}, "must have 'path'"),
+        ({"path": ""}, "must have 'path'"),
+        ({"path": tmp_path, "retrys": 3}, "unknown retrys"),
+        ({"path": tmp_path, "retries": -1}, "retries must be"),
+        ({"path": tmp_path, "backoff": "soon"}, "soon"),
+    ):
+        with (
+            override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": options}}),
+            pytest.raises(ImproperlyConfigured, match=text),
+        ):
+            _ = task_backends["default"].path
+
+
+def test_a_path_that_is_no_store_is_a_finding_of_check(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no store")
+    options = {"path": tmp_path / "file"}
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": options}}):
+        [found] = task_backends["default"].check()
+        assert found.id == "streamkeep.E001"
+        assert str(tmp_path / "file") in found.msg
+
+
+def test_wrong_tasks_are_refused(backend: Any) -> None:
+    with pytest.raises(InvalidTask):
+        shop_tasks.add.using(queue_name="mails")
+    with pytest.raises(TypeError):
+        shop_tasks.add.enqueue(object())
+    for wrong in ("", "123", "x" * 1000, "\udcff"):
+        with pytest.raises(TaskResultDoesNotExist):
+            backend.get_result(wrong)
+
+
+def test_a_full_queue_says_so(backend: Any) -> None:
+    backend.queue("default").set_limits(max_length=1)
+    shop_tasks.add.enqueue(1)
+    with pytest.raises(QueueFullError):
+        shop_tasks.add.enqueue(2)
