@@ -16,7 +16,7 @@ import hashlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -33,6 +33,7 @@ _EXPIRY: Final = b"e"
 _TIME: Final = struct.Struct(">Q")
 _MOST_NAME: Final = 200
 _EXPIRED_AT_ONCE: Final = 4  # that each put removes
+_PAGE: Final = 200
 MAX_TTL_MS: Final = 1 << 52
 
 
@@ -87,6 +88,23 @@ class Values:
         rows = reader.row_range(self.space, _VALUE, _VALUE + b"\xff" * 250, count)
         times = [(_TIME.unpack_from(data)[0], data) for _, data in rows]
         return [data[8:] for expires_ms, data in times if not 0 < expires_ms <= now_ms]
+
+    def last_first(self, reader: Reader, before: str = "") -> Iterator[tuple[str, bytes]]:
+        """Yield name and value of all that have not expired, from the last name to the first.
+
+        Args:
+            before: begin below this name. Names longer than 200 bytes are shortened.
+        """
+        now_ms = reader.txn.now_ms()
+        end = _VALUE + (_name_key(before) if before else b"\xff" * 250)
+        while True:
+            rows = reader.row_range(self.space, _VALUE, end, _PAGE, reverse=True)
+            for key, data in rows:
+                if key != end and not 0 < _TIME.unpack_from(data)[0] <= now_ms:
+                    yield key[1:].decode(errors="replace"), data[8:]
+            if len(rows) < _PAGE:
+                return
+            end = rows[-1][0]
 
     def remove_expired(self, txn: Transaction[Any], count: int) -> int:
         """Remove values that have expired, at most `count`; return how many there were."""

@@ -1,6 +1,6 @@
 """The pages of the admin: queues, tasks with their results, and dead letters.
 
-All pages only read, but for one button: with the permission `streamkeep.requeue_task`, a dead
+All pages only read, except for one button: with the permission `streamkeep.requeue_task`, a dead
 letter is put into its queue again.
 """
 

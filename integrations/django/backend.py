@@ -164,7 +164,7 @@ class StreamkeepBackend(BaseTaskBackend):
             )
         if Path(self.path).exists():
             try:
-                self.queue("default").store.row_get(records.SPACE, b"r")
+                self.queue("default").store.row_get(records.VALUES.space, b"v")
             except (StreamkeepError, OSError) as error:
                 found.append(
                     checks.Error(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
 import traceback
@@ -42,6 +43,7 @@ from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.job import running, stop_running
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
 from streamkeep.jobs.letters import Letter
+from streamkeep.jobs.options import NO_OPTIONS, Options
 from streamkeep.jobs.running import (
     DEAD,
     DONE,
@@ -52,7 +54,6 @@ from streamkeep.jobs.running import (
     end_with_error,
 )
 from streamkeep.jobs.state import job_id_of
-from streamkeep.jobs.task import NO_OPTIONS, Options
 from streamkeep.jobs.times import Duration, milliseconds
 
 log = logging.getLogger("streamkeep.django")
@@ -183,10 +184,11 @@ class TaskQueue(Queue):
         """
         rank = record.priority
         options = Options(
-            at=at,
             priority="normal" if not rank else "high" if rank > 0 else "low",
             headers={RESULT_HEADER: result_id, BACKEND_HEADER: record.backend},
         )
+        if at is not None:
+            options["at"] = at
         payload = [record.args, record.kwargs]
         put, [job] = self.plan_put([(payload, options)], {TASK: record.task.encode()})
         record.args, record.kwargs = [], {}  # the job has them
@@ -416,3 +418,11 @@ def queue_of(path: str, name: str, settings: QueueSettings) -> TaskQueue:
         if found is None or found[0] != settings:
             found = _queues[path, name] = settings, TaskQueue(path, name, settings)
         return found[1]
+
+
+def _leave_to_parent() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

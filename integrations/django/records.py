@@ -1,11 +1,9 @@
-"""What is kept of each task: a row of the store, in the space `django`.
+"""What is kept of each task: a value of the store, in the space `django` (see `values`).
 
-    r ID           JSON: the members of `Record`
-    e expiry ID    nothing; results by the time at which they expire
-
-A record is written in the transaction that puts the job, and in the one that ends an attempt. While
-a task waits or runs, its arguments and its state are those of its job; a record has them when the
-task has ended. IDs begin with the time, so records are in the order in which they were enqueued.
+Its name is the ID of the task, and its value JSON: the members of `Record`. A record is written in
+the transaction that puts the job, and in the one that ends an attempt. While a task waits or runs,
+its arguments and its state are those of its job; a record has them when the task has ended. IDs
+begin with the time, so records are in the order in which they were enqueued.
 """
 
 from __future__ import annotations
@@ -18,15 +16,11 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Transaction
-from streamkeep.jobs.layout import pack_time, unpack_time
+from streamkeep.integrations.values import Values
 
-SPACE: Final = b"django"
+VALUES: Final = Values("django")
 SUCCESSFUL: Final = "SUCCESSFUL"
 FAILED: Final = "FAILED"
-_RECORD: Final = b"r"
-_EXPIRY: Final = b"e"
-_EXPIRED_AT_ONCE: Final = 4  # that each end of a task may remove
-_PAGE: Final = 200
 
 Reader = Transaction[Any] | Snapshot[Any]
 
@@ -39,7 +33,7 @@ class Record:
         job: the ID of its job in the queue.
         task: the path of the function, such as `shop.tasks.send`.
         run_after: as an ISO date with its offset; empty for at once.
-        enqueued, started, attempted, finished, expires: Unix milliseconds; 0 for not yet.
+        enqueued, started, attempted, finished: Unix milliseconds; 0 for not yet.
         status: SUCCESSFUL or FAILED; empty while the job says how it is.
         errors: of each attempt that failed: the path of the exception, and the traceback.
         workers: of each attempt that has ended.
@@ -55,7 +49,6 @@ class Record:
     started: int = 0
     attempted: int = 0
     finished: int = 0
-    expires: int = 0
     status: str = ""
     args: list[Any] = field(default_factory=list)
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -87,50 +80,19 @@ def load(reader: Reader, result_id: str) -> Record | None:
     """Return the record of a task; None if there is none, or if it has expired."""
     if not result_id.isascii() or not 0 < len(result_id) <= 64:
         return None
-    data = reader.row_get(SPACE, _RECORD + result_id.encode())
-    record = None if data is None else decode(data)
-    if record is not None and 0 < record.expires <= reader.txn.now_ms():
-        return None
-    return record
+    data = VALUES.get(reader, result_id)
+    return None if data is None else decode(data)
 
 
 def save(txn: Transaction[Any], result_id: str, record: Record, ttl_ms: int) -> None:
     """Write a record; one of a task that has ended is kept for so long."""
-    key = result_id.encode()
-    if record.status:
-        now_ms = txn.txn.now_ms()
-        if not ttl_ms:
-            txn.row_delete(SPACE, _RECORD + key)
-            return
-        record.expires = now_ms + ttl_ms
-        txn.row_put(SPACE, _EXPIRY + pack_time(record.expires) + key, b"")
-        remove_expired(txn, _EXPIRED_AT_ONCE)
+    if record.status and not ttl_ms:
+        VALUES.delete(txn, result_id)
     else:
-        record.expires = 0
-    txn.row_put(SPACE, _RECORD + key, record.encode())
-
-
-def remove_expired(txn: Transaction[Any], count: int) -> int:
-    """Remove records that have expired, at most `count`; return how many rows were looked at."""
-    last = _EXPIRY + pack_time(txn.txn.now_ms())
-    found = txn.row_range(SPACE, _EXPIRY, last, count)
-    for key, _ in found:
-        txn.row_delete(SPACE, key)
-        data = txn.row_get(SPACE, _RECORD + key[9:])
-        # A task that was requeued has a later expiry, or none.
-        if data is not None and decode(data).expires == unpack_time(key[1:9]):
-            txn.row_delete(SPACE, _RECORD + key[9:])
-    return len(found)
+        VALUES.put(txn, result_id, record.encode(), ttl_ms if record.status else 0)
 
 
 def newest_first(reader: Reader, before: str = "") -> Iterator[tuple[str, Record]]:
     """Yield (ID, record) of all tasks, the newest first, from below an ID on."""
-    last = _RECORD + (before.encode() if before else b"\xff" * 64)
-    while True:
-        rows = reader.row_range(SPACE, _RECORD, last, _PAGE, reverse=True)
-        for key, data in rows:
-            if key != last:
-                yield key[1:].decode(), decode(data)
-        if len(rows) < _PAGE:
-            return
-        last = rows[-1][0]
+    for result_id, data in VALUES.last_first(reader, before):
+        yield result_id, decode(data)
