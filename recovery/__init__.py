@@ -10,6 +10,7 @@ from streamkeep.recovery.diff import Difference, diff
 from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.recovery.fsck.store import check
+from streamkeep.recovery.upgrade import Upgraded, upgrade
 
 __all__ = [
     "BackupReport",
@@ -18,8 +19,10 @@ __all__ = [
     "Finding",
     "Progress",
     "Severity",
+    "Upgraded",
     "backup",
     "check",
     "compact",
     "diff",
+    "upgrade",
 ]

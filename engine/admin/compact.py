@@ -9,13 +9,14 @@ a crash leaves the old store or the new one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import lmdb
 
-from streamkeep.engine.admin.copying import Progress, copy_data, finish_copy
+from streamkeep.engine.admin.copying import Convert, Progress, copy_data, finish_copy
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.crash_recovery import needs_recovery
@@ -45,6 +46,18 @@ class Compacted(NamedTuple):
     epoch: int
 
 
+class Rewriting(NamedTuple):
+    """What `rewrite` does in addition to a compaction.
+
+    Attributes:
+        convert: changes the copy.
+        verify: raises if the copy, in the second folder, must not replace the store in the first.
+    """
+
+    convert: Convert | None = None
+    verify: Callable[[Folder, Folder], None] | None = None
+
+
 def compact(
     path: str | Path, progress: Progress | None = None, clock: Clock | None = None
 ) -> Compacted:
@@ -60,10 +73,23 @@ def compact(
         StoreLockedError: the store is open, in this process or another.
         StoreFullError: there is no room for the copy; nothing was changed.
     """
+    return rewrite(path, Rewriting(), progress, clock)
+
+
+def rewrite(
+    path: str | Path,
+    rewriting: Rewriting,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Compacted:
+    """Replace the data file of a store with a compacted copy that may also be converted.
+
+    As `compact`; the copy replaces the original only after it was verified.
+    """
     path = Path(path).absolute()
     clock = clock or Clock()
     if registry.find(path) is not None:
-        raise StoreLockedError(f"{path}: open in this process; next: close it, then compact it")
+        raise StoreLockedError(f"{path}: open in this process; next: close it, then try again")
     # Opening the store recovers it and finishes an earlier compaction, if that is due.
     open_environment(
         path,
@@ -78,22 +104,25 @@ def compact(
     try:
         if not lock.try_exclusive():
             raise StoreLockedError(
-                f"{path}: open in another process; next: close it there, then compact it"
+                f"{path}: open in another process; next: close it there, then try again"
             )
         if needs_recovery(folder, lock):
             raise StoreError(
-                f"{path}: another process has used the store since the compaction began; next: "
-                "compact it again"
+                f"{path}: another process has used the store since this one began; next: try again"
             )
-        return _compact(folder, lock, progress, clock)
+        return _rewrite(folder, lock, rewriting, progress, clock)
     except OSError as error:
         raise translate_os(error) from error
     finally:
         lock.close()
 
 
-def _compact(
-    folder: Folder, lock: CheckpointFile, progress: Progress | None, clock: Clock
+def _rewrite(
+    folder: Folder,
+    lock: CheckpointFile,
+    rewriting: Rewriting,
+    progress: Progress | None,
+    clock: Clock,
 ) -> Compacted:
     before = folder.size(DATA_FILE)
     if folder.remove_folder(NEW_FOLDER):
@@ -104,11 +133,13 @@ def _compact(
         path = str(folder.path)
         raw = lmdb.open(path, readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
         try:
-            copy_data(raw, None, new, lambda commit_number: {}, progress)
+            copy_data(raw, None, new, lambda commit_number: {}, progress, rewriting.convert)
         finally:
             raw.close()
         epoch = finish_copy(new, clock)
         after = new.size(DATA_FILE)
+        if rewriting.verify is not None:
+            rewriting.verify(folder, new)
         failpoints.hit("compact:prepared")
         folder.rename(NEW_FOLDER, READY_FOLDER)
     except BaseException:

@@ -46,8 +46,8 @@ def row_put(txn: WriteTxn, db_key: bytes, value: bytes) -> None:
     """Store a row, in place of one that has the same key."""
     if ROWS not in txn.tables:
         raise StoreError(
-            "the store has a format before 3, which has no rows; next: `streamkeep repair OLD NEW` "
-            "copies it into a store of the present format"
+            "the store has a format before 3, which has no rows; next: close it everywhere and run "
+            "`streamkeep upgrade`"
         )
     txn.put_row(ROWS, db_key, value)
 

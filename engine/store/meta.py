@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,10 @@ from streamkeep.format.core.errors import CorruptionError, NotAStoreError
 from streamkeep.format.core.keys import ADDED_LATER, META, TABLES
 from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.rows.records import decode_epoch, decode_number, decode_uuid, encode_number
+
+log = logging.getLogger("streamkeep")
+
+_told: Final[set[Path]] = set()
 
 META_UUID: Final = b"store_uuid"
 META_CREATED: Final = b"created_ms"
@@ -56,6 +61,7 @@ def open_tables(
     where = f"{path}: meta"
     version = decode_number(open_row(META, META_FORMAT, value, where), where)
     refuse_newer(path, version)
+    _tell_older(path, version)
     handles = {}
     for number, table in TABLES.items():
         try:
@@ -65,6 +71,19 @@ def open_tables(
                 continue
             raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
     return handles
+
+
+def _tell_older(path: Path, version: int) -> None:
+    """Say once for each store that it can be upgraded."""
+    if version < STORE_VERSION and path not in _told:
+        _told.add(path)
+        log.warning(
+            "%s: store format %d, and this version writes %d; next: run `streamkeep upgrade` when "
+            "no process has it open",
+            path,
+            version,
+            STORE_VERSION,
+        )
 
 
 def read_or_create(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from streamkeep.engine.checkpoint import stored_version
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.store import meta
 from streamkeep.engine.store.registry import registry
+from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 
 NEWER = 99
@@ -105,3 +107,29 @@ def test_a_read_only_opening_of_an_empty_data_file_says_what_to_do(tmp_path: Pat
     with pytest.raises(streamkeep.NotAStoreError, match=r"data\.mdb is empty.*for writing"):
         streamkeep.open(tmp_path, readonly=True)
     assert [one.name for one in tmp_path.iterdir()] == ["data.mdb"]
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_store_of_a_system_with_other_pages_is_refused_and_unchanged(
+    tmp_path: Path, readonly: bool
+) -> None:
+    """As a kernel for arm64 with pages of 16 KiB makes it."""
+    path = tmp_path / "store"
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"f": "v"})
+    data = bytearray((path / "data.mdb").read_bytes())
+    at = data.index(struct.pack("<I", PAGE), 0, 256)  # in the meta page, of the machine's order
+    second = PAGE + at
+    for place in (at, second):
+        assert data[place : place + 4] == struct.pack("<I", PAGE)
+        data[place : place + 4] = struct.pack("<I", 4 * PAGE)
+    data[4 * PAGE : 5 * PAGE] = data[PAGE : 2 * PAGE]
+    (path / "data.mdb").write_bytes(data)
+    before = contents(path)
+    told = f"made with pages of {4 * PAGE:,} bytes, but this system has pages of {PAGE:,}; next: "
+    with pytest.raises(streamkeep.StoreError, match=told):
+        streamkeep.open(path, readonly=readonly)
+    assert contents(path) == before
