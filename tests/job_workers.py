@@ -1,7 +1,8 @@
-"""A program that forks workers of a queue, to be killed; see `fork_server`.
+"""A program that forks workers and producers of a queue, to be killed; see `fork_server`.
 
 Each job adds its number to the stream `starts` when it begins, and to `effects` with its
-acknowledgement. Some fail for a while, some for good, some put a follow-up.
+acknowledgement. Some fail for a while, some for good, some put a follow-up. A producer notes each
+number before and after its put.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 from fork_server import serve
 from streamkeep.jobs import Queue, Retry, Task, current_job, known_tasks, take
 
+MOST_WAITING = 200  # jobs, for which a producer waits
+
 
 @dataclass
 class Worker:
@@ -24,12 +27,15 @@ class Worker:
 
     Attributes:
         note: a file that it makes when it has begun.
-        then: "hold": take one job and wait; "work": work until it is killed.
+        then: "hold": take one job and wait; "work": work until it is killed; "put": put jobs until
+            it is killed.
+        first: the first number of a producer.
     """
 
     path: str
     note: str
     then: str
+    first: int = 0
 
 
 def has_follow_up(number: int) -> bool:
@@ -65,11 +71,37 @@ def declare(queue: Queue) -> Task[[int, str, int, int], int]:
     return work
 
 
+def put_jobs(queue: Queue, worker: Worker) -> None:
+    """Put one job after the other, and note "? number" before each and "! number" after it."""
+    work = declare(queue)
+    rng = random.Random(worker.first)
+    keys = ["", "", *[f"{worker.first}-{number}" for number in range(3)]]
+    number = worker.first
+    with Path(worker.note).open("a", buffering=1) as note:
+        while True:
+            key = rng.choice(keys)
+            delay_s = rng.choice([0, 0, 0, rng.random() * 2]) if not key else 0
+            due_ms = time.time_ns() // 1_000_000 + round(delay_s * 1000)
+            options = work.options(
+                key=key or None,
+                delay=delay_s or None,
+                priority=rng.choice(["high", "normal", "low"]) if not key else None,
+            )
+            note.write(f"? {number}\n")
+            options.delay(number, key, rng.choice([0, 0, 0, 1, 2]), due_ms)
+            note.write(f"! {number}\n")
+            number += 1
+            while number % 50 == 0 and queue.stats().waiting > MOST_WAITING:
+                time.sleep(0.01)
+
+
 def run(wanted: dict[str, Any]) -> None:
     worker = Worker(**wanted)
     queue = Queue(worker.path, sync="none", max_deaths=1000)
     declare(queue)
     logging.disable()
+    if worker.then == "put":
+        put_jobs(queue, worker)
     if worker.then == "hold":
         queue.get(60)
     Path(worker.note).touch()

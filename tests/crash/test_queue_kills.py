@@ -1,4 +1,4 @@
-"""Workers of a queue that are killed at random: no job is lost, and no effect happens twice.
+"""Workers and producers that are killed or stopped at random: no job is lost or has two effects.
 
 The workers also promote what is delayed, and the retries, so that these steps are cut off as well.
 """
@@ -26,6 +26,8 @@ from tiers import slow_but
 
 pytestmark = pytest.mark.crash
 
+MOST_NUMBERS = 1_000_000  # of jobs of one producer
+
 
 @pytest.fixture
 def server() -> Iterator[Server]:
@@ -33,22 +35,23 @@ def server() -> Iterator[Server]:
         yield one
 
 
-class Workers:
-    """Processes that work, a given number at a time."""
+class Processes:
+    """Processes of one kind, a given number at a time."""
 
-    def __init__(self, server: Server, path: Path, count: int) -> None:
+    def __init__(self, server: Server, path: Path, then: str, count: int) -> None:
         self._server = server
         self._path = path
-        self._started = 0
+        self._then = then
+        self.notes: list[Path] = []
         self._pids = [self._start() for _ in range(count)]
 
     def _start(self) -> int:
-        self._started += 1
-        note = f"{self._path}.{self._started}"
-        return self._server.fork(Worker(str(self._path), note, "work"))
+        first = len(self.notes) * MOST_NUMBERS
+        self.notes.append(Path(f"{self._path}.{self._then}.{len(self.notes)}"))
+        return self._server.fork(Worker(str(self._path), str(self.notes[-1]), self._then, first))
 
-    def kill_one(self, rng: random.Random) -> None:
-        """Kill a worker and start another; or stop one for a moment."""
+    def disturb_one(self, rng: random.Random) -> None:
+        """Kill a process and start another; or stop one for a moment."""
         index = rng.randrange(len(self._pids))
         pid = self._pids[index]
         if rng.random() < 0.2:
@@ -64,6 +67,15 @@ class Workers:
         for pid in self._pids:
             os.kill(pid, signal.SIGKILL)
             self._server.wait(pid)
+        self._pids = []
+
+    def noted(self, mark: str) -> set[int]:
+        """Return the numbers that all processes have noted with a mark."""
+        found: set[int] = set()
+        for note in self.notes:
+            lines = note.read_text().split("\n")[:-1] if note.exists() else []
+            found.update(int(line[2:]) for line in lines if line.startswith(mark))
+        return found
 
 
 def entries(queue: Queue, stream: str, *names: str) -> list[tuple[Any, ...]]:
@@ -73,51 +85,48 @@ def entries(queue: Queue, stream: str, *names: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("jobs", "workers", "pause_s"), slow_but([(150, 2, 0.3), (5000, 4, 0.2)], (150, 2, 0.3))
+    ("seconds", "workers", "producers", "pause_s"),
+    slow_but([(1.5, 2, 1, 0.3), (600, 4, 2, 0.3)], (1.5, 2, 1, 0.3)),
 )
 def test_every_job_has_its_effect_once(
-    tmp_path: Path, server: Server, jobs: int, workers: int, pause_s: float
+    tmp_path: Path, server: Server, seconds: float, workers: int, producers: int, pause_s: float
 ) -> None:
-    rng = random.Random(jobs)
+    rng = random.Random(workers)
     path = tmp_path / "store"
     queue = Queue(path, sync="none", max_deaths=1000)
-    work = declare(queue)
-    keys = ["", *[f"k{number}" for number in range(7)]]
-    pool = Workers(server, path, workers)
+    declare(queue)
+    queue.set_up()
+    pool = Processes(server, path, "work", workers)
+    makers = Processes(server, path, "put", producers)
     try:
-        for number in range(jobs):
-            key = rng.choice(keys)
-            delay_s = rng.choice([0, 0, 0, rng.random() * 2]) if not key else 0
-            due_ms = time.time_ns() // 1_000_000 + round(delay_s * 1000)
-            options = work.options(
-                key=key or None,
-                delay=delay_s or None,
-                priority=rng.choice(["high", "normal", "low"]) if not key else None,
-            )
-            options.delay(number, key, rng.choice([0, 0, 0, 1, 2]), due_ms)
-            if rng.random() < 0.02:
-                pool.kill_one(rng)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline or len(makers.noted("!")) < 50:
+            time.sleep(rng.random() * pause_s)
+            rng.choice([pool, pool, makers]).disturb_one(rng)
+        makers.end()
         deadline = time.monotonic() + PATIENCE_S
         while (found := queue.stats()).waiting or found.running or found.delayed:
             assert time.monotonic() < deadline, found
             time.sleep(rng.random() * pause_s)
-            pool.kill_one(rng)
+            pool.disturb_one(rng)
     finally:
         pool.end()
-    good = [number for number in range(jobs) if not fails_for_good(number)]
-    effects = [(int(number), key) for _, number, key in entries(queue, "effects", "number", "key")]
-    assert Counter(number for number, _ in effects) == Counter(good)
-    for key in keys[1:]:
-        its = [number for number, one in effects if one.decode() == key]
-        assert its == sorted(its), key
+        makers.end()
     starts = entries(queue, "starts", "number", "due")
-    assert {int(number) for _, number, _ in starts} == set(range(jobs))
+    put = {int(number) for _, number, _ in starts}
+    assert makers.noted("!") <= put <= makers.noted("?")
     early = [one for one in starts if int(one[0].partition(b"-")[0]) < int(one[2])]
     assert early == []
+    good = [number for number in put if not fails_for_good(number)]
+    effects = [(int(number), key) for _, number, key in entries(queue, "effects", "number", "key")]
+    assert Counter(number for number, _ in effects) == Counter(good)
+    for key in {key for _, key in effects if key}:
+        its = [number for number, one in effects if one == key]
+        assert its == sorted(its), key
     follow_ups = [int(number) for _, number in entries(queue, "follow-ups", "number")]
-    assert sorted(follow_ups) == [number for number in good if has_follow_up(number)]
+    assert sorted(follow_ups) == sorted(number for number in good if has_follow_up(number))
     dead = entries(queue, "default:dead", "payload", "reason")
-    assert len(dead) == jobs - len(good) == found.dead
+    assert len(dead) == len(put) - len(good) == found.dead
     assert {reason for _, _, reason in dead} <= {b"builtins.ValueError is not retried"}
     assert found.done == len(good) + len(follow_ups)
     left = {key[:1] for key, _ in queue.store.row_range("jobs:default")}
