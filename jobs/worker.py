@@ -45,9 +45,11 @@ Result = TypeVar("Result")
 Mode = Literal["threads", "asyncio"]
 
 EXIT_HUNG: Final = 70  # of a process whose handler ran too long
+EXIT_RECYCLED: Final = 75  # of a process whose memory grew too large
 
 _MODES: Final = ("threads", "asyncio")
 _TICK_S: Final = 1.0
+_MEMORY_TICK_S: Final = 0.1  # between looks at the memory while a job runs
 _FAILED_PAUSE_S: Final = 1.0  # after a failure of the store, such as a full disk
 _JOIN_S: Final = 5.0  # for threads that are about to end
 
@@ -77,6 +79,8 @@ class Worker:
             grace: how long jobs may go on after `stop`: seconds, or a text such as "30s".
             exits: end the process in place of abandoning a thread; for one that is replaced.
             max_memory: end after a job that leaves the process with more bytes; 0 for no limit.
+                With `exits`, also during a job: that attempt has failed if it is the first job of
+                the process, else the job is given back.
             report: receives what happens; by default, the logger `streamkeep.worker`.
 
         Raises:
@@ -101,6 +105,7 @@ class Worker:
         self._threads: set[threading.Thread] = set()
         self._stopping = False
         self._now = False  # stop without grace
+        self._ran = 0  # jobs that have ended here
         # A signal handler may not take a lock, so what it does is written to a pipe.
         self._wakeup, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
@@ -191,6 +196,9 @@ class Worker:
                     self._give_back()
                     break
             left = min(_TICK_S, deadline - time.monotonic(), self._end_late())
+            if self._max_memory and self._exits and self._runs:
+                self._end_large()
+                left = min(left, _MEMORY_TICK_S)
             if poller.poll(max(1, int(left * 1000) + 1)):
                 with suppress(BlockingIOError):
                     os.read(self._wakeup, 4096)
@@ -232,6 +240,32 @@ class Worker:
                 if self.mode == "threads" and not self._stopping:
                     self._start_thread()
         return least
+
+    def _end_large(self) -> None:
+        """End the process if the job that runs has brought it above its memory limit."""
+        used = resident_bytes()
+        with self._lock:
+            runs = list(self._runs)
+        if used <= self._max_memory or not runs:
+            return
+        runs = [run for run in runs if self._abandon(run)]
+        if not runs:
+            return  # its job has ended, which `_check_memory` follows
+        self._report.too_large(used, self._max_memory)
+        for run in runs:
+            try:
+                if self._ran:  # it may be the fault of the jobs before
+                    run.job.give_back()
+                    self._report.given_back(run)
+                else:
+                    text = f"the process had {used:,} bytes of memory, the limit is "
+                    run.job.end_attempt("builtins.MemoryError", f"{text}{self._max_memory:,}", "")
+            except JobLostError as error:
+                log.warning("%s", error)
+            except StreamkeepError as error:
+                # The lease of this process ends with it, so another worker takes the job then.
+                log.error("job %s was not ended above the limit: %s", run.job.id, error)
+        os._exit(EXIT_RECYCLED)
 
     def _abandon(self, run: Run) -> bool:
         """Stop waiting for a job; return False if it has ended in the meantime."""
@@ -334,7 +368,7 @@ class Worker:
         run = Run(job, thread)
         with self._lock:
             self._runs.add(run)
-        if run.left_s() < _TICK_S:
+        if run.left_s() < _TICK_S or (self._max_memory and self._exits):
             self._wake()  # the watch must not sleep past its end
         self._report.started(run)
         return run
@@ -343,6 +377,7 @@ class Worker:
         """Note that a job has ended; return False if it was abandoned."""
         with self._lock:
             self._runs.discard(run)
+            self._ran += 1
             return not run.abandoned
 
     def _check_memory(self) -> None:

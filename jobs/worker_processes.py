@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.ending import RUN_GRACE_MS
 from streamkeep.jobs.times import Duration, milliseconds
-from streamkeep.jobs.worker import Worker
+from streamkeep.jobs.worker import EXIT_RECYCLED, Worker, resident_bytes
 from streamkeep.jobs.worker_log import LogReport, Report, StatusLine, log
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from streamkeep.jobs.running import Outcome
     from streamkeep.jobs.worker_runs import Run
 
-EXIT_RECYCLED: Final = 75  # its memory grew too large
 EXIT_FAILED: Final = 1
 _EARLY_S: Final = 1.0  # a child that ends so soon has not worked
 _MOST_EARLY: Final = 5  # such ends, one after the other, after which the parent gives up
 _LONGEST_PAUSE_S: Final = 5.0
 _TICK_S: Final = 0.5
 _KILL_AFTER_S: Final = 5.0  # beyond the time of grace
+_LARGE_S: Final = 2.0  # in which a child itself ends when it has too much memory
 
 
 class Child:
@@ -55,6 +55,7 @@ class Child:
         self.job = ""  # what it runs
         self.worked = False  # it has begun to run a job
         self.kill_at = float("inf")
+        self.large_since = float("inf")  # it has more memory than it may
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]]:
@@ -136,7 +137,8 @@ class Processes:
         Args:
             concurrency: the number of children.
             grace: how long jobs may go on after `stop`.
-            max_memory: bytes; a child that has more after a job is replaced; 0 for no limit.
+            max_memory: bytes; a child that has more, during a job or after it, is replaced; 0 for
+                no limit. See `Worker`.
             in_child: called first in each child.
         """
         if isinstance(concurrency, bool) or not 1 <= concurrency <= 1000:
@@ -183,12 +185,23 @@ class Processes:
             self._reap()
             now = time.monotonic()
             for child in self._children.values():
+                self._watch_memory(child, now)
                 if now >= min(child.kill_at, deadline):
                     log.error("process %d hangs in job %s and is killed", child.pid, child.job)
                     child.kill_at = float("inf")
                     os.kill(child.pid, signal.SIGKILL)
         self._report.ended()
         return self._early < _MOST_EARLY
+
+    def _watch_memory(self, child: Child, now: float) -> None:
+        """Have a child killed that is too large and does not end: no other of its threads runs."""
+        if not self._max_memory or resident_bytes(child.pid) <= self._max_memory:
+            child.large_since = float("inf")
+        elif now >= (since := min(child.large_since, now)) + _LARGE_S:
+            child.large_since = float("inf")
+            child.kill_at = now
+        else:
+            child.large_since = since
 
     def _sleep(self) -> None:
         """Sleep until a child says something or ends, or `stop` is called."""

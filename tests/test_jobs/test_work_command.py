@@ -49,11 +49,16 @@ def die(name):
     if Path(name).stat().st_size < 3:
         os._exit(9)
 
-@queue.task
+@queue.task(retries=1000)  # a process that is seen to be too large before it ends ends the attempt
 def grow(name):
     queue.ballast = bytearray(os.urandom(1)) * (64 << 20)
     with open(name, "a") as file:
         file.write(f"{os.getpid()}\\n")
+
+@queue.task(retries=0)
+def swell(name):
+    grow.call(name)
+    time.sleep(3600)
 
 @mail.task(name="send")
 def send(name):
@@ -166,11 +171,28 @@ def test_children_that_hang_die_or_grow_are_replaced(folder: Path, queue: Queue)
     assert (folder / "hang").read_text() == "xx"
     assert (folder / "die").read_text() == "xxx"
     pids = (folder / "grow").read_text().split()
-    assert len(pids) == len(set(pids)) == 2
+    assert len(pids) == len(set(pids)) >= 2
     ends = sorted(line["status"] for line in lines if line["event"] == "child_ended")
     assert ends.count(9) == 2
     assert 70 in ends
     assert 75 in ends
+
+
+@pytest.mark.slow
+def test_a_job_that_needs_too_much_memory_fails_in_a_new_process_only(
+    folder: Path, queue: Queue
+) -> None:
+    for task in ("note", "swell"):
+        put(queue, task, task)
+    with worker(folder, "--processes", "--max-memory", "60M") as process:
+        wait_until(lambda: queue.stats().dead == 1)
+        process.send_signal(signal.SIGINT)
+        lines = lines_of(process)
+    (letter,) = queue.dead_letters()
+    assert (letter.error, letter.attempts, letter.deaths) == ("builtins.MemoryError", 1, 0)
+    assert len((folder / "swell").read_text().split()) == 2
+    assert [line["event"] for line in lines].count("given_back") == 1
+    assert {line["status"] for line in lines if line["event"] == "child_ended"} == {75}
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ _RELOADING: Final = "STREAMKEEP_RELOADING"
     type=Size(),
     default="none",
     metavar="SIZE",
-    help="Replace a process that has more memory after a job; only with --processes.",
+    help="Replace a process that has more memory, during a job or after it; only with --processes.",
 )
 @click.option("--reload", is_flag=True, help="Start again when a .py file below . has changed.")
 @click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
@@ -92,6 +92,9 @@ def work(
 
     A job that runs longer than its `max_runtime` has failed. With --processes its process is
     killed. A thread cannot be killed: it is abandoned, and the log says so.
+
+    A job that brings a new process above --max-memory has failed. If that process has run other
+    jobs before, the job is given back, which counts as no attempt.
 
     \b
     Examples:
