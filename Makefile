@@ -22,7 +22,7 @@ PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/te
 # Without bytecode every process that a test starts compiles the sources again, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check site wheels \
+.PHONY: help demo node-clients test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check site wheels \
 	clean dev
 
 help: ## list the targets
@@ -70,6 +70,11 @@ test-all: export STREAMKEEP_TESTS = all
 test-all: $(VENV)/installed ## every test, with all that `test` leaves out; half an hour and more
 	$(BIN)/pytest $(PARALLEL)
 	$(MAKE) --no-print-directory test-pure PURE_TESTS='$(PURE_ALL)'
+
+node-clients: ## install the clients of node for tests/test_server/test_clients.py
+	mkdir -p build/node-clients
+	cp tests/clients/package.json build/node-clients
+	npm install --prefix build/node-clients --no-audit --no-fund
 
 # A copy without compiled modules shadows the installed package.
 test-pure: $(VENV)/installed ## the tests of the compiled modules, interpreted

@@ -1,12 +1,16 @@
 """Sessions as in Redis's introduction to streams: redis-cli and redis-py show the same as of Redis.
 
-The commands are those of the introduction, in its order, with IDs and idle times that no clock
-decides. The outputs of the two programs are compared, not replies.
+The commands are those of the introduction, in its order. The outputs of the two programs are
+compared, not replies. Where a clock chooses IDs, they are numbered in the order in which they
+appear; idle times are taken out.
 """
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,6 +21,7 @@ import pytest
 import redis
 
 from patience import PATIENCE_S
+from real_redis.commands import BUDGETS
 from real_redis.server import RealRedis, running_redis
 from resp_peer import Running
 
@@ -85,7 +90,27 @@ EXISTS capped
 XINFO HELP
 XGROUP HELP
 """
+# IDs of the clock; {1} is the first one that the server has returned.
+CLOCKED = """
+XADD clocked * sensor-id 1234 temperature 19.8
+XADD clocked * sensor-id 9999 temperature 18.2
+XRANGE clocked - +
+XRANGE clocked {1} {1}
+XRANGE clocked ({1} + COUNT 1
+XGROUP CREATE clocked mygroup 0
+XREADGROUP GROUP mygroup Alice COUNT 1 STREAMS clocked >
+XPENDING clocked mygroup
+XCLAIM clocked mygroup Bob 0 {1}
+XACK clocked mygroup {1}
+XADD clocked MAXLEN 1 * value 1
+XREAD STREAMS clocked {2}
+XINFO STREAM clocked
+XINFO STREAM nosuch
+XADD clocked
+NOSUCH clocked
+"""
 # 7.0: the last line of HELP, and the lag of a group that has read more than was left.
+_IDLE = re.compile(r"(?<=3\) \(integer\) )\d+(?=\r\n +4\))|\(\d+\.\d+s\)\r\n")
 _OTHERWISE = re.compile(r'Prints? this help\.|idle" .*|^\(\d+\.\d+s\)$', re.MULTILINE)
 
 
@@ -118,6 +143,65 @@ def test_redis_cli_prints_the_same(real: RealRedis, running: Running, lines: str
     real.call(b"FLUSHALL")
     path = Path(str(real._connection.path))
     assert typed(running.path, lines) == typed(path, lines)
+
+
+def pasted(path: Path | str, lines: str, folder: Path) -> str:
+    """Return what a terminal shows when lines are pasted into redis-cli, one after the other."""
+    program = shutil.which("redis-cli")
+    if program is None:
+        pytest.skip("there is no redis-cli")
+    folder.mkdir()
+    (folder / "server").symlink_to(path)  # the prompt names it
+    master, slave = pty.openpty()
+    words = {"TERM": "dumb", "HOME": str(folder), "REDISCLI_HISTFILE": "/dev/null"}
+    with subprocess.Popen(
+        [program, "-s", "server"],
+        cwd=folder,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, **words},
+        start_new_session=True,
+    ) as process:
+        os.close(slave)
+        ids: list[str] = []
+        try:
+            shown = _until_prompt(master)
+            for line in filter(None, lines.splitlines()):
+                for number, found in enumerate(ids, 1):
+                    line = line.replace(f"{{{number}}}", found)
+                os.write(master, line.encode() + b"\n")
+                shown += _until_prompt(master)
+                ids = list(dict.fromkeys(re.findall(r"\b\d{13}-\d+", shown)))
+        finally:
+            os.close(master)  # redis-cli ends
+            process.wait(PATIENCE_S)
+    for number, found in enumerate(ids, 1):
+        shown = shown.replace(found, f"ID {number}")
+    return shown
+
+
+def _until_prompt(terminal: int) -> str:
+    data = b""
+    while not data.endswith(b"redis server> "):
+        ready, _, _ = select.select([terminal], [], [], PATIENCE_S)
+        assert ready, data
+        data += os.read(terminal, 1 << 16)
+    return data.decode()
+
+
+@pytest.mark.parametrize("lines", [BASICS + CLOCKED, GROUPS], ids=["basics", "groups"])
+def test_a_terminal_shows_the_same(
+    real: RealRedis, running: Running, tmp_path: Path, lines: str
+) -> None:
+    real.call(b"FLUSHALL")
+    if real.version < BUDGETS:
+        # 7.0: XINFO STREAM has fewer rows, and the error without arguments another text.
+        lines = re.sub("XINFO STREAM clocked\n", "", lines)
+    theirs = pasted(str(real._connection.path), lines, tmp_path / "theirs")
+    ours = pasted(running.path, lines, tmp_path / "ours")
+    assert _IDLE.sub("IDLE", ours) == _IDLE.sub("IDLE", theirs)
+    assert "redis server> X" in ours
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
