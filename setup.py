@@ -4,15 +4,23 @@ STREAMKEEP_PURE=1 installs without compiled modules; STREAMKEEP_REQUIRE_EXT=1 ma
 compilation an error.
 """
 
-from __future__ import annotations
-
 import os
+import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from setuptools import setup
-from setuptools.command.build_ext import build_ext
+# Before anything that an old Python lacks; where Streamkeep can be built at all, it is silent.
+SUPPORTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "src/streamkeep/supported.py")
+NO_BUILD = {"sdist", "egg_info", "dist_info"}  # these write no wheel: see `extensions`
+try:
+    runpy.run_path(SUPPORTED)
+except ImportError as error:
+    if sys.version_info < (3, 11) or not NO_BUILD.intersection(sys.argv):
+        sys.exit(str(error))
+
+from setuptools import setup  # noqa: E402
+from setuptools.command.build_ext import build_ext  # noqa: E402
 
 # Paths through the links of src/streamkeep, so that the modules get their import names.
 HOT = [
@@ -88,12 +96,12 @@ HOT = [
     "src/streamkeep/server/resp/turn.py",
 ]
 
-# These write no wheel, and need not wait until mypyc has translated everything to C.
-NO_BUILD = {"sdist", "egg_info", "dist_info"}
-
 
 def extensions() -> list[Any]:
-    """Return the extensions to build; none for a pure install."""
+    """Return the extensions to build; none for a pure install, or where none would be used.
+
+    An sdist need not wait until mypyc has translated everything to C.
+    """
     if os.environ.get("STREAMKEEP_PURE") == "1" or NO_BUILD.intersection(sys.argv):
         return []
     from mypyc.build import mypycify

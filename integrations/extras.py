@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from streamkeep.supported import install_hint
+
 
 def missing(extra: str, error: ImportError) -> ImportError:
     """Return the error to raise where an import of a room's peer failed; it names the install.
@@ -13,6 +15,6 @@ def missing(extra: str, error: ImportError) -> ImportError:
     """
     text = (
         f"streamkeep.integrations.{extra} needs the extra `{extra}` ({error}); "
-        f"next: pip install 'streamkeep[{extra}]'"
+        f"next: {install_hint(extra)}"
     )
     return ImportError(text, name=error.name, path=error.path)

@@ -26,6 +26,7 @@ MOST_BYTES: Final = 5_000_000
 FOLDERS: Final = tuple(
     sorted(p.name for p in (ROOT / "src" / "streamkeep").iterdir() if p.is_dir())
 )
+_NOT_PASSED: Final = ("PYTHONPATH", "STREAMKEEP_PURE")  # what decides which modules are used
 
 
 class Wrong(Exception):
@@ -55,7 +56,7 @@ def can_compile(python: Path) -> bool:
 
 def run(*words: str | Path, **settings: str) -> None:
     """Run a program; its output is shown only when it fails."""
-    env = {**os.environ, **settings}
+    env = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED} | settings
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=env)
     if done.returncode:
         raise Wrong(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")

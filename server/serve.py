@@ -32,6 +32,7 @@ from streamkeep.recovery.backups.backup import backup
 from streamkeep.server.resp.access import Access
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.server import Server
+from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
     from streamkeep.server.http.access import Rights
@@ -191,7 +192,8 @@ async def _start_http(
         from streamkeep.server.http.serving import HttpServer, bind
     except ImportError as error:
         raise StoreError(
-            f"HTTP needs the extra `server`: pip install streamkeep[server] ({error})"
+            f"HTTP needs packages that are not installed ({error.name}); next: "
+            f"{install_hint('server')}"
         ) from error
     host, port = address(options.http)
     users = options.access

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
+from streamkeep import supported
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.command import (
     CommandGroup,
@@ -97,6 +98,13 @@ COMMANDS: Final[Families] = (
 )
 
 
+def _tell_interpreted() -> None:
+    """Say on a terminal, where no program reads it, that the modules are not compiled."""
+    text = supported.interpreted()
+    if text and sys.stderr.isatty():
+        output.note(f"warning: {text}")
+
+
 class Root(CommandGroup):
     """The root of all commands; its help lists them by family."""
 
@@ -113,6 +121,7 @@ class Root(CommandGroup):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
+        _tell_interpreted()
         if (
             COMPLETE_VARIABLE not in os.environ
         ):  # click writes bytes then, of names that are printable

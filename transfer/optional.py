@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamkeep.format.core.errors import TransferError
+from streamkeep.supported import install_hint
 
 
 def arrow() -> Any:
@@ -13,6 +14,5 @@ def arrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        hint = "pip install 'streamkeep[parquet]'"
-        raise TransferError("Parquet needs pyarrow", hint=hint) from None
+        raise TransferError("Parquet needs pyarrow", hint=install_hint("parquet")) from None
     return pyarrow

@@ -31,6 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 from streamkeep.engine.system import files
 from streamkeep.format.core.errors import ArgumentError, UnreachableError
+from streamkeep.supported import install_hint
 
 SCHEMES: Final = ("file", "s3", "s3a", "gs", "az", "abfs", "abfss")
 _PIECE: Final = 8 << 20
@@ -226,7 +227,7 @@ class BucketObjects:
         except ImportError as error:
             raise UnreachableError(
                 f"{uri}: archives in a bucket need a package that is not installed; next: "
-                "pip install 'streamkeep[s3]'"
+                f"{install_hint('s3')}"
             ) from error
         self._obstore: Any = obstore
         self._bucket = _bucket(uri)

@@ -173,7 +173,7 @@ def _draw(days: Counter[int], means: dict[int, float], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise SystemExit(
-            "matplotlib is not installed; next: pip install 'streamkeep[demo]'"
+            "matplotlib is not installed; next: make demo, which installs it"
         ) from None
     figure = Figure(figsize=(10, 6), layout="constrained")
     FigureCanvasAgg(figure)

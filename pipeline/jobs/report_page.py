@@ -21,6 +21,7 @@ from streamkeep.format.core.durations import duration_text
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.shown import calendar, size_text, time_text
 from streamkeep.pipeline.jobs.report_facts import PERCENTILES, percentile
+from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,8 +77,7 @@ def check_plots() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         raise PlotMissingError(
-            "a report needs matplotlib, which is not installed; next: pip install "
-            "'streamkeep[plot]'"
+            f"a report needs matplotlib, which is not installed; next: {install_hint('plot')}"
         ) from None
 
 

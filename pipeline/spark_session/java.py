@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.supported import install_hint
 
 MIN_VERSION: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?')
@@ -71,8 +72,8 @@ def ensure_java() -> Path:
         return java
     found = "; ".join(tried) or "no JAVA_HOME, and no java on PATH"
     raise JavaMissingError(
-        f"Spark needs Java {MIN_VERSION} or newer ({found}); next: pip install "
-        "'streamkeep[spark]', which installs one"
+        f"Spark needs Java {MIN_VERSION} or newer ({found}); next: "
+        f"{install_hint('spark')}, which installs one"
     )
 
 

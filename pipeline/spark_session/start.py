@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.spark_session.java import ensure_java
 from streamkeep.pipeline.storage.places import S3_ENVIRONMENT
+from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +43,7 @@ def missing(error: ImportError) -> SparkMissingError:
     """Return the error for a package of the extra that cannot be imported."""
     package = (error.name or "a package").partition(".")[0].replace("pyspark", "PySpark")
     why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"fails: {error}"
-    return SparkMissingError(f"{package} {why}; next: pip install 'streamkeep[spark]'")
+    return SparkMissingError(f"{package} {why}; next: {install_hint('spark')}")
 
 
 def session(

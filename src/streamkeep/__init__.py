@@ -10,10 +10,10 @@ same for asyncio, and `transfer` dumps and loads files. Names are loaded when th
 so that `streamkeep.format` works where LMDB is not installed.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from streamkeep import supported  # noqa: F401  # raises where the package cannot run
 
 if TYPE_CHECKING:
     from streamkeep import aio, transfer

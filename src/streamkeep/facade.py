@@ -5,6 +5,7 @@
 
 from inspect import signature
 
+from streamkeep import supported
 from streamkeep.engine.api.store import Store
 
 
@@ -61,6 +62,7 @@ def open(path, **options):
             while it is open elsewhere; or one of two processes may not write `lock.mdb`.
         CorruptionError: the disk has lost data that it had confirmed, or the data file was cut off.
     """
+    supported.warn_if_interpreted()
     return Store(path, **options)
 
 

@@ -153,7 +153,7 @@ def test_what_is_not_installed_is_told_in_one_line(
     done = run("spark", "to-lake", "orders.store", "orders.lake", status=1)
     assert done.stderr == (
         f"streamkeep spark to-lake: {name} is not installed; next: "
-        "pip install 'streamkeep[spark]'\n"
+        "pip install '.[spark]' in a clone of Streamkeep\n"
     )
 
 

@@ -11,5 +11,5 @@ def test_the_error_names_the_install() -> None:
     assert error.name == "kombu"
     assert str(error) == (
         "streamkeep.integrations.celery needs the extra `celery` (No module named 'kombu'); "
-        "next: pip install 'streamkeep[celery]'"
+        "next: pip install '.[celery]' in a clone of Streamkeep"
     )

@@ -15,6 +15,7 @@ from streamkeep.format.shown import MAX_BUCKETS as MAX_BUCKETS
 from streamkeep.format.shown import Plan as Plan
 from streamkeep.format.shown import calendar
 from streamkeep.format.shown import plan_buckets as plan_buckets
+from streamkeep.supported import install_hint
 from streamkeep.tools.base import output
 from streamkeep.tools.base.statuses import Failure
 
@@ -108,7 +109,7 @@ def plot_stacked(plan: Plan, series: Mapping[str, Sequence[int]], title: str, pa
         from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise Failure(
-            "--plot needs matplotlib, which is not installed", hint="pip install 'streamkeep[plot]'"
+            "--plot needs matplotlib, which is not installed", hint=install_hint("plot")
         ) from None
     with matplotlib.rc_context({"svg.hashsalt": "streamkeep"}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about characters of the key that the font does not have

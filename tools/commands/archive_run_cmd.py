@@ -92,7 +92,7 @@ def run(
 
     With --to, segments are written below the URI, read back, and removed here. The store notes the
     URI, so later runs need no --to. Reads of the history fetch from there what they need. An S3
-    bucket needs `pip install 'streamkeep[s3]'`, and credentials in the environment.
+    bucket needs the extra `s3`, and credentials in the environment.
 
     \b
     Examples:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from streamkeep.supported import install_hint
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import store_argument
 from streamkeep.tools.base.command import command
@@ -88,7 +89,7 @@ def ui(
         from streamkeep.server.http.serving import bind as bind_sockets
     except ImportError as error:
         text = f"the page needs packages that are not installed ({error.name})"
-        raise Failure(text, hint="pip install 'streamkeep[server]'") from None
+        raise Failure(text, hint=install_hint("server")) from None
     with open_store(store_path, readonly=not write) as store:
         access = Access(token=token, write=write, hosts=host_names)
         app = create_app(store, access)
