@@ -140,6 +140,11 @@ class OpenedStore:
         self._store = None
 
     @property
+    def is_open(self) -> bool:
+        """Whether this process has opened it."""
+        return self._store is not None
+
+    @property
     def store(self) -> Store[Any]:
         """The store."""
         opened = self._store

@@ -60,7 +60,7 @@ class Client:
 class EventClient:
     """One reader of an event stream, which takes what it is sent when the test says so."""
 
-    def __init__(self, app: App, path: str, **headers: str) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]], path: str, **headers: str) -> None:
         self._app = app
         self._path, _, self._query = path.partition("?")
         given = {"host": "localhost", "accept": "text/event-stream", **HEADERS, **headers}
@@ -73,7 +73,7 @@ class EventClient:
         self.status = 0
         self._arrived = asyncio.Event()
         self._left = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> EventClient:
         scope = {
@@ -85,7 +85,7 @@ class EventClient:
             "headers": self._headers,
             "root_path": "",
         }
-        self._task = asyncio.create_task(self._app(scope, self._receive, self._send))
+        self._task = asyncio.ensure_future(self._app(scope, self._receive, self._send))
         return self
 
     async def __aexit__(self, *error: object) -> None:

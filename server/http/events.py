@@ -148,7 +148,11 @@ class EventReply:
             async for chunk in chunks:
                 message = {"type": "http.response.body", "body": chunk, "more_body": True}
                 try:
-                    await asyncio.wait_for(send(message), self._stall_s)
+                    # Not `wait_for`: that of Python 3.11 drops a cancellation which comes at the
+                    # moment at which `send` ends, and the reply of a client that has gone would go
+                    # on without end.
+                    async with asyncio.timeout(self._stall_s):
+                        await send(message)
                 except TimeoutError:
                     return  # the server drops the connection
         await send({"type": "http.response.body", "body": b"", "more_body": False})

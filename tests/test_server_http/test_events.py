@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
+from typing import Any
+
+import pytest
 
 from http_client import TOKEN, EventClient, run
 from streamkeep import Store
 from streamkeep.server.http.access import Access
 from streamkeep.server.http.app import App, create_app
+from streamkeep.server.http.events import EventReply
 
 
 def test_new_entries_come_as_they_are_added(store: Store, app: App) -> None:
@@ -117,6 +121,37 @@ def test_a_silent_stream_has_heartbeats(store: Store) -> None:
             await reader.until(lambda: reader.sent.count(b":\n\n") >= 2)
             await app.state.async_store.xadd("none", {"n": 1}, id="3-0")
             await reader.until(lambda: reader.ids == ["3-0"])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_client_that_goes_while_a_chunk_is_sent_ends_its_reply(turns: int) -> None:
+    async def scenario() -> None:
+        gone, sent = asyncio.Event(), asyncio.Event()
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"data: 1\n\n"
+            await asyncio.Event().wait()
+
+        async def receive() -> dict[str, str]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                await sent.wait()
+
+        reply = EventReply(chunks(), "text/event-stream", 60.0)
+        task = asyncio.create_task(reply({}, receive, send))
+        await asyncio.sleep(0.001)
+        gone.set()
+        for _ in range(turns):  # of the event loop, between the two events
+            await asyncio.sleep(0)
+        sent.set()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert task.done()
 
     run(scenario)
 
