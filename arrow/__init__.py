@@ -1,6 +1,8 @@
-"""Macro nodes as Arrow record batches: for dumps, and for the data pipeline.
+"""Macro nodes as Arrow record batches: for frames, for dumps, and for the data pipeline; and back.
 
-`batches` and `types` need pyarrow, and neither Spark nor LMDB. This module needs nothing.
+`frames` has the batches that `Store.to_arrow` returns, `rows` the way back, `batches` what both and
+the pipeline share. All but `keys` need pyarrow, and neither Spark nor LMDB. This module needs
+nothing.
 """
 
 from typing import Final

@@ -10,7 +10,7 @@ The schema decides what is decoded. Its columns are
     incarnation          bigint                                   number of the stream in its store
     id                   string, binary                           `ms-seq`; or 16 bytes, big-endian,
                                                                   which sort as IDs do
-    ms, seq              bigint, decimal(20,0) or wider           the two halves of the ID
+    ms, seq              bigint, unsigned, decimal(20,0) or wider the two halves of the ID
     ts                   timestamp, timestamp_ntz                 ms as a time, UTC
     fields               array<struct<field,value>>, map<...>,    all fields in order; a map keeps
                          of binary or string                      the last value of a repeated field
@@ -31,26 +31,42 @@ nested types. This module needs pyarrow, but neither Spark nor LMDB.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkeep.arrow import FAILFAST, PERMISSIVE
+from streamkeep.arrow.arrays import (
+    binary,
+    id_at,
+    id_texts,
+    last_of_each,
+    numbers_as,
+    packed_ids,
+    plain,
+    texts_of,
+)
 from streamkeep.arrow.keys import key_text
-from streamkeep.arrow.types import TIMESTAMP, cast, cast_each, converter, spark_name
+from streamkeep.arrow.types import TIMESTAMP, cast_each, converter, spark_name
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.format.node.column_buffers import NumberColumn, TextColumn
-from streamkeep.format.node.columns import FULL, PAST_END, Columns, ColumnWriter, CopiedNode
+from streamkeep.format.core.errors import StreamkeepError, ValueMismatchError
+from streamkeep.format.node.columns import (
+    FULL,
+    PAST_END,
+    TAKEN,
+    Columns,
+    ColumnWriter,
+    CopiedNode,
+)
 
 BATCH_ENTRIES: Final = 65_536
 BATCH_BYTES: Final = 8 << 20
 SYSTEM_COLUMNS: Final = ("store", "stream", "incarnation", "id", "ms", "seq", "ts", "fields")
 _FIELD_PREFIX: Final = "field."
+_PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
 _LAST_MS: Final = 253_402_300_799_999  # the end of 9999, the last time of most programs
 _PAIR: Final = pa.struct([pa.field("field", pa.binary()), pa.field("value", pa.binary())])
 
@@ -73,12 +89,32 @@ class SchemaError(StreamkeepError):
     """A schema has a column that entries cannot fill."""
 
 
-class ValueMismatchError(StreamkeepError):
-    """A stored value is not of the type of its column."""
-
-
 class IdRangeError(StreamkeepError):
     """An entry ID does not fit into the type of a column."""
+
+
+class Terms(NamedTuple):
+    """The words of the program that reads, for messages.
+
+    Attributes:
+        type_name: returns what it calls a type.
+        make_null: how it asks for nulls in place of errors.
+        choose: where it gives columns their types.
+        any_text: what it calls fields as bytes.
+    """
+
+    type_name: Callable[[pa.DataType], str]
+    make_null: str
+    choose: str
+    any_text: str
+
+
+SPARK_TERMS: Final = Terms(
+    spark_name,
+    "mode=PERMISSIVE makes it null",
+    "with .schema(...)",
+    "array<struct<field:binary,value:binary>>",
+)
 
 
 class RowShape:
@@ -93,6 +129,7 @@ class RowShape:
             null, instead of an error.
         mode: PERMISSIVE makes a promoted value that is not of its type null; FAILFAST raises
             ValueMismatchError.
+        system: the columns that do not hold the field of their name.
 
     Attributes:
         mismatched: for each promoted column, the number of values that were made null.
@@ -110,8 +147,11 @@ class RowShape:
         store: str = "",
         number: int = 0,
         wrapped: bool = False,
+        system: Sequence[str] = SYSTEM_COLUMNS,
+        terms: Terms = SPARK_TERMS,
     ) -> None:
         self._store = store
+        self._terms = terms
         self._number = number
         self._wrapped = wrapped
         self.schema = schema
@@ -121,7 +161,12 @@ class RowShape:
         self.texts: list[bytes] = []  # the promoted fields that are decoded as text, and as numbers
         self.numbers: list[bytes] = []
         self.pairs = False
-        self._makers: list[Maker] = [self._maker(field) for field in schema]
+        self._makers: list[Maker] = [
+            self._maker(field)
+            if field.name in system
+            else self._promoted_maker(field.name, field.type)
+            for field in schema
+        ]
 
     def writer(
         self, max_entries: int = BATCH_ENTRIES, max_bytes: int = BATCH_BYTES
@@ -161,9 +206,7 @@ class RowShape:
                 return self._half_maker(field.name, kind)
             case "ts":
                 return self._time_maker(kind)
-            case "fields":
-                return self._fields_maker(kind)
-        return self._promoted_maker(field.name, kind)
+        return self._fields_maker(kind)
 
     def _stream_maker(self, kind: pa.DataType) -> Maker:
         if pa.types.is_binary(kind):
@@ -171,30 +214,32 @@ class RowShape:
         elif pa.types.is_string(kind):
             value = pa.scalar(key_text(self.key), kind)
         else:
-            raise _no_such_type("stream", kind, "string or binary")
+            raise self._no_such_type("stream", kind, "string or binary")
         return lambda columns, _: pa.repeat(value, columns.entries)
 
     def _constant_maker(self, name: str, kind: pa.DataType, only: pa.DataType, value: Any) -> Maker:
         if kind != only:
-            raise _no_such_type(name, kind, spark_name(only))
+            raise self._no_such_type(name, kind, self._terms.type_name(only))
         constant = pa.scalar(value, kind)
         return lambda columns, _: pa.repeat(constant, columns.entries)
 
     def _id_maker(self, kind: pa.DataType) -> Maker:
         if pa.types.is_binary(kind):
-            return lambda columns, _: _packed_ids(columns, kind)
+            return lambda columns, _: packed_ids(columns, kind)
         if pa.types.is_string(kind):
-            return lambda columns, _: _id_texts(columns)
-        raise _no_such_type("id", kind, "string or binary")
+            return lambda columns, _: id_texts(columns)
+        raise self._no_such_type("id", kind, "string or binary")
 
     def _half_maker(self, name: str, kind: pa.DataType) -> Maker:
         def numbers(columns: Columns) -> Any:
-            return _plain(columns.ms if name == "ms" else columns.seq, columns.entries, pa.uint64())
+            return plain(columns.ms if name == "ms" else columns.seq, columns.entries, pa.uint64())
 
         if pa.types.is_decimal(kind) and kind.scale == 0 and kind.precision >= 20:
             return lambda columns, _: numbers(columns).cast(kind)
+        if pa.types.is_uint64(kind):
+            return lambda columns, _: numbers(columns)
         if not pa.types.is_int64(kind):
-            raise _no_such_type(name, kind, "bigint or decimal(20,0)")
+            raise self._no_such_type(name, kind, "bigint or decimal(20,0)")
 
         def signed(columns: Columns, _: str) -> Any:
             array = numbers(columns).view(pa.int64())
@@ -206,21 +251,26 @@ class RowShape:
 
     def _time_maker(self, kind: pa.DataType) -> Maker:
         if not pa.types.is_timestamp(kind):
-            raise _no_such_type("ts", kind, "timestamp or timestamp_ntz")
+            raise self._no_such_type("ts", kind, "timestamp or timestamp_ntz")
 
-        def times(columns: Columns, _: str) -> Any:
-            ms = _plain(columns.ms, columns.entries, pa.int64())
+        factor = _PER_MS.get(kind.unit)
+        if factor is None:
+            raise self._no_such_type("ts", kind, "timestamp of ms, us or ns")
+        latest = ((1 << 63) - 1) // factor
+
+        def times(columns: Columns, name: str) -> Any:
+            ms = plain(columns.ms, columns.entries, pa.int64())
             if self._wrapped:
-                too_late = pc.or_(pc.less(ms, 0), pc.greater(ms, _LAST_MS))
-                if pc.any(too_late).as_py():
+                too_late = pc.or_(pc.less(ms, 0), pc.greater(ms, min(_LAST_MS, latest)))
+                if count := pc.sum(too_late).as_py():
                     ms = pc.if_else(too_late, pa.scalar(None, pa.int64()), ms)
-                return pc.multiply(ms, 1000).view(pa.timestamp("us")).view(kind)
-            if columns.beyond_i64 is not None:
+                    self.mismatched[name] += count
+            elif columns.beyond_i64 is not None:
                 self._refuse_below_zero(columns, ms, "ts", None)
             try:
-                return pc.multiply_checked(ms, 1000).view(pa.timestamp("us")).view(kind)
+                return pc.multiply_checked(ms, factor).view(kind)
             except pa.ArrowInvalid:
-                at = pc.index(pc.greater(ms, ((1 << 63) - 1) // 1000), True).as_py()
+                at = pc.index(pc.greater(ms, latest), True).as_py()
                 raise self._beyond(columns, at, "ts", None) from None
 
         return times
@@ -234,20 +284,20 @@ class RowShape:
         elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
             inner = kind.value_type
             if [part.name for part in inner] != ["field", "value"]:
-                raise _no_such_type("fields", kind, expected)
+                raise self._no_such_type("fields", kind, expected)
             name_type, value_type = inner[0].type, inner[1].type
         else:
-            raise _no_such_type("fields", kind, expected)
+            raise self._no_such_type("fields", kind, expected)
         for one in (name_type, value_type):
             if not (pa.types.is_binary(one) or pa.types.is_string(one)):
-                raise _no_such_type("fields", kind, expected)
+                raise self._no_such_type("fields", kind, expected)
 
         def pairs(columns: Columns, _: str) -> Any:
-            names = _binary(columns.names)
-            values = _binary(columns.values)
+            names = binary(columns.names)
+            values = binary(columns.values)
             offsets = columns.pair_offsets
             if pa.types.is_map(kind) and columns.repeated:
-                names, values, offsets = _last_of_each(names, values, offsets)
+                names, values, offsets = last_of_each(names, values, offsets)
             parts = [
                 self._text(columns, offsets, array, one)
                 for array, one in ((names, name_type), (values, value_type))
@@ -266,11 +316,11 @@ class RowShape:
             return array.cast(kind)
         except pa.ArrowInvalid:
             bad = cast_each(array, kind)[1]
-        ends = _plain(offsets[4:], len(offsets) // 4 - 1, pa.int32()).to_pylist()
+        ends = plain(offsets[4:], len(offsets) // 4 - 1, pa.int32()).to_pylist()
         at = next(entry for entry, end in enumerate(ends) if bad[0] < end)
         raise ValueMismatchError(
             f"{self._entry(columns, at)}: {array[bad[0]].as_py()!r} is not UTF-8, which column "
-            "'fields' needs; next: use array<struct<field:binary,value:binary>>"
+            f"'fields' needs; next: use {self._terms.any_text}"
         )
 
     # --- promoted fields --------------------------------------------------------------------
@@ -279,10 +329,10 @@ class RowShape:
         field = name.removeprefix(_FIELD_PREFIX).encode()
         convert = converter(kind)
         if convert is None:
-            raise _no_such_type(
+            raise self._no_such_type(
                 name, kind, "string, binary, boolean, a number, decimal, date or timestamp"
             )
-        numeric = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
+        numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         fields = self.numbers if numeric else self.texts
         if field not in fields:
             fields.append(field)
@@ -290,17 +340,18 @@ class RowShape:
 
         def promoted(columns: Columns, name: str) -> Any:
             if numeric:
-                array, wrong = _numbers(columns.numbers[index], kind, convert)
+                array, wrong = numbers_as(columns.numbers[index], kind, convert)
             else:
-                raw = _binary(columns.texts[index])
+                raw = binary(columns.texts[index])
                 array = convert(raw)
                 wrong = array.null_count - raw.null_count
             if wrong and self.strict:
-                raw = _texts_of(columns.numbers[index]) if numeric else raw
+                raw = texts_of(columns.numbers[index]) if numeric else raw
                 at = pc.index(pc.and_(pc.is_valid(raw), pc.is_null(array)), True).as_py()
                 raise ValueMismatchError(
                     f"{self._entry(columns, at)}: field {field.decode()!r} is {raw[at].as_py()!r}, "
-                    f"which is not a {spark_name(kind)}; next: mode=PERMISSIVE makes it null"
+                    f"which is not of the type {self._terms.type_name(kind)}; "
+                    f"next: {self._terms.make_null}"
                 )
             if wrong:
                 self.mismatched[name] += wrong
@@ -310,8 +361,12 @@ class RowShape:
 
     # --- errors -----------------------------------------------------------------------------
 
+    def _no_such_type(self, name: str, kind: pa.DataType, expected: str) -> SchemaError:
+        shown = self._terms.type_name(kind)
+        return SchemaError(f"column {name!r} cannot be {shown}, expected {expected}")
+
     def _entry(self, columns: Columns, at: int) -> str:
-        return f"stream {self.key!r} entry {_id_at(columns, at)}"
+        return f"stream {self.key!r} entry {id_at(columns, at)}"
 
     def _refuse_below_zero(
         self, columns: Columns, array: Any, name: str, instead: str | None
@@ -325,7 +380,7 @@ class RowShape:
         advice = f"give it the type {instead}, or leave it out" if instead else "leave it out"
         return IdRangeError(
             f"{self._entry(columns, at)}: the ID is too large for column {name!r}; next: {advice} "
-            "with .schema(...)"
+            f"{self._terms.choose}"
         )
 
 
@@ -360,9 +415,19 @@ def decode(
         chunks: of the nodes of one stream.
         start, end: IDs, both included.
     """
+    yield from decode_parts(new_writer, ((start, chunk) for chunk in chunks), end)
+
+
+def decode_parts(
+    new_writer: Callable[[], ColumnWriter],
+    parts: Iterable[tuple[tuple[int, int], list[CopiedNode]]],
+    end: tuple[int, int],
+) -> Iterator[Columns]:
+    """As `decode`; of each part, entries below its own first ID are left out."""
     writer = new_writer()
-    low: tuple[int, int] = start
-    for chunk in chunks:
+    state: int = TAKEN
+    for start, chunk in parts:
+        low = start
         at = 0
         while (state := writer.add_nodes(chunk, at, *low, *end)) == FULL:
             at, low = writer.next_node, (writer.next_ms, writer.next_seq)
@@ -372,104 +437,3 @@ def decode(
             break
     if writer.entries:
         yield writer.finish()
-
-
-# --- arrays ---------------------------------------------------------------------------------------
-
-
-def _plain(data: bytes, length: int, kind: pa.DataType) -> Any:
-    return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(data)])
-
-
-def _binary(column: TextColumn) -> Any:
-    """Return a text column as binary."""
-    offsets, values, missing = column.buffers()
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-    if missing:
-        buffers[0] = pc.invert(_marked(missing)).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(), len(offsets) // 4 - 1, buffers)
-
-
-def _marked(marks: bytes) -> Any:
-    return _plain(marks, len(marks), pa.uint8()).cast(pa.bool_())
-
-
-def _numbers(
-    column: NumberColumn, kind: pa.DataType, convert: Callable[[Any], Any]
-) -> tuple[Any, int]:
-    """Return a number column as `kind`, and the number of values that are not of that type."""
-    numbers, others = column.buffers()
-    array = _plain(numbers, len(numbers) // 8, pa.int64())
-    texts = _binary(column.texts)
-    if len(texts) == len(array):
-        array = convert(texts)
-    else:
-        array = _fitting(array, kind)
-        if others:
-            array = pc.replace_with_mask(array, _marked(others), convert(texts))
-    return array, array.null_count - texts.null_count
-
-
-def _fitting(numbers: Any, kind: pa.DataType) -> Any:
-    """Return int64 as another numeric type; null where the number does not fit."""
-    if pa.types.is_floating(kind):
-        return numbers.cast(kind, safe=False)  # rounded, as for text
-    return cast(numbers, kind)
-
-
-def _texts_of(column: NumberColumn) -> Any:
-    """Return all values of a number column as their stored text."""
-    numbers, others = column.buffers()
-    texts = _plain(numbers, len(numbers) // 8, pa.int64()).cast(pa.string()).cast(pa.binary())
-    return pc.replace_with_mask(texts, _marked(others), _binary(column.texts)) if others else texts
-
-
-def _id_texts(columns: Columns) -> Any:
-    """Return the IDs as `ms-seq`."""
-    halves = [
-        _plain(data, columns.entries, pa.uint64()).cast(pa.string())
-        for data in (columns.ms, columns.seq)
-    ]
-    return pc.binary_join_element_wise(*halves, "-")
-
-
-def _packed_ids(columns: Columns, kind: pa.DataType) -> Any:
-    """Return the IDs as 16 bytes, both halves big-endian."""
-    packed = bytearray(16 * columns.entries)
-    halves = memoryview(packed).cast("Q")
-    for place, data in enumerate((columns.ms, columns.seq)):
-        numbers = array("Q", data)
-        numbers.byteswap()
-        halves[place::2] = memoryview(numbers)
-    offsets = array("i", range(0, len(packed) + 1, 16))
-    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(bytes(packed))]
-    return pa.Array.from_buffers(kind, columns.entries, buffers)
-
-
-def _id_at(columns: Columns, at: int) -> StreamId:
-    ms, seq = (
-        int.from_bytes(data[8 * at : 8 * at + 8], "little") for data in (columns.ms, columns.seq)
-    )
-    return StreamId(ms, seq)
-
-
-def _last_of_each(names: Any, values: Any, offsets: bytes) -> tuple[Any, Any, bytes]:
-    """Return the pairs without those whose field comes again later in the same entry."""
-    ends = _plain(offsets, len(offsets) // 4, pa.int32()).to_pylist()
-    plain = names.to_pylist()
-    kept: list[int] = []
-    new_ends = [0]
-    for at in range(len(ends) - 1):
-        last = {plain[pair]: pair for pair in range(ends[at], ends[at + 1])}
-        kept += sorted(last.values())
-        new_ends.append(len(kept))
-    chosen = pa.array(kept, pa.int32())
-    return (
-        names.take(chosen),
-        values.take(chosen),
-        pa.array(new_ends, pa.int32()).buffers()[1].to_pybytes()[: 4 * len(new_ends)],
-    )
-
-
-def _no_such_type(name: str, kind: pa.DataType, expected: str) -> SchemaError:
-    return SchemaError(f"column {name!r} cannot be {spark_name(kind)}, expected {expected}")

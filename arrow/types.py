@@ -5,7 +5,10 @@ A conversion gives null where a text is not of the type. If all texts are, it ta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import date, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,6 +22,7 @@ _INTEGER: Final = r"^-?\d+$"
 _BOOLEAN: Final = r"^(?i:true|false|0|1)$"
 _DATE: Final = r"^\d{4}-\d\d-\d\d$"
 _TIME: Final = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
+_NANO_TIME: Final = _TIME.replace("{1,6}", "{1,9}")
 _ZONED: Final = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
@@ -29,7 +33,7 @@ def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
         return lambda raw: raw
     if types.is_string(kind):
         return lambda raw: cast(raw, kind)
-    if types.is_signed_integer(kind):
+    if types.is_integer(kind):
         return lambda raw: _parsed(raw, _INTEGER, kind)
     if types.is_floating(kind) or types.is_decimal(kind):
         return lambda raw: _parsed(raw, _NUMBER, kind)
@@ -53,12 +57,15 @@ def _parsed(raw: Any, pattern: str, kind: pa.DataType) -> Any:
 
 def _times(raw: Any, kind: pa.DataType) -> Any:
     """Return text as times; a text without an offset is taken as UTC."""
-    text = _matching(cast(raw, pa.string()), _TIME)
+    unit = "ns" if kind.unit == "ns" else "us"
+    text = _matching(cast(raw, pa.string()), _NANO_TIME if unit == "ns" else _TIME)
     zoned = pc.match_substring_regex(text, _ZONED)
     nothing = pa.scalar(None, pa.string())
-    with_zone = cast(pc.if_else(zoned, text, nothing), TIMESTAMP)
-    without = cast(pc.if_else(zoned, nothing, text), pa.timestamp("us"))
-    return pc.coalesce(with_zone, without.view(TIMESTAMP)).view(pa.timestamp("us")).view(kind)
+    in_utc = pa.timestamp(unit, tz="UTC")
+    with_zone = cast(pc.if_else(zoned, text, nothing), in_utc)
+    without = cast(pc.if_else(zoned, nothing, text), pa.timestamp(unit))
+    found = pc.coalesce(with_zone, without.view(in_utc)).view(pa.timestamp(unit, kind.tz))
+    return found if kind.unit == unit else cast(found, kind)
 
 
 def _matching(text: Any, pattern: str) -> Any:
@@ -98,3 +105,59 @@ def spark_name(kind: pa.DataType) -> str:
     names = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint"}
     text = str(kind).replace("decimal128", "decimal")
     return "timestamp" if text.startswith("timestamp") else names.get(text, text)
+
+
+# Names of types that programs write and Arrow does not know, or means something else with.
+_NAMES: Final[dict[str, pa.DataType]] = {
+    "str": pa.string(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "datetime": TIMESTAMP,
+    "timestamp": TIMESTAMP,
+    "timestamp[s]": pa.timestamp("s", tz="UTC"),
+    "timestamp[ms]": pa.timestamp("ms", tz="UTC"),
+    "timestamp[us]": TIMESTAMP,
+    "timestamp[ns]": pa.timestamp("ns", tz="UTC"),
+}
+_CLASSES: Final[dict[object, pa.DataType]] = {
+    str: pa.string(),
+    bytes: pa.binary(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    date: pa.date32(),
+    datetime: TIMESTAMP,
+}
+_DECIMAL: Final = re.compile(r"decimal(?:128)?\( *(\d+) *, *(\d+) *\)")
+NAMED: Final = (
+    "str, bytes, int, float, bool, date, datetime, 'int8' to 'uint64', 'float32', "
+    "'timestamp[ms]', 'decimal(10,2)' or a pyarrow.DataType"
+)
+
+
+def arrow_type(given: object) -> pa.DataType:
+    """Return an Arrow type that a program names by class, by text or as it is.
+
+    Times without a unit have microseconds; all named ones are in UTC.
+
+    Raises:
+        ValueError: there is no such type.
+    """
+    if isinstance(given, pa.DataType):
+        return given
+    if isinstance(given, type) and given in _CLASSES:
+        return _CLASSES[given]
+    if isinstance(given, str):
+        name = given.strip()
+        if name in _NAMES:
+            return _NAMES[name]
+        if found := _DECIMAL.fullmatch(name):
+            with suppress(pa.ArrowInvalid):
+                return pa.decimal128(int(found[1]), int(found[2]))
+        with suppress(ValueError):
+            return pa.type_for_alias(name)
+    raise ValueError(f"{given!r} is not a type; expected {NAMED}")

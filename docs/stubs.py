@@ -40,6 +40,7 @@ COMMANDS: Final = (
 )
 ADMIN: Final = Source(f"{API}/admin_commands.py", "AdminCommands")
 FOLLOW: Final = Source(f"{API}/follow.py", "FollowCommands")
+FRAMES: Final = Source(f"{API}/frame_commands.py", "FrameCommands")
 STORE: Final = Source(f"{API}/store.py", "Store")
 
 
@@ -124,7 +125,7 @@ class AsyncCommands(Generic[Text]):
     ),
     Stub(
         f"{API}/async_methods.pyi",
-        (ADMIN, FOLLOW),
+        (ADMIN, FOLLOW, FRAMES),
         '''\
 from collections.abc import AsyncIterator
 from typing import Generic

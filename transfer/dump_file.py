@@ -5,24 +5,23 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, NamedTuple
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
-from streamkeep.engine.api.command_base import Id, Key
-from streamkeep.engine.commands.arguments import range_end, range_start, to_bytes, to_id_text
+from streamkeep.engine.api.command_base import Key, RangeId, end_bound, start_bound
+from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.model.existing import existing_stream, group_in
 from streamkeep.engine.model.lag import lag
+from streamkeep.engine.system.clock import current_clock
 from streamkeep.engine.system.files import replacing
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, TargetExistsError
-from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.format.redis.stream_dump import TARGETS, Losses
 from streamkeep.transfer.dumping.csv_files import write_csv
 from streamkeep.transfer.dumping.jsonl import JsonWriter
-from streamkeep.transfer.dumping.parquet_files import write_parquet
+from streamkeep.transfer.dumping.parquet_files import Chosen, write_parquet
 from streamkeep.transfer.dumping.redis_files import write_commands, write_payloads, write_rdb
 from streamkeep.transfer.dumping.source import Limits, Source
 from streamkeep.transfer.dumping.text import TextWriter
@@ -35,7 +34,6 @@ REDIS_VERSIONS: Final = tuple(TARGETS)
 _WHOLE: Final[tuple[DumpFormat, ...]] = ("dump", "rdb")
 
 DumpTarget = str | os.PathLike[str] | BinaryIO
-Time = datetime | Id
 
 
 class DumpReport(NamedTuple):
@@ -68,12 +66,15 @@ def dump(
     *,
     format: DumpFormat | None = None,
     keys: Key | Iterable[Key] | None = None,
-    start: Time | None = None,
-    end: Time | None = None,
+    start: RangeId | None = None,
+    end: RangeId | None = None,
     count: int | None = None,
     history: bool = False,
     redis: str = DEFAULT_REDIS,
     fields: Iterable[Key] | None = None,
+    types: Mapping[Any, object] | None = None,
+    errors: Literal["raise", "null"] = "raise",
+    repeated: Literal["raise", "last"] = "raise",
     overwrite: bool = False,
     progress: ProgressCallback | None = None,
 ) -> DumpReport:
@@ -92,15 +93,17 @@ def dump(
             line of JSON per stream) or "rdb" (a file that Redis starts from). None: the ending of
             the file name gives it.
         keys: the stream or the streams to write; None for all of them.
-        start, end: the first and the last ID of each stream, both included: an ID, `(ID` to leave
-            this one out, or a datetime or an ISO 8601 text, which is UTC unless it has a zone. Not
-            for "dump" and "rdb", which hold whole streams.
+        start, end: the first and the last ID of each stream, both included, or times, as `min` and
+            `max` of `Store.xrange`. Not for "dump" and "rdb", which hold whole streams.
         count: how many entries of each stream at most; not for "dump" and "rdb".
         history: also the entries that were trimmed while the stream archived; not for "dump" and
             "rdb".
         redis: for "rdb", "dump" and "resp": the oldest Redis that is to read it: "5.0", "7.0",
             "7.2" (also every Valkey), "8.6", "8.8" or "8.10".
-        fields: for "csv": the fields that become columns, which saves one pass over the entries.
+        fields: for "csv" and "parquet": the fields that become columns; other fields are left out.
+            None: all; "parquet" then has one column of pairs.
+        types, errors, repeated: for "parquet" with `fields`: {field: type}, and what becomes of
+            values that do not fit, as in `Store.to_arrow`.
         overwrite: replace a file that exists; otherwise it is an error.
         progress: is called with a `Progress` every thousand entries or so.
 
@@ -109,15 +112,17 @@ def dump(
         TargetExistsError: the file exists, and `overwrite` is false.
         NoSuchKeyError: one of `keys` is not a stream.
         TransferError: a package is missing, or entries have too many fields for a table.
+        ValueMismatchError: a value does not fit its column.
         CorruptionError: the store is damaged; or with `history` a segment of the archive is.
         StoreError: the store cannot be opened or read.
         OSError: the file cannot be written.
     """
     name = os.fspath(target) if isinstance(target, (str, os.PathLike)) else None
     kind = dump_format(format, name)
+    now_ms = current_clock().now_ms
     limits = Limits(
-        StreamId(*range_start("-" if start is None else _bound(start, "from"))),
-        StreamId(*range_end("+" if end is None else _bound(end, "to"))),
+        StreamId(*start_bound("start", "-" if start is None else start, now_ms)),
+        StreamId(*end_bound("end", "+" if end is None else end, now_ms)),
         count,
         history,
     )
@@ -125,15 +130,21 @@ def dump(
         raise ArgumentError(
             f"start=, end=, count= and history= are not for {kind}, which holds whole streams"
         )
-    if fields is not None and kind != "csv":
-        raise ArgumentError("fields= is for csv")
+    if fields is not None and kind not in ("csv", "parquet"):
+        raise ArgumentError("fields= is for csv and parquet")
+    if (types or errors != "raise" or repeated != "raise") and (
+        kind != "parquet" or fields is None
+    ):
+        raise ArgumentError("types=, errors= and repeated= are for parquet with fields=")
     if count is not None and count < 0:
         raise ArgumentError(f"count must be 0 or more, not {count}")
     if isinstance(target, io.TextIOBase):
         raise ArgumentError("the target is a file of text; open it in binary mode")
     if redis not in TARGETS:
         raise ArgumentError(f"redis must be one of {', '.join(TARGETS)}, not {redis!r}")
-    columns = None if fields is None else [to_bytes(one, "a field") for one in fields]
+    columns = None
+    if fields is not None:
+        columns = [*dict.fromkeys(to_bytes(one, "a field") for one in fields)]
     if name is not None and not overwrite and Path(name).is_file():
         raise TargetExistsError(
             f"{name}: the file exists", hint="overwrite=True replaces it; or give another name"
@@ -152,7 +163,10 @@ def dump(
             elif kind == "csv":
                 write_csv(source, columns, out.write)
             elif kind == "parquet":
-                write_parquet(source, out)
+                chosen = None
+                if columns is not None:
+                    chosen = Chosen(columns, types or {}, errors, repeated)
+                write_parquet(source, chosen, out)
             elif kind == "resp":
                 losses = write_commands(source, redis, out.write)
             elif kind == "dump":
@@ -215,16 +229,6 @@ def dump_group(
             writer = TextWriter(Source(snapshot, None, Limits()), out.write)
             writer.group(found, lag(stream.record, found.record))
         out.flush()
-
-
-def _bound(value: Time, bound: Bound) -> bytes:
-    """Return the text of an ID; a date or a time is that of its first millisecond."""
-    if isinstance(value, datetime):
-        value = value.isoformat()
-    try:
-        return id_bound(to_id_text(value), bound)
-    except ValueError as error:
-        raise ArgumentError(str(error)) from None
 
 
 def _keys(keys: Key | Iterable[Key] | None) -> list[bytes] | None:

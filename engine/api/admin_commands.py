@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
 from streamkeep.engine.admin import erase
-from streamkeep.engine.api.command_base import Id, Key
+from streamkeep.engine.api.command_base import Id, Key, RangeId, end_bound, start_bound
 from streamkeep.engine.archive import (
     adopt,
     archiver,
@@ -25,15 +25,13 @@ from streamkeep.engine.checkpoint.durability import Durability
 from streamkeep.engine.commands.arguments import (
     as_given,
     parse_ids,
-    range_end,
-    range_start,
     to_bytes,
     to_id_text,
 )
 from streamkeep.engine.model.manifest import remote_setting
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.txn import Txn
-from streamkeep.format.core.entry import Text
+from streamkeep.format.core.entry import MAX_ID, Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import RemoteSetting
@@ -158,8 +156,8 @@ class AdminCommands(Generic[Text]):
         key: Key | None = None,
         *,
         stream_number: int | None = None,
-        start: Id = "-",
-        end: Id = "+",
+        start: RangeId = "-",
+        end: RangeId = "+",
     ) -> list[SegmentRecord]:
         """Return the segments of the archive, by stream and then ascending by ID.
 
@@ -172,7 +170,7 @@ class AdminCommands(Generic[Text]):
             NoSuchKeyError: there is no stream of this key.
         """
         self._check_open()
-        low, high = range_start(start), range_end(end)
+        low, high = self._bounds(start, end)
         number = self._archived_number(key, stream_number)
         with translated():
             return self._environment.read(segments.list_segments, number, low, high)
@@ -225,8 +223,8 @@ class AdminCommands(Generic[Text]):
         *,
         from_store: AdminCommands[bytes] | AdminCommands[str] | None = None,
         stream_number: int | None = None,
-        start: Id = "-",
-        end: Id = "+",
+        start: RangeId = "-",
+        end: RangeId = "+",
         progress: Progress | None = None,
     ) -> restore.RestoreReport:
         """Write archived entries into the stream `key`, with the IDs that they had.
@@ -259,7 +257,7 @@ class AdminCommands(Generic[Text]):
         self._check_writable()
         origin = self if from_store is None else from_store
         origin._check_open()
-        low, high = range_start(start), range_end(end)
+        low, high = self._bounds(start, end)
         named = None if stream_number is not None else (key if source is None else source)
         number = origin._archived_number(named, stream_number)
         assert number is not None
@@ -316,8 +314,8 @@ class AdminCommands(Generic[Text]):
         key: Key | None = None,
         *,
         stream_number: int | None = None,
-        start: Id = "-",
-        end: Id = "+",
+        start: RangeId = "-",
+        end: RangeId = "+",
         progress: Progress | None = None,
     ) -> Iterator[Path]:
         """Copy verified segments into a folder; yield the path of each copy.
@@ -337,7 +335,7 @@ class AdminCommands(Generic[Text]):
         key: Key | None = None,
         *,
         stream_number: int | None = None,
-        before: Id = "+",
+        before: RangeId = "+",
     ) -> list[SegmentRecord]:
         """Remove the segments whose entries are all older than `before`; return their records.
 
@@ -346,14 +344,14 @@ class AdminCommands(Generic[Text]):
 
         Args:
             key: only segments of this stream; by default of all, including deleted streams.
-            before: an ID, or a time in Unix milliseconds; `+` drops all.
+            before: an ID, or a time as in `xrange`; `+` drops all.
         """
         self._check_writable()
         number = self._archived_number(key, stream_number)
-        limit = range_start(before)
+        limit = start_bound("before", before, self._environment.context.clock.now_ms)
         every = before in ("+", b"+")
         with translated():
-            records = self._environment.read(segments.list_segments, number, (0, 0), range_end("+"))
+            records = self._environment.read(segments.list_segments, number, (0, 0), MAX_ID)
             doomed = [one for one in records if every or one.last_id < limit]
             dropped = segments.drop(self._environment, doomed)
             self._collect_garbage()
@@ -402,6 +400,10 @@ class AdminCommands(Generic[Text]):
         self._collect_garbage()
         with translated():
             return erase.erase(self._environment, name, parsed, timeout, progress)
+
+    def _bounds(self, start: RangeId, end: RangeId) -> tuple[tuple[int, int], tuple[int, int]]:
+        now = self._environment.context.clock.now_ms
+        return start_bound("start", start, now), end_bound("end", end, now)
 
     def _archived_number(self, key: Key | None, stream_number: int | None) -> int | None:
         """Return the number of the named stream; None for all streams."""

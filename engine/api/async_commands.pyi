@@ -3,7 +3,16 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Generic, Literal, overload
 
-from streamkeep.engine.api.command_base import Fields, Id, Key, Pair, RefPolicy, Streams
+from streamkeep.engine.api.command_base import (
+    Fields,
+    Id,
+    Key,
+    Pair,
+    RangeId,
+    ReadStreams,
+    RefPolicy,
+    Streams,
+)
 from streamkeep.engine.api.group_commands import NackMode
 from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.commands.xinfo import Info
@@ -31,7 +40,7 @@ class AsyncCommands(Generic[Text]):
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: Literal[False] = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -46,7 +55,7 @@ class AsyncCommands(Generic[Text]):
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: bool = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -61,7 +70,7 @@ class AsyncCommands(Generic[Text]):
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: Literal[False] = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -76,12 +85,21 @@ class AsyncCommands(Generic[Text]):
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: bool = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
         idmp: tuple[Key, Key] | None = None,
     ) -> Text | None: ...
+    @overload
+    async def xadd_many(
+        self, name: Key, entries: Iterable[Fields], ids: Iterable[Id] | None = None
+    ) -> list[Text]: ...
+    @overload
+    async def xadd_many(
+        self, name: Key, entries: Iterable[Iterable[Pair]], ids: Iterable[Id] | None = None
+    ) -> list[Text]: ...
+    @overload
     async def xadd_many(
         self, name: Key, entries: Iterable[Fields | Iterable[Pair]], ids: Iterable[Id] | None = None
     ) -> list[Text]: ...
@@ -91,11 +109,11 @@ class AsyncCommands(Generic[Text]):
         name: Key,
         maxlen: int | None = None,
         approximate: bool = True,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
     ) -> int: ...
-    async def trim_range(self, name: Key, start: Id, end: Id) -> int: ...
+    async def trim_range(self, name: Key, start: RangeId, end: RangeId) -> int: ...
     async def xsetid(
         self, name: Key, id: Id, entries_added: int | None = None, max_deleted_id: Id | None = None
     ) -> bool: ...
@@ -107,8 +125,8 @@ class AsyncCommands(Generic[Text]):
     async def xrange(
         self,
         name: Key,
-        min: Id = "-",
-        max: Id = "+",
+        min: RangeId = "-",
+        max: RangeId = "+",
         count: int | None = None,
         *,
         history: bool = False,
@@ -116,15 +134,15 @@ class AsyncCommands(Generic[Text]):
     async def xrevrange(
         self,
         name: Key,
-        max: Id = "+",
-        min: Id = "-",
+        max: RangeId = "+",
+        min: RangeId = "-",
         count: int | None = None,
         *,
         history: bool = False,
     ) -> list[Entry[Text]]: ...
     async def xread(
         self,
-        streams: Streams,
+        streams: ReadStreams,
         count: int | None = None,
         block: int | None = None,
         max_count: int | None = None,
@@ -133,8 +151,8 @@ class AsyncCommands(Generic[Text]):
     def scan(
         self,
         name: Key,
-        start: Id = "-",
-        end: Id = "+",
+        start: RangeId = "-",
+        end: RangeId = "+",
         *,
         reverse: bool = False,
         history: bool = False,
@@ -144,13 +162,13 @@ class AsyncCommands(Generic[Text]):
         self,
         name: Key,
         groupname: Key,
-        id: Id = "$",
+        id: RangeId = "$",
         mkstream: bool = False,
         entries_read: int | None = None,
     ) -> bool: ...
     async def xgroup_exists(self, name: Key, groupname: Key) -> bool: ...
     async def xgroup_setid(
-        self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
+        self, name: Key, groupname: Key, id: RangeId, entries_read: int | None = None
     ) -> bool: ...
     async def xgroup_destroy(self, name: Key, groupname: Key) -> bool: ...
     async def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int: ...
@@ -194,8 +212,8 @@ class AsyncCommands(Generic[Text]):
         self,
         name: Key,
         groupname: Key,
-        min: Id,
-        max: Id,
+        min: RangeId,
+        max: RangeId,
         count: int,
         consumername: Key | None = None,
         idle: int | None = None,
@@ -220,7 +238,7 @@ class AsyncCommands(Generic[Text]):
         groupname: Key,
         consumername: Key,
         min_idle_time: int,
-        start_id: Id = "0-0",
+        start_id: RangeId = "0-0",
         count: int | None = None,
         justid: bool = False,
         *,

@@ -1,8 +1,8 @@
 """The methods of the store for asyncio that are not commands of Redis, made from those of `Store`.
 
-Administrative methods read and write files, which can take long. Each runs in a thread of its own,
-so that the commands of other tasks continue. Type checkers read `async_methods.pyi`, which `make
-docs` makes from the sources.
+Administrative methods and those on frames read and write much, which can take long. Each runs in a
+thread of its own, so that the commands of other tasks continue. Type checkers read
+`async_methods.pyi`, which `make docs` makes from the sources.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from streamkeep.engine.api.admin_commands import AdminCommands
 from streamkeep.engine.api.follow import FollowCommands
+from streamkeep.engine.api.frame_commands import FrameCommands
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.format.core.entry import Text
 
@@ -24,7 +25,7 @@ _END = object()
 
 
 class AsyncMethods(FollowCommands[Text]):
-    """The methods of `AdminCommands` and `FollowCommands` for asyncio."""
+    """The methods of `AdminCommands`, `FrameCommands` and `FollowCommands` for asyncio."""
 
     _store: AdminCommands[Text]
 
@@ -52,7 +53,7 @@ def _of_store(value: object) -> object:
     return value._store if isinstance(value, AsyncMethods) else value
 
 
-for _name, _method in vars(AdminCommands).items():
+for _name, _method in {**vars(AdminCommands), **vars(FrameCommands)}.items():
     if isfunction(_method) and not _name.startswith("_"):
         setattr(AsyncMethods, _name, _twin(_method))
 

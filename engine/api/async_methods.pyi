@@ -4,9 +4,19 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Generic, Literal
 
+import duckdb
+import pandas
+import polars
+import pyarrow
+
 from streamkeep.engine.api.admin_commands import AdminCommands, PathLike, Progress
-from streamkeep.engine.api.command_base import Id, Key
+from streamkeep.engine.api.command_base import (
+    Id,
+    Key,
+    RangeId,
+)
 from streamkeep.engine.api.follow import Stop
+from streamkeep.engine.api.frame_commands import Columns, Errors, Repeated, Types
 from streamkeep.engine.archive import adopt, archiver, maintenance, restore, segments
 from streamkeep.engine.checkpoint.durability import Durability
 from streamkeep.format.core.entry import Entry, Text
@@ -39,8 +49,8 @@ class AsyncMethods(Generic[Text]):
         key: Key | None = None,
         *,
         stream_number: int | None = None,
-        start: Id = "-",
-        end: Id = "+",
+        start: RangeId = "-",
+        end: RangeId = "+",
     ) -> list[SegmentRecord]: ...
     async def archived_streams(self) -> list[segments.ArchivedStream]: ...
     async def open_segment(self, record: SegmentRecord) -> Segment: ...
@@ -58,8 +68,8 @@ class AsyncMethods(Generic[Text]):
         *,
         from_store: AsyncMethods[bytes] | AsyncMethods[str] | None = None,
         stream_number: int | None = None,
-        start: Id = "-",
-        end: Id = "+",
+        start: RangeId = "-",
+        end: RangeId = "+",
         progress: Progress | None = None,
     ) -> restore.RestoreReport: ...
     def adopt_segments(
@@ -75,12 +85,12 @@ class AsyncMethods(Generic[Text]):
         key: Key | None = None,
         *,
         stream_number: int | None = None,
-        start: Id = "-",
-        end: Id = "+",
+        start: RangeId = "-",
+        end: RangeId = "+",
         progress: Progress | None = None,
     ) -> AsyncIterator[Path]: ...
     async def drop_segments(
-        self, key: Key | None = None, *, stream_number: int | None = None, before: Id = "+"
+        self, key: Key | None = None, *, stream_number: int | None = None, before: RangeId = "+"
     ) -> list[SegmentRecord]: ...
     async def erase(
         self, key: Key, *ids: Id, timeout: float = 60.0, progress: Progress | None = None
@@ -88,7 +98,7 @@ class AsyncMethods(Generic[Text]):
     def follow(
         self,
         key: Key,
-        start: Id = "$",
+        start: RangeId = "$",
         *,
         count: int | None = 100,
         block: int | None = 0,
@@ -108,3 +118,73 @@ class AsyncMethods(Generic[Text]):
         stop: Stop | None = None,
         claim: Literal["dead"] | None = None,
     ) -> AsyncIterator[Entry[Text]]: ...
+    async def to_arrow(
+        self,
+        key: Key,
+        start: RangeId = "-",
+        end: RangeId = "+",
+        *,
+        columns: Columns | None = None,
+        types: Types | None = None,
+        history: bool = False,
+        errors: Errors = "raise",
+        repeated: Repeated = "raise",
+    ) -> pyarrow.Table: ...
+    async def to_arrow_batches(
+        self,
+        key: Key,
+        start: RangeId = "-",
+        end: RangeId = "+",
+        *,
+        columns: Columns | None = None,
+        types: Types | None = None,
+        history: bool = False,
+        errors: Errors = "raise",
+        repeated: Repeated = "raise",
+        rows: int = 65536,
+    ) -> pyarrow.RecordBatchReader: ...
+    async def to_pandas(
+        self,
+        key: Key,
+        start: RangeId = "-",
+        end: RangeId = "+",
+        *,
+        columns: Columns | None = None,
+        types: Types | None = None,
+        history: bool = False,
+        errors: Errors = "raise",
+        repeated: Repeated = "raise",
+    ) -> pandas.DataFrame: ...
+    async def to_polars(
+        self,
+        key: Key,
+        start: RangeId = "-",
+        end: RangeId = "+",
+        *,
+        columns: Columns | None = None,
+        types: Types | None = None,
+        history: bool = False,
+        errors: Errors = "raise",
+        repeated: Repeated = "raise",
+    ) -> polars.DataFrame: ...
+    async def to_duckdb(
+        self,
+        key: Key,
+        start: RangeId = "-",
+        end: RangeId = "+",
+        *,
+        columns: Columns | None = None,
+        types: Types | None = None,
+        history: bool = False,
+        errors: Errors = "raise",
+        repeated: Repeated = "raise",
+        connection: duckdb.DuckDBPyConnection | None = None,
+    ) -> duckdb.DuckDBPyRelation: ...
+    async def from_arrow(
+        self,
+        key: Key,
+        data: object,
+        *,
+        id_column: str | None = None,
+        columns: Columns | None = None,
+    ) -> int: ...

@@ -8,13 +8,22 @@ A method checks its arguments and makes a `Command` of them. Each public class h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast, overload
 
-from streamkeep.engine.commands.arguments import as_given, to_bytes, to_id_text
+from streamkeep.engine.commands.arguments import (
+    as_given,
+    range_end,
+    range_start,
+    to_bytes,
+    to_id,
+    to_id_text,
+)
 from streamkeep.engine.store.command import Command, Free, Read, ReadHistory, Remove, Write
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry, RepeatedFields, StreamId, Text
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, InvalidIdError
+from streamkeep.format.core.times import EXPECTED, Bound, time_bound
 from streamkeep.format.node.node import ENTRY, TEXT
 
 if TYPE_CHECKING:
@@ -29,7 +38,9 @@ Value = bytes | str | int | float | memoryview
 Fields = Mapping[Any, Value]
 Pair = tuple[Value, Value]
 Id = int | bytes | str | StreamId
-Streams = Mapping[Any, Id] | Sequence[tuple[Key, Id]]  # of XREAD and XREADGROUP
+RangeId = Id | datetime | date  # what bounds a range; texts may be times, too
+Streams = Mapping[Any, Id] | Sequence[tuple[Key, Id]]  # of XREADGROUP
+ReadStreams = Mapping[Any, RangeId] | Sequence[tuple[Key, RangeId]]  # of XREAD
 RefPolicy = Literal["KEEPREF", "DELREF", "ACKED"]
 
 Shape = Callable[[Any], Any]  # makes the result of a reply
@@ -103,6 +114,10 @@ class CommandBase(Generic[Text]):
         """
         return int(self._store._lease())
 
+    def _now_ms(self) -> int:
+        """Return the time of the store's clock, from which ages are counted."""
+        return int(self._store._now_ms())
+
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         """Return a read transaction for an iterator, and whether the iterator must close it."""
         raise NotImplementedError
@@ -118,10 +133,78 @@ class CommandBase(Generic[Text]):
         return to_text if self._decode and self._late_text else None
 
 
-def named_streams(command: str, streams: Streams) -> list[tuple[bytes, bytes]]:
+# --- the bounds of ranges -----------------------------------------------------------------------
+
+Now = Callable[[], int]  # returns the present in Unix milliseconds
+
+
+def start_bound(parameter: str, value: object, now: Now) -> tuple[int, int]:
+    """Return the first ID of a range: what Redis takes, or a time.
+
+    What Redis reads as an ID stays one: it reads no text of a time as an ID.
+    """
+    try:
+        return range_start(value)
+    except (InvalidIdError, ArgumentError) as error:
+        return range_start(_bound_of(error, parameter, value, "from", now))
+
+
+def end_bound(parameter: str, value: object, now: Now) -> tuple[int, int]:
+    """Return the last ID of a range: what Redis takes, or a time."""
+    try:
+        return range_end(value)
+    except (InvalidIdError, ArgumentError) as error:
+        return range_end(_bound_of(error, parameter, value, "to", now))
+
+
+def lowest_id(parameter: str, value: object, now: Now) -> tuple[int, int]:
+    """Return the ID of MINID: what Redis takes, or a time."""
+    try:
+        return to_id(value)
+    except (InvalidIdError, ArgumentError) as error:
+        return to_id(_bound_of(error, parameter, value, "from", now))
+
+
+def after_text(parameter: str, value: object, now: Now) -> bytes:
+    """Return the text of the ID that a reader begins above: what Redis takes, or a time."""
+    try:
+        text = to_id_text(value)
+    except ArgumentError as error:
+        return _bound_of(error, parameter, value, "after", now)
+    if text[4:5] != b"-" and text[:1] != b"-":
+        return text
+    try:
+        return time_bound(text, "after", now) or text
+    except ValueError as error:
+        raise ArgumentError(f"{parameter} is {as_given(value)}: {error}") from None
+
+
+def _bound_of(
+    error: InvalidIdError | ArgumentError, parameter: str, value: object, bound: Bound, now: Now
+) -> bytes:
+    """Return the text of the ID for a time; raise the error of the ID for anything else."""
+    try:
+        found = time_bound(value, bound, now)
+    except ValueError as problem:
+        raise ArgumentError(f"{parameter} is {as_given(value)}: {problem}") from None
+    if found is None:
+        error.add_note(f"{parameter} is {as_given(value)}; it may also be {EXPECTED}")
+        raise error
+    return found
+
+
+# --- streams and texts --------------------------------------------------------------------------
+
+
+def named_streams(
+    command: str, streams: Streams | ReadStreams, now: Now | None = None
+) -> list[tuple[bytes, bytes]]:
     """Return (name, text of the ID) of the streams argument of XREAD and XREADGROUP.
 
     A list of pairs may name a stream several times, as Redis's arguments may.
+
+    Args:
+        now: given if an ID may also be a time.
     """
     if not streams or not isinstance(streams, (dict, Mapping, list, tuple)):
         raise ArgumentError(
@@ -134,6 +217,11 @@ def named_streams(command: str, streams: Streams) -> list[tuple[bytes, bytes]]:
                 problem = f"{command} streams must be (name, ID) pairs, not {as_given(pair)}"
                 raise ArgumentError(problem)
     pairs = streams if isinstance(streams, (list, tuple)) else streams.items()
+    if now is not None:
+        return [
+            (to_bytes(name, "the name of a stream"), after_text(f"the ID of {name!r}", one, now))
+            for name, one in pairs
+        ]
     return [(to_bytes(name, "the name of a stream"), to_id_text(one)) for name, one in pairs]
 
 

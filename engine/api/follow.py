@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from streamkeep.engine.api.command_base import CommandBase, Id, Key
+from streamkeep.engine.api.command_base import CommandBase, Key, RangeId, after_text
 from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
 from streamkeep.engine.blocking.history_call import HistoryCall
 from streamkeep.engine.commands import xread, xreadgroup
@@ -18,7 +18,6 @@ from streamkeep.engine.commands.arguments import (
     check_block,
     check_count,
     to_bytes,
-    to_id_text,
 )
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.format.core.entry import Entry, Text
@@ -112,7 +111,7 @@ class FollowCommands(CommandBase[Text]):
     def follow(
         self,
         key: Key,
-        start: Id = "$",
+        start: RangeId = "$",
         *,
         count: int | None = 100,
         block: int | None = 0,
@@ -127,7 +126,7 @@ class FollowCommands(CommandBase[Text]):
 
         Args:
             start: begin above this ID: 0 for the oldest entry, `+` for the newest, `$` for the
-                first that is added after this call.
+                first that is added after this call; or with a time, as in `xrange`.
             count: read at most this many at once.
             block: end after this many milliseconds without an entry; 0: never. None: do not wait,
                 end after the newest entry.
@@ -142,7 +141,7 @@ class FollowCommands(CommandBase[Text]):
         """
         name = to_bytes(key, "key")
         wanted = check_count("XREAD", "count", count)
-        streams = [(name, xread.parse_read_id(to_id_text(start)))]
+        streams = [(name, xread.parse_read_id(after_text("start", start, self._now_ms)))]
         txn, must_close = self._begin_scan()
         try:
             ((_, after),) = xread.freeze(txn, streams)

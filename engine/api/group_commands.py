@@ -7,8 +7,10 @@ from typing import Literal
 from streamkeep.engine.api.command_base import (
     Id,
     Key,
+    RangeId,
     RefPolicy,
     Streams,
+    after_text,
     free,
     id_texts,
     named_streams,
@@ -34,7 +36,6 @@ from streamkeep.engine.commands.arguments import (
     range_start,
     to_bytes,
     to_id,
-    to_id_text,
     to_optional_integer,
 )
 from streamkeep.engine.commands.help_texts import HELP
@@ -64,7 +65,7 @@ class GroupCommands(ReadCommands[Text]):
         self,
         name: Key,
         groupname: Key,
-        id: Id = "$",
+        id: RangeId = "$",
         mkstream: bool = False,
         entries_read: int | None = None,
     ) -> bool:
@@ -72,7 +73,7 @@ class GroupCommands(ReadCommands[Text]):
 
         Args:
             id: the last ID that the group counts as read: `$` for the last ID of the stream, 0 for
-                none.
+                none. A time, as in `xrange`, is the ID before the first of that time.
             mkstream: create an empty stream if it does not exist.
             entries_read: how many entries that is, if it is known; it makes the lag exact.
 
@@ -86,7 +87,7 @@ class GroupCommands(ReadCommands[Text]):
                 (
                     to_bytes(name, "name"),
                     to_bytes(groupname, "groupname"),
-                    _group_start(id),
+                    _group_start(after_text("id", id, self._now_ms)),
                     bool(mkstream),
                     to_optional_integer("entries_read", entries_read),
                 ),
@@ -100,10 +101,10 @@ class GroupCommands(ReadCommands[Text]):
         )
 
     def xgroup_setid(
-        self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
+        self, name: Key, groupname: Key, id: RangeId, entries_read: int | None = None
     ) -> bool:
         """Set the last ID that a group has read; pending entries stay (XGROUP SETID)."""
-        last = _setid_start(id)
+        last = _setid_start(after_text("id", id, self._now_ms))
         read = to_optional_integer("entries_read", entries_read)
         return self._run(
             write(
@@ -358,17 +359,16 @@ def _help(txn: Txn, command: str) -> list[str]:
     return list(HELP[command])
 
 
-def _group_start(value: Id) -> xgroup.StartId:
+def _group_start(text: bytes) -> xgroup.StartId:
     """Parse the ID of XGROUP CREATE."""
     try:
-        return xgroup.LAST if until_nul(to_id_text(value)) == b"$" else to_id(value)
+        return xgroup.LAST if until_nul(text) == b"$" else to_id(text)
     except InvalidIdError as error:
         return error  # to be raised after the checks for the key and the group
 
 
-def _setid_start(value: Id) -> xgroup.StartId:
+def _setid_start(text: bytes) -> xgroup.StartId:
     """Parse the ID of XGROUP SETID, which may be `-` or `+`, but not `(id`."""
-    text = to_id_text(value)
     if until_nul(text) == b"$":
         return xgroup.LAST
     try:

@@ -8,6 +8,8 @@ from streamkeep.engine.api.command_base import (
     Id,
     Key,
     Pair,
+    RangeId,
+    ReadStreams,
     RefPolicy,
     Streams,
 )
@@ -26,7 +28,7 @@ class PipelineCommands:
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: bool = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -40,7 +42,7 @@ class PipelineCommands:
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: bool = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -55,11 +57,11 @@ class PipelineCommands:
         name: Key,
         maxlen: int | None = None,
         approximate: bool = True,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
     ) -> Self: ...
-    def trim_range(self, name: Key, start: Id, end: Id) -> Self: ...
+    def trim_range(self, name: Key, start: RangeId, end: RangeId) -> Self: ...
     def xsetid(
         self, name: Key, id: Id, entries_added: int | None = None, max_deleted_id: Id | None = None
     ) -> Self: ...
@@ -71,8 +73,8 @@ class PipelineCommands:
     def xrange(
         self,
         name: Key,
-        min: Id = "-",
-        max: Id = "+",
+        min: RangeId = "-",
+        max: RangeId = "+",
         count: int | None = None,
         *,
         history: bool = False,
@@ -80,15 +82,15 @@ class PipelineCommands:
     def xrevrange(
         self,
         name: Key,
-        max: Id = "+",
-        min: Id = "-",
+        max: RangeId = "+",
+        min: RangeId = "-",
         count: int | None = None,
         *,
         history: bool = False,
     ) -> Self: ...
     def xread(
         self,
-        streams: Streams,
+        streams: ReadStreams,
         count: int | None = None,
         block: int | None = None,
         max_count: int | None = None,
@@ -99,13 +101,13 @@ class PipelineCommands:
         self,
         name: Key,
         groupname: Key,
-        id: Id = "$",
+        id: RangeId = "$",
         mkstream: bool = False,
         entries_read: int | None = None,
     ) -> Self: ...
     def xgroup_exists(self, name: Key, groupname: Key) -> Self: ...
     def xgroup_setid(
-        self, name: Key, groupname: Key, id: Id, entries_read: int | None = None
+        self, name: Key, groupname: Key, id: RangeId, entries_read: int | None = None
     ) -> Self: ...
     def xgroup_destroy(self, name: Key, groupname: Key) -> Self: ...
     def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> Self: ...
@@ -147,8 +149,8 @@ class PipelineCommands:
         self,
         name: Key,
         groupname: Key,
-        min: Id,
-        max: Id,
+        min: RangeId,
+        max: RangeId,
         count: int,
         consumername: Key | None = None,
         idle: int | None = None,
@@ -173,7 +175,7 @@ class PipelineCommands:
         groupname: Key,
         consumername: Key,
         min_idle_time: int,
-        start_id: Id = "0-0",
+        start_id: RangeId = "0-0",
         count: int | None = None,
         justid: bool = False,
         *,

@@ -7,13 +7,15 @@ from typing import Generic
 
 from streamkeep.engine.api.command_base import (
     CommandBase,
-    Id,
     Key,
+    RangeId,
+    ReadStreams,
     Shape,
-    Streams,
+    end_bound,
     named_streams,
     read,
     read_history,
+    start_bound,
     to_text,
 )
 from streamkeep.engine.blocking.calls import ReadCall
@@ -26,8 +28,6 @@ from streamkeep.engine.commands import (
 from streamkeep.engine.commands.arguments import (
     check_block,
     check_count,
-    range_end,
-    range_start,
     to_bytes,
     to_integer,
 )
@@ -84,8 +84,8 @@ class ReadCommands(CommandBase[Text]):
     def xrange(
         self,
         name: Key,
-        min: Id = "-",
-        max: Id = "+",
+        min: RangeId = "-",
+        max: RangeId = "+",
         count: int | None = None,
         *,
         history: bool = False,
@@ -94,7 +94,10 @@ class ReadCommands(CommandBase[Text]):
 
         Args:
             min, max: an ID; `ms` without `seq` means all of that millisecond; `-` and `+` are the
-                ends; `(id` excludes the ID itself.
+                ends; `(id` excludes the ID itself. Or a time, which is its first millisecond: a
+                datetime with a zone, a date, a text such as "2025-10-21T07:33:20Z" or "2025-10-21",
+                in UTC without a zone, or an age such as "-2h". "(2025-10-22" excludes that
+                millisecond, so that it is the end of the day before.
             count: return at most this many.
             history: also return entries that were trimmed while the stream archived: one ordered
                 view of segments, retired nodes and live ones. Give a `count`, or use `scan`, if the
@@ -108,13 +111,14 @@ class ReadCommands(CommandBase[Text]):
             MissingSegmentError, CorruptionError: with `history`: a segment is lost or damaged.
         """
         limit = check_count("XRANGE", "count", count)
-        return self._range(range_start(min), range_end(max), limit, False, name, history)
+        low, high = start_bound("min", min, self._now_ms), end_bound("max", max, self._now_ms)
+        return self._range(low, high, limit, False, name, history)
 
     def xrevrange(
         self,
         name: Key,
-        max: Id = "+",
-        min: Id = "-",
+        max: RangeId = "+",
+        min: RangeId = "-",
         count: int | None = None,
         *,
         history: bool = False,
@@ -125,7 +129,8 @@ class ReadCommands(CommandBase[Text]):
             history: as with `xrange`.
         """
         limit = check_count("XREVRANGE", "count", count)
-        return self._range(range_start(min), range_end(max), limit, True, name, history)
+        low, high = start_bound("min", min, self._now_ms), end_bound("max", max, self._now_ms)
+        return self._range(low, high, limit, True, name, history)
 
     def _range(
         self,
@@ -145,7 +150,7 @@ class ReadCommands(CommandBase[Text]):
 
     def xread(
         self,
-        streams: Streams,
+        streams: ReadStreams,
         count: int | None = None,
         block: int | None = None,
         max_count: int | None = None,
@@ -155,8 +160,9 @@ class ReadCommands(CommandBase[Text]):
 
         Args:
             streams: for each stream, the last ID that was seen; `$` is the last generated ID of the
-                stream, `+` the ID before its last entry. A dict, or a list of (name, ID) pairs. A
-                stream that is named several times is several times in the reply.
+                stream, `+` the ID before its last entry. A time, as in `xrange`, is the ID before
+                the first of that time. A dict, or a list of (name, ID) pairs. A stream that is
+                named several times is several times in the reply.
             count: return at most this many entries of each stream.
             block: wait for entries for at most this many milliseconds; 0: without limit; None: do
                 not wait. `$` is then the last ID at the time when the wait began.
@@ -169,7 +175,7 @@ class ReadCommands(CommandBase[Text]):
         block_ms = None if block is None else check_block("XREAD", block)
         limit = check_count("XREAD", "count", count)
         budget = check_budget("XREAD", count, max_count, max_size)
-        named = named_streams("XREAD", streams)
+        named = named_streams("XREAD", streams, self._now_ms)
         wanted = [(name, xread.parse_read_id(text)) for name, text in named]
         if block_ms is None:
             return self._run(
@@ -190,8 +196,8 @@ class ReadCommands(CommandBase[Text]):
     def scan(
         self,
         name: Key,
-        start: Id = "-",
-        end: Id = "+",
+        start: RangeId = "-",
+        end: RangeId = "+",
         *,
         reverse: bool = False,
         history: bool = False,
@@ -212,7 +218,7 @@ class ReadCommands(CommandBase[Text]):
                 iteration over years of archive keeps no pages. Entries that are archived during
                 the iteration are returned once.
         """
-        low, high = range_start(start), range_end(end)
+        low, high = start_bound("start", start, self._now_ms), end_bound("end", end, self._now_ms)
         return self._scan(to_bytes(name, "name"), low, high, bool(reverse), history)
 
     def _scan(

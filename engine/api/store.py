@@ -15,6 +15,7 @@ from streamkeep.engine.admin import scrub
 from streamkeep.engine.api.admin_commands import AdminCommands, checked_record
 from streamkeep.engine.api.command_base import Result
 from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking
+from streamkeep.engine.api.frame_commands import FrameCommands
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
@@ -60,7 +61,7 @@ log = logging.getLogger("streamkeep")
 _MAX_LIMIT: Final = (1 << 32) - 2
 
 
-class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
+class Store(AdminCommands[Text], FollowCommands[Text], FrameCommands[Text], StreamCommands[Text]):
     """A directory of Redis Streams; `streamkeep.open` makes one.
 
     It is safe to share between threads, and any number of processes may have the store open. After
@@ -428,6 +429,9 @@ class Store(AdminCommands[Text], FollowCommands[Text], StreamCommands[Text]):
                 yield entry
                 if stop():
                     return
+
+    def _now_ms(self) -> int:
+        return self._environment.context.clock.now_ms()
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         self._check_open()

@@ -13,9 +13,14 @@ from streamkeep.engine.api.command_base import (
     Fields,
     Id,
     Key,
+    Now,
     Pair,
+    RangeId,
     RefPolicy,
+    end_bound,
     free,
+    lowest_id,
+    start_bound,
     write,
 )
 from streamkeep.engine.api.group_commands import GroupCommands
@@ -36,8 +41,6 @@ from streamkeep.engine.commands.arguments import (
     check_policy,
     no_arguments,
     pairs_to_flat,
-    range_end,
-    range_start,
     refused,
     to_bytes,
     to_id,
@@ -74,7 +77,7 @@ class StreamCommands(
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: Literal[False] = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -90,7 +93,7 @@ class StreamCommands(
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: bool = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -105,7 +108,7 @@ class StreamCommands(
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: bool = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -120,8 +123,8 @@ class StreamCommands(
             fields: at least one field and its value.
             id: `*` for an ID from the clock, `ms-*` for the next one in that millisecond, or an ID
                 above the last one of the stream.
-            maxlen, minid: then trim the stream to this many entries, or to IDs from this one on;
-                not both.
+            maxlen, minid: then trim the stream to this many entries, or to IDs from this one, or
+                this time, on (see `xrange`); not both.
             approximate: trim whole macro nodes only, which is cheaper and may leave more.
             nomkstream: do nothing if the stream is missing.
             limit: trim at most about this many entries; only with `approximate`. By default 10,000
@@ -147,7 +150,9 @@ class StreamCommands(
             message = _message(flat, id, idmpauto, idmp)
         trim_spec = None
         if maxlen is not None or minid is not None or limit is not None or ref_policy is not None:
-            trim_spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
+            trim_spec = _trim_spec(
+                "XADD", maxlen, approximate, minid, self._now_ms, limit, ref_policy
+            )
         new_id = xadd.ANY_ID if id == "*" else xadd.parse_new_id(to_id_text(id))
         stay = bool(nomkstream)
         return self._run(
@@ -167,7 +172,7 @@ class StreamCommands(
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: Literal[False] = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -183,7 +188,7 @@ class StreamCommands(
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: bool = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -198,7 +203,7 @@ class StreamCommands(
         maxlen: int | None = None,
         approximate: bool = True,
         nomkstream: bool = False,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
         idmpauto: Key | None = None,
@@ -210,7 +215,7 @@ class StreamCommands(
         """
         flat = pairs_to_flat(list(pairs))
         message = _message(flat, id, idmpauto, idmp)
-        spec = _trim_spec("XADD", maxlen, approximate, minid, limit, ref_policy)
+        spec = _trim_spec("XADD", maxlen, approximate, minid, self._now_ms, limit, ref_policy)
         new_id = xadd.parse_new_id(to_id_text(id))
         stay = bool(nomkstream)
         return self._run(
@@ -220,6 +225,21 @@ class StreamCommands(
                 self._id_text,
             )
         )
+
+    @overload
+    def xadd_many(
+        self, name: Key, entries: Iterable[Fields], ids: Iterable[Id] | None = None
+    ) -> list[Text]: ...
+
+    @overload
+    def xadd_many(
+        self, name: Key, entries: Iterable[Iterable[Pair]], ids: Iterable[Id] | None = None
+    ) -> list[Text]: ...
+
+    @overload
+    def xadd_many(
+        self, name: Key, entries: Iterable[Fields | Iterable[Pair]], ids: Iterable[Id] | None = None
+    ) -> list[Text]: ...
 
     def xadd_many(
         self,
@@ -272,7 +292,7 @@ class StreamCommands(
         name: Key,
         maxlen: int | None = None,
         approximate: bool = True,
-        minid: Id | None = None,
+        minid: RangeId | None = None,
         limit: int | None = None,
         ref_policy: RefPolicy | None = None,
     ) -> int:
@@ -280,7 +300,7 @@ class StreamCommands(
 
         Args:
             maxlen: how many entries stay; or
-            minid: the lowest ID that stays.
+            minid: the lowest ID that stays, or a time as in `xrange`: "-30d" keeps thirty days.
             approximate: remove whole macro nodes only; up to one more node stays.
             limit: remove at most about this many; only with `approximate`. By default 10,000 (100
                 times node_max_entries, if that is set), so repeat the call until it returns 0. 0:
@@ -291,11 +311,11 @@ class StreamCommands(
         """
         if maxlen is None and minid is None:
             raise ArgumentError("One of ``maxlen`` or ``minid`` must be specified")
-        spec = _trim_spec("XTRIM", maxlen, approximate, minid, limit, ref_policy)
+        spec = _trim_spec("XTRIM", maxlen, approximate, minid, self._now_ms, limit, ref_policy)
         assert spec is not None
         return self._run(free(xtrim.xtrim, (to_bytes(name, "name"), spec)))
 
-    def trim_range(self, name: Key, start: Id, end: Id) -> int:
+    def trim_range(self, name: Key, start: RangeId, end: RangeId) -> int:
         """Trim the entries from `start` to `end`, anywhere in a stream; return how many there were.
 
         If the stream archives, the entries go to the archive, as with `xtrim`. Macro nodes in the
@@ -306,7 +326,7 @@ class StreamCommands(
         Args:
             start, end: as `min` and `max` of `xrange`, both included.
         """
-        low, high = range_start(start), range_end(end)
+        low, high = start_bound("start", start, self._now_ms), end_bound("end", end, self._now_ms)
         return self._run(free(xtrim.trim_range, (to_bytes(name, "name"), low, high)))
 
     # --- settings of a stream ---------------------------------------------------------------------
@@ -401,7 +421,8 @@ def _trim_spec(
     command: str,
     maxlen: int | None,
     approximate: bool,
-    minid: Id | None,
+    minid: RangeId | None,
+    now: Now,
     limit: int | None,
     ref_policy: str | None,
 ) -> xtrim.TrimSpec | None:
@@ -417,7 +438,7 @@ def _trim_spec(
         if stay < 0:
             problem = "The MAXLEN argument must be >= 0."
             raise refused(problem, "maxlen", maxlen, "a number of entries is expected")
-    ms, seq = (0, 0) if minid is None else to_id(minid)
+    ms, seq = (0, 0) if minid is None else lowest_id("minid", minid, now)
     chosen = xtrim.DEFAULT_LIMIT
     if limit is not None:
         chosen = to_integer("limit", limit)

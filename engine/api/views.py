@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import lmdb
 
 from streamkeep.engine.api.command_base import Key, Result, read
+from streamkeep.engine.api.frame_commands import FrameCommands
 from streamkeep.engine.api.read_commands import Delete
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.commands import keys, xreadgroup
@@ -45,7 +46,7 @@ def check_sync(sync: Sync) -> Sync:
     return sync
 
 
-class Snapshot(StreamCommands[Text]):
+class Snapshot(FrameCommands[Text], StreamCommands[Text]):
     """All reading commands on one unchanging state of the store; a context manager.
 
     Other callers can write; a snapshot does not show their changes. The store keeps every page of
@@ -154,7 +155,7 @@ class Snapshot(StreamCommands[Text]):
         return self._txn, False
 
 
-class Transaction(StreamCommands[Text]):
+class Transaction(FrameCommands[Text], StreamCommands[Text]):
     """Several commands as one: `with store.transaction() as txn:`.
 
     Commands see the changes of earlier commands in the transaction. Other callers see all changes
@@ -168,6 +169,7 @@ class Transaction(StreamCommands[Text]):
     """
 
     _late_text = True
+    _in_own_thread = True
 
     def __init__(self, store: Store[Text], txn: WriteTxn) -> None:
         self._store: Store[Text] = store
@@ -259,7 +261,7 @@ class Transaction(StreamCommands[Text]):
         return self._txn, False  # type: ignore[return-value]  # both kinds read alike
 
 
-class SyncView(StreamCommands[Text]):
+class SyncView(FrameCommands[Text], StreamCommands[Text]):
     """The commands of a store with another sync mode: `store.using(sync="none").xadd(...)`."""
 
     def __init__(self, store: Store[Text], sync: Sync) -> None:

@@ -150,6 +150,12 @@ class Live(Source):
         return found
 
 
+class LiveOnly(Live):
+    """The live nodes, without the entries that were trimmed from them."""
+
+    with_trimmed = False
+
+
 class Retired(Source):
     """The retired nodes."""
 
@@ -328,6 +334,57 @@ def history_nodes(txn: Txn, stream: Stream, start: Id, end: Id) -> Iterator[tupl
             yield source.ms, source.seq, data
         if not source.next():
             left.remove(source)
+
+
+def copied_nodes(sources: list[Source], end: Id, size: int) -> Iterator[list[CopiedNode]]:
+    """Yield copies of the nodes of sources up to `end`, ascending, about `size` bytes at a time.
+
+    Args:
+        sources: each at its first node. A source is removed from the list when it has no more.
+    """
+    # Each source is read up to the next node of another one. Merging them node by node would
+    # take longer than copying the nodes.
+    while sources:
+        sources.sort(key=_key)
+        first = sources[0]
+        last = end
+        if len(sources) > 1 and _key(sources[1]) > _key(first):  # true in every sound store
+            last = min(end, previous_id(*_key(sources[1])))
+        nodes, more = first.copy(last, size)
+        if not more or _key(first) > end:
+            sources.remove(first)
+        yield nodes
+
+
+def copy_range(
+    txn: Txn, name: bytes, start: Id, end: Id, size: int, whole_history: bool
+) -> tuple[list[CopiedNode], Id | None]:
+    """Return copies of the nodes of a stream that may hold IDs from `start` to `end`, ascending.
+
+    Args:
+        size: bytes after which it stops.
+
+    Returns:
+        the nodes, and the ID where the next call continues; None at the end of the range. Nodes of
+        the next call may again hold entries below that ID.
+
+    Raises:
+        Unreadable: see the module.
+    """
+    stream = txn.find_stream(name)
+    if stream is None:
+        return [], None
+    every = _sources(txn, stream) if whole_history else [LiveOnly(txn, stream)]
+    left = [source for source in every if source.at_or_above(*start) and _key(source) <= end]
+    copied: list[CopiedNode] = []
+    room = size
+    for nodes in copied_nodes(left, end, size):
+        copied += [node for node in nodes if node[2]]
+        room -= sum(len(node[2]) + NODE_OVERHEAD for node in nodes)
+        if room <= 0:
+            break
+    following = min((_key(source) for source in left), default=_NOWHERE)
+    return copied, following if left and following <= end else None
 
 
 def _sources(txn: Txn, stream: Stream) -> list[Source]:

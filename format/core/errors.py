@@ -157,6 +157,14 @@ class ErasureBlockedError(StoreError):
     processes: tuple[int, ...] = ()
 
 
+class ValueMismatchError(StreamkeepError):
+    """A stored value is not of the type of its column."""
+
+
+class MissingPackageError(StreamkeepError, ImportError):
+    """A method needs a package that is not installed; the message says how to install it."""
+
+
 class TransferError(StreamkeepError):
     """A dump or a load failed.
 

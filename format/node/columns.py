@@ -61,6 +61,7 @@ class Columns:
         numbers: list[NumberColumn],
         beyond_i64: tuple[int, int] | None,
         repeated: bool,
+        twice: tuple[int, int, bytes] | None,
     ) -> None:
         self.entries = entries
         self.pairs = pairs
@@ -73,6 +74,9 @@ class Columns:
         self.numbers = numbers
         self.beyond_i64 = beyond_i64  # the first ID with ms or seq above 2^63-1; None: no such ID
         self.repeated = repeated  # whether an entry may contain a field more than once
+        # The first entry that has a requested field more than once, and that field; None: there is
+        # no such entry. Its columns have the last value.
+        self.twice = twice
 
 
 class ColumnWriter:
@@ -114,6 +118,7 @@ class ColumnWriter:
         self.pair_values = TextColumn()
         self.beyond_i64: tuple[int, int] | None = None
         self.repeated = False
+        self.twice: tuple[int, int, bytes] | None = None  # see `Columns`
         self.next_node = 0
         self.next_ms = 0
         self.next_seq = 0
@@ -126,6 +131,7 @@ class ColumnWriter:
         self.fields: list[bytes] | None = None
         self.targets: vec[i64] = vec[i64]([])  # for each name its index in `index_of`, or ABSENT
         self.complete = False  # whether it names all requested fields
+        self.names_twice: bytes | None = None  # the requested field that it names more than once
         self.name_places: vec[i64] = vec[i64]([])
         self.names_size: i64 = 0
         write_i32_le(self.pair_offsets, 0)
@@ -227,10 +233,13 @@ class ColumnWriter:
         Of a repeated field the last one counts, as in redis-py.
         """
         self.fields = fields
+        self.names_twice = None
         targets: list[i64] = []
         seen: set[int] = set()
         for name in reversed(fields):
             index = self.index_of.get(name, -1)
+            if index in seen and index >= 0:
+                self.names_twice = name
             targets.append(ABSENT if index in seen else i64(index))
             seen.add(index)
         targets.reverse()
@@ -306,6 +315,8 @@ class ColumnWriter:
         if not same:
             self._walk_named(cursor, places, row)
             return
+        if self.names_twice is not None and self.twice is None:
+            self.twice = (unsigned(cursor.ms), unsigned(cursor.seq), self.names_twice)
         data = cursor.data
         end: i64 = cursor.end
         position: i64 = cursor.position
@@ -328,10 +339,13 @@ class ColumnWriter:
         """As `_walk_wanted`, for a slot that contains its field names; of each the last counts."""
         count: i64 = cursor.width
         while count > 0:
-            target = self.index_of.get(cursor.string(), -1)
+            name = cursor.string()
+            target = self.index_of.get(name, -1)
             start = cursor.position
             cursor.skip()
             if target >= 0:
+                if places[row + i64(target)] != ABSENT and self.twice is None:
+                    self.twice = (unsigned(cursor.ms), unsigned(cursor.seq), name)
                 places[row + i64(target)] = start
                 self.size += cursor.position - start
             count -= 1
@@ -363,7 +377,64 @@ class ColumnWriter:
             self.numbers,
             self.beyond_i64,
             self.repeated,
+            self.twice,
         )
+
+
+class FieldNames:
+    """Collects the names of the fields of entries, in the order in which they first appear."""
+
+    def __init__(self) -> None:
+        self.names: dict[bytes, None] = {}
+        self.fields: list[bytes] | None = None  # of the last master entry that was used
+
+    def add_nodes(
+        self,
+        nodes: list[CopiedNode],
+        start_ms: int,
+        start_seq: int,
+        end_ms: int,
+        end_seq: int,
+    ) -> bool:
+        """Add the names of the live entries from `start` to `end` in ascending nodes.
+
+        Returns:
+            Whether later nodes may have entries of the range.
+        """
+        low_ms = bits(start_ms)
+        low_seq = bits(start_seq)
+        high_ms = bits(end_ms)
+        high_seq = bits(end_seq)
+        for ms, seq, data, _ in nodes:
+            if not data:
+                continue
+            cursor = SlotCursor(read_header(data, ms, seq))
+            while cursor.next():
+                if below(high_ms, high_seq, cursor.ms, cursor.seq):
+                    return False
+                if cursor.flags & DELETED or below(cursor.ms, cursor.seq, low_ms, low_seq):
+                    cursor.skip_fields()
+                elif cursor.flags & SAME_FIELDS:
+                    self._add_master(cursor.names)
+                    cursor.skip_fields()
+                else:
+                    count: i64 = cursor.width
+                    while count > 0:
+                        self.names[cursor.string()] = None
+                        cursor.skip()
+                        count -= 1
+                    cursor.skip()
+        return True
+
+    def _add_master(self, fields: list[bytes]) -> None:
+        """Add the names of a master entry; those of the last one are known."""
+        known = self.fields
+        if known is fields:
+            return
+        self.fields = fields
+        if known is None or known != fields:
+            for name in fields:
+                self.names[name] = None
 
 
 def _name_places(node: NodeHeader) -> vec[i64]:

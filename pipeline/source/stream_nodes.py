@@ -11,7 +11,14 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from streamkeep.engine.commands.history import Archived, Live, Retired, Source
+from streamkeep.engine.commands.history import (
+    Archived,
+    Live,
+    LiveOnly,
+    Retired,
+    Source,
+    copied_nodes,
+)
 from streamkeep.engine.model.manifest import overlapping
 from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.model.segment_files import SegmentFiles
@@ -95,12 +102,6 @@ class Mark(NamedTuple):
     entries: int
 
 
-class _LiveEntries(Live):
-    """The live nodes, without the entries that were trimmed from them."""
-
-    with_trimmed = False
-
-
 class StreamNodes:
     """The nodes of one stream in one snapshot.
 
@@ -133,28 +134,17 @@ class StreamNodes:
     def chunks(
         self, start: StreamId, end: StreamId, after: StreamId | None, size: int
     ) -> Iterator[list[CopiedNode]]:
-        """Yield copies of the same nodes, about `size` bytes at a time.
+        """Return copies of the same nodes, about `size` bytes at a time.
 
         A node without visible entries gives b"".
         """
-        # Each source is read up to the next node of another one. Merging them node by node would
-        # take longer than copying the nodes.
         sources = [one for one in self._sources() if _begin(one, start, after) and _key(one) <= end]
-        while sources:
-            sources.sort(key=_key)
-            first = sources[0]
-            last = end
-            if len(sources) > 1 and _key(sources[1]) > _key(first):  # true in every sound store
-                last = min(end, StreamId(*_key(sources[1])).previous())
-            nodes, more = first.copy(last, size)
-            yield nodes
-            if not more or _key(first) > end:
-                sources.remove(first)
+        return copied_nodes(sources, end, size)
 
     def _sources(self) -> Iterator[Source]:
         stream = self.stream
         if stream is not None and stream.record.length and self.source != ARCHIVE:
-            kind = _LiveEntries if self.source == LIVE else Live
+            kind = LiveOnly if self.source == LIVE else Live
             yield kind(self.txn, stream)
         if self.source in (AUTO, TAIL):
             yield Retired(self.txn, self.number)

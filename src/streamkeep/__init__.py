@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         InvalidIdError,
         KeyExistsError,
         LoadError,
+        MissingPackageError,
         MissingSegmentError,
         NoSuchGroupError,
         NoSuchKeyError,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         TransferError,
         UnreachableError,
         UntrustedFileError,
+        ValueMismatchError,
     )
 
 __version__ = "0.1.0"
@@ -76,6 +78,7 @@ _HOMES = {
         "InvalidIdError",
         "KeyExistsError",
         "LoadError",
+        "MissingPackageError",
         "MissingSegmentError",
         "NoSuchGroupError",
         "NoSuchKeyError",
@@ -92,6 +95,7 @@ _HOMES = {
         "TransferError",
         "UnreachableError",
         "UntrustedFileError",
+        "ValueMismatchError",
     ),
 }
 _MODULES = ("aio", "transfer")
@@ -113,6 +117,7 @@ __all__ = [  # noqa: RUF022  # `open` first
     "LoadError",
     "MAX_ID",
     "MIN_ID",
+    "MissingPackageError",
     "MissingSegmentError",
     "NoSuchGroupError",
     "NoSuchKeyError",
@@ -137,6 +142,7 @@ __all__ = [  # noqa: RUF022  # `open` first
     "TransferError",
     "UnreachableError",
     "UntrustedFileError",
+    "ValueMismatchError",
     "aio",
     "transfer",
 ]

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkeep.format.core.times import Bound, TimeUnit, id_bound, parse_iso, parse_time
+from streamkeep.format.core.times import (
+    Bound,
+    TimeUnit,
+    id_bound,
+    parse_iso,
+    parse_time,
+    time_bound,
+)
 
 JUNE_10 = 1_718_004_800_000  # 2024-06-10T07:33:20Z
 TOP = (1 << 64) - 1
+NOW = 1_761_004_800_000  # 2025-10-21T00:00:00Z
+HOUR = 3_600_000
+BERLIN = dt.timezone(dt.timedelta(hours=2))
 
 
 @pytest.mark.parametrize(
@@ -81,3 +94,57 @@ def test_what_looks_like_a_date_and_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="'2024-02-30' is not a time such as"):
         id_bound(b"2024-02-30", "from")
     assert parse_iso("2024-02-29") == 1_709_164_800_000
+
+
+def now() -> int:
+    return NOW
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "expected"),
+    [
+        ("2025-10-21", "from", b"%d" % NOW),
+        (b"2025-10-21", "to", b"%d" % NOW),
+        ("2025-10-21T02:00+02:00", "from", b"%d" % NOW),
+        ("(2025-10-21", "from", b"(%d-%d" % (NOW, TOP)),
+        ("(2025-10-21", "to", b"(%d-0" % NOW),
+        ("2025-10-21", "after", b"%d-%d" % (NOW - 1, TOP)),
+        ("1970-01-01", "after", b"0-0"),
+        ("-2h", "from", b"%d" % (NOW - 2 * HOUR)),
+        ("-1h30m", "to", b"%d" % (NOW - 3 * HOUR // 2)),
+        ("(-250ms", "from", b"(%d-%d" % (NOW - 250, TOP)),
+        ("-90000d", "from", b"0"),
+        (dt.datetime(2025, 10, 21, tzinfo=dt.UTC), "from", b"%d" % NOW),
+        (dt.datetime(2025, 10, 21, 2, tzinfo=BERLIN), "after", b"%d-%d" % (NOW - 1, TOP)),
+        (dt.date(2025, 10, 21), "to", b"%d" % NOW),
+        ("5-0", "from", None),
+        ("2025-10", "from", None),
+        ("-", "from", None),
+        ("-5", "from", None),
+        (5, "from", None),
+        (None, "to", None),
+    ],
+)
+def test_times_become_ids(value: Any, bound: Bound, expected: bytes | None) -> None:
+    assert time_bound(value, bound, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("2025-13-01", "'2025-13-01' is not a time such as"),
+        ("1969-12-31", "before 1970"),
+        ("-2x", "is not a duration such as"),
+        ("-1.5ms", "not a whole number of milliseconds"),
+        (dt.datetime(2025, 10, 21), "the time has no zone; next: "),
+        (dt.datetime(1969, 1, 1, tzinfo=dt.UTC), "before 1970"),
+        (dt.date(1960, 1, 1), "before 1970"),
+    ],
+)
+def test_what_is_no_bound_is_named(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        time_bound(value, "from", now)
+
+
+def test_ages_need_a_clock() -> None:
+    assert id_bound(b"-2h", "from") == b"-2h"

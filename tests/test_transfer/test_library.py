@@ -382,7 +382,7 @@ def test_a_dump_that_fails_leaves_no_file() -> None:
     [
         ({"format": "rdb", "start": "1"}, "start="),
         ({"format": "dump", "history": True}, "history="),
-        ({"fields": ["a"]}, "fields= is for csv"),
+        ({"fields": ["a"]}, "fields= is for csv and parquet"),
         ({"redis": "9.9"}, "redis must be one of 5.0"),
         ({"start": "2024-99-10"}, "is not a time"),
         ({"end": "1900-01-01"}, "before 1970"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from streamkeep.engine.system.clock import current_clock
 from streamkeep.format.core.durations import parse_duration
 from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.tools.base import completion, output
@@ -61,8 +62,8 @@ class Id(_BytesType):
     """An entry ID, whose syntax the store checks.
 
     Args:
-        bound: what the ID bounds. A date or a time in ISO 8601 may then be given instead. It is
-            its first millisecond, and `(` leaves all of that millisecond out.
+        bound: what the ID bounds. A date or a time in ISO 8601, or an age such as -2h, may then be
+            given instead. It is its first millisecond, and `(` leaves all of that millisecond out.
             "from", "to": the first or the last ID that is wanted, both included.
             "after": the ID before the first one that is wanted.
     """
@@ -82,7 +83,7 @@ class Id(_BytesType):
         if self.bound is None:
             return text
         try:
-            return id_bound(text, self.bound)
+            return id_bound(text, self.bound, current_clock().now_ms)
         except ValueError as error:
             self.fail(f"{value}: {error}", param, ctx)
 

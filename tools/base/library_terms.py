@@ -11,6 +11,7 @@ _OPTIONS: Final = {
     "database": "--db",
     "drop_empty": "--drop-empty",
     "end": "--end",
+    "errors": "--errors",
     "existing": "--existing",
     "fields": "--field",
     "format": "--format",
@@ -20,11 +21,13 @@ _OPTIONS: Final = {
     "key": "KEY",
     "max_line": "--max-line",
     "overwrite": "--overwrite",
+    "repeated": "--repeated",
     "skip": "--skip",
     "sort": "--sort",
     "start": "--start",
     "time_column": "--time",
     "time_unit": "--time-unit",
+    "types": "--type",
 }
 _argument: Final = re.compile(rf'\b({"|".join(_OPTIONS)})=(True\b|"[^"]*"|[^\s;,]*)')
 

@@ -14,6 +14,7 @@ from streamkeep.format.core.errors import (
     CorruptionError,
     TargetExistsError,
     TransferError,
+    ValueMismatchError,
 )
 from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
 from streamkeep.tools.base import output
@@ -96,7 +97,29 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     "fields",
     type=Bytes(),
     multiple=True,
-    help="For csv: this column. May be repeated.",
+    help="For csv and parquet: this field becomes a column, others are left out. May be repeated.",
+)
+@click.option(
+    "--type",
+    "types",
+    type=Bytes(),
+    multiple=True,
+    metavar="FIELD=TYPE",
+    help="For parquet: the type of a --field, such as count=int64; by default text.",
+)
+@click.option(
+    "--errors",
+    type=click.Choice(["raise", "null"]),
+    default="raise",
+    show_default=True,
+    help="For parquet: what becomes of a value that is not of its --type.",
+)
+@click.option(
+    "--repeated",
+    type=click.Choice(["raise", "last"]),
+    default="raise",
+    show_default=True,
+    help="For parquet: what becomes of a --field that an entry has more than once.",
 )
 @click.option("--node", type=Id(), metavar="ID", help="Show the macro node of KEY that holds ID.")
 @click.option("--group", type=Bytes(), metavar="GROUP", help="Show a group of KEY.")
@@ -118,6 +141,9 @@ def dump(
     history: bool,
     server: str,
     fields: tuple[bytes, ...],
+    types: tuple[bytes, ...],
+    errors: Literal["raise", "null"],
+    repeated: Literal["raise", "last"],
     node: bytes | None,
     group: bytes | None,
     table: str | None,
@@ -137,7 +163,8 @@ def dump(
       text     the same for people; pending entries and long values are cut
       csv      a line per entry, a column per field; loses groups, counters and the
                difference between an empty value and a missing one
-      parquet  the columns of the Spark data source; loses groups and counters
+      parquet  the columns of the Spark data source, or those of --field; loses
+               groups and counters
       resp     commands for `redis-cli --pipe`
       dump     what Redis's DUMP returns: of KEY as it is, else a line of JSON per stream
       rdb      a file that Redis starts from
@@ -154,6 +181,7 @@ def dump(
     Examples:
       streamkeep dump orders.store --output saved.jsonl
       streamkeep dump orders.store orders --format csv --start 2024-06-10
+      streamkeep dump orders.store orders -o orders.parquet --field sku --field n --type n=int64
       streamkeep dump orders.store --format resp > orders.resp
       streamkeep dump orders.store --redis 7.0 --output saved.rdb
       streamkeep dump orders.store orders --node 1526919030474-55 --bytes
@@ -168,7 +196,8 @@ def dump(
             )
         refuse_options(
             "is for entries that are written in another format",
-            *("overwrite", "start", "end", "history", "server", "fields"),
+            *("overwrite", "start", "end", "history", "server"),
+            *("fields", "types", "errors", "repeated"),
         )
         if table is None:
             refuse_options("is for entries and for rows of --table", "count")
@@ -215,6 +244,9 @@ def dump(
                 history=history,
                 redis=server,
                 fields=fields or None,
+                types=dict(map(_field_type, types)) or None,
+                errors=errors,
+                repeated=repeated,
                 overwrite=overwrite,
                 progress=moved,
             )
@@ -227,6 +259,8 @@ def dump(
         except TransferError as error:
             hint = as_options(error.hint)
             raise Failure(str(error), hint=hint, code=type(error).__name__) from error
+        except ValueMismatchError as error:
+            raise Failure(as_options(str(error)), code=type(error).__name__) from error
         except CorruptionError as error:
             for one in getattr(error, "__notes__", ()):
                 output.note(one)
@@ -235,6 +269,14 @@ def dump(
         left_out = output.count_text(report.unfinished, "stream")
         output.note(f"left out: {left_out} of loads that are running or were killed")
     _report(report, target)
+
+
+def _field_type(text: bytes) -> tuple[bytes, str]:
+    """Return field and type of --type."""
+    field, equals, kind = text.rpartition(b"=")
+    if not equals:
+        raise click.UsageError(f"--type {output.shown(text)} is not FIELD=TYPE, such as n=int64")
+    return field, kind.decode("utf-8", "replace")
 
 
 def _look(

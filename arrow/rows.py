@@ -1,0 +1,281 @@
+"""Rows of Arrow data as entries: the way back from a frame.
+
+Each column is a field of its name; `field.NAME` is the field NAME. A null is a field that the entry
+does not have. Text and bytes are stored as they are, numbers as `xadd` stores them, booleans as
+`true` and `false`, times in ISO 8601. A list of (field, value) pairs in the column `fields` is the
+entry itself, repeated fields included.
+
+One column may hold the IDs. The columns `ts`, `ms`, `seq` and `stream` of a frame then say the same
+as they do, which is checked, and are no fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamkeep.arrow.frames import FIELD
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import ArgumentError, InvalidIdError
+from streamkeep.format.core.id_codec import unpack_id
+
+STEP: Final = 10_000  # rows that are converted at once
+_WHOLE: Final = "fields"
+_CAST: Final = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_date)
+_PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
+
+Pairs = list[tuple[bytes, bytes]]
+Values = list[bytes | None]
+
+
+class Rows(NamedTuple):
+    """Some rows: the pairs of each, and their IDs; None without a column of IDs."""
+
+    entries: list[Pairs]
+    ids: list[StreamId] | None
+
+
+def reader_of(data: Any) -> pa.RecordBatchReader:
+    """Return a reader of anything that has Arrow's interface, or of a DataFrame of pandas.
+
+    Raises:
+        ArgumentError: it is something else.
+    """
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    elif type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
+        try:
+            data = pa.Table.from_pandas(data, preserve_index=False)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise ArgumentError(f"data has a column that Arrow has no type for: {error}") from None
+    if isinstance(data, pa.Table):
+        return data.to_reader()
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    raise ArgumentError(
+        "data must be a table, batch or reader of pyarrow, a DataFrame of pandas or Polars, or "
+        f"another object with __arrow_c_stream__, not {type(data).__name__}"
+    )
+
+
+class RowReader:
+    """Makes entries of the rows of a reader.
+
+    Args:
+        columns: those that become fields; None for all.
+        id_column: the column of the IDs; None if there is none.
+        key: of the stream, which a column `stream` must name.
+
+    Raises:
+        ArgumentError: a column is missing, or cannot become a field.
+    """
+
+    def __init__(
+        self,
+        reader: pa.RecordBatchReader,
+        columns: Sequence[str] | None,
+        id_column: str | None,
+        key: bytes,
+    ) -> None:
+        self._reader = reader
+        self._id_column = id_column
+        self._key = key
+        names = reader.schema.names
+        for name in [*(columns or ()), *([] if id_column is None else [id_column])]:
+            if name not in names:
+                raise ArgumentError(f"data has no column {name!r}, only {names}")
+        chosen = [name for name in names if name != id_column] if columns is None else [*columns]
+        self._derived: list[str] = []
+        if columns is None and id_column is not None:
+            self._derived = [one for one in chosen if one in ("ts", "ms", "seq", "stream")]
+            chosen = [one for one in chosen if one not in self._derived]
+        for name in [*chosen, *self._derived]:
+            if names.count(name) > 1:
+                raise ArgumentError(f"data has {names.count(name)} columns {name!r}")
+        if not chosen:
+            raise ArgumentError(f"data has no column that becomes a field, only {names}")
+        self._whole = _is_pairs(reader.schema, chosen)
+        if self._whole and len(chosen) > 1:
+            others = [one for one in chosen if one != _WHOLE]
+            raise ArgumentError(
+                f"data has the column 'fields', which holds whole entries, and also {others}; "
+                "next: columns= chooses one or the other"
+            )
+        self._chosen = chosen
+        self._fields = [name.removeprefix(FIELD).encode() for name in chosen]
+        if not self._whole:
+            self._converters = [_converter(one, reader.schema.field(one).type) for one in chosen]
+
+    def __iter__(self) -> Iterator[Rows]:
+        """Yield the rows, some thousands at a time; ArgumentError names the row and the column."""
+        first = 0
+        for whole in self._reader:
+            for start in range(0, len(whole), STEP):
+                batch = whole.slice(start, STEP)
+                ids = None
+                if self._id_column is not None:
+                    ids = _ids(batch.column(self._id_column), self._id_column, first)
+                    for name in self._derived:
+                        self._check_derived(batch.column(name), name, ids, first)
+                entries = self._entries(batch)
+                for at, pairs in enumerate(entries):
+                    if not pairs:
+                        raise ArgumentError(
+                            f"row {first + at:,} has no field, since {', '.join(self._chosen)} "
+                            "have no value; next: leave such rows out"
+                        )
+                yield Rows(entries, ids)
+                first += len(batch)
+
+    def _entries(self, batch: pa.RecordBatch) -> list[Pairs]:
+        if self._whole:
+            return _pairs(batch.column(_WHOLE))
+        values = [
+            convert(batch.column(name))
+            for name, convert in zip(self._chosen, self._converters, strict=True)
+        ]
+        return [
+            [
+                (field, value)
+                for field, value in zip(self._fields, row, strict=True)
+                if value is not None
+            ]
+            for row in zip(*values, strict=True)
+        ]
+
+    def _check_derived(self, column: Any, name: str, ids: list[StreamId], first: int) -> None:
+        """Raise if a column of a frame does not say what the IDs say."""
+        kind = column.type
+        if name == "stream":
+            found = column.cast(pa.binary()).to_pylist() if _is_text(kind) else [None] * len(ids)
+            expected: list[object] = [self._key] * len(ids)
+        elif name == "ts":
+            per_ms = _PER_MS.get(kind.unit) if pa.types.is_timestamp(kind) else None
+            found = column.cast(pa.int64()).to_pylist() if per_ms else [None] * len(ids)
+            expected = [one.ms * (per_ms or 1) for one in ids]
+        else:
+            found = column.to_pylist()
+            expected = [getattr(one, name) for one in ids]
+        if found != expected:
+            at = next(at for at, one in enumerate(found) if one != expected[at])
+            raise ArgumentError(
+                f"row {first + at:,}: {name!r} is {column[at].as_py()!r}, which is not that of the "
+                f"ID {ids[at]}; next: columns= names the columns that become fields"
+            )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    )
+
+
+def _is_pairs(schema: pa.Schema, chosen: list[str]) -> bool:
+    """Say whether the column `fields` holds whole entries."""
+    if _WHOLE not in chosen:
+        return False
+    kind = schema.field(_WHOLE).type
+    if pa.types.is_map(kind):
+        return True
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    return bool(pa.types.is_struct(kind.value_type)) and kind.value_type.num_fields == 2
+
+
+def _pairs(column: Any) -> list[Pairs]:
+    """Return the pairs of each row of a column of lists or maps."""
+    if pa.types.is_map(column.type):
+        names, values = column.keys, column.items
+    else:
+        names, values = column.values.field(0), column.values.field(1)
+    halves: list[list[Any]] = [_converter(_WHOLE, one.type)(one) for one in (names, values)]
+    if column.null_count or None in halves[0] or None in halves[1]:
+        raise ArgumentError("a row of the column 'fields', or a field or value in it, is null")
+    fields, texts = halves
+    return [
+        list(zip(fields[start:end], texts[start:end], strict=True))
+        for start, end in pairwise(column.offsets.to_pylist())
+    ]
+
+
+def _ids(column: Any, name: str, first: int) -> list[StreamId]:
+    """Return the IDs of a column."""
+    kind = column.type
+    if not _is_text(kind):
+        raise ArgumentError(f"the column {name!r} of IDs is {kind}, not text or 16 bytes")
+    packed = pa.types.is_fixed_size_binary(kind) or (
+        "binary" in str(kind) and pc.all(pc.equal(pc.binary_length(column), 16)).as_py()
+    )
+    ids: list[StreamId] = []
+    for at, data in enumerate(column.cast(pa.binary()).to_pylist()):
+        try:
+            if data is None:
+                raise ValueError("it is null")
+            ids.append(StreamId(*unpack_id(data)) if packed else _full_id(data))
+        except (ValueError, InvalidIdError) as error:
+            shown = "null" if data is None else repr(data)
+            raise ArgumentError(
+                f"row {first + at:,}: {name!r} is {shown}, which is not an ID ms-seq"
+            ) from error
+    return ids
+
+
+def _full_id(text: bytes) -> StreamId:
+    if b"-" not in text:
+        raise ValueError("an ID without its second half")
+    return StreamId.parse(text)
+
+
+def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
+    """Return the function that makes values as they are stored of a column."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        inside = _converter(name, kind.value_type)
+        return lambda column: inside(column.cast(kind.value_type))
+    if types.is_null(kind):
+        return lambda column: [None] * len(column)
+    if _is_text(kind):
+        return lambda column: column.cast(pa.binary()).to_pylist()
+    if types.is_floating(kind):
+        return _floats
+    if types.is_timestamp(kind):
+        return lambda column: _times(column, kind)
+    if (
+        types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+        or types.is_date(kind)
+    ):
+        return lambda column: column.cast(pa.string()).cast(pa.binary()).to_pylist()
+    raise ArgumentError(
+        f"the column {name!r} is {kind}, which is no text; next: make it text, such as with "
+        "json.dumps, or leave it out with columns="
+    )
+
+
+def _floats(column: Any) -> Values:
+    """Return floats as `xadd` stores them."""
+    return [None if one is None else repr(one).encode() for one in column.to_pylist()]
+
+
+def _times(column: Any, kind: pa.DataType) -> Values:
+    """Return times in ISO 8601, those with a zone in UTC, with the digits that they need."""
+    plain = column.cast(pa.timestamp(kind.unit, tz="UTC" if kind.tz else None))
+    texts = pc.replace_substring(plain.cast(pa.string()), " ", "T")
+    texts = pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+(Z?)$", r"\1\2")
+    texts = pc.replace_substring_regex(texts, r"\.0+(Z?)$", r"\1")
+    found: Values = texts.cast(pa.binary()).to_pylist()
+    return found
