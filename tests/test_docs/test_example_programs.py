@@ -1,0 +1,136 @@
+"""The programs in examples/programs do what their first lines say."""
+
+from __future__ import annotations
+
+import logging
+import runpy
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from conftest import ROOT, assert_sound
+from http_client import EventClient
+from http_client import run as run_async
+
+PROGRAMS = ROOT / "examples" / "programs"
+# What the same programs took before there were a queue, retention and event streams.
+LINES_BEFORE = {"crawler": 67, "events": 30, "audit": 39}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An empty working directory; every store in it must be sound when the test ends."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    for data in tmp_path.glob("*/data.mdb"):
+        assert_sound(data.parent)
+
+
+def run(name: str, *arguments: str) -> dict[str, Any]:
+    """Run a program in this process; return its names."""
+    before, sys.argv = sys.argv, [name, *arguments]
+    try:
+        return runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")
+    finally:
+        sys.argv = before
+
+
+def lines_of(program: str) -> int:
+    """Count the lines of a program without its docstring and empty lines."""
+    code = program.split('"""', 2)[2]
+    return sum(bool(line.strip()) for line in code.splitlines())
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder, and counts what it is asked for."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        super().do_GET()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A site of three pages, one of which has a link that leads nowhere; and what is asked for."""
+    folder = tmp_path / "www"
+    folder.mkdir()
+    (folder / "index.html").write_text(
+        '<a href="/b.html#x">b</a><a href="https://x.example/">x</a>'
+    )
+    (folder / "b.html").write_text('<a href="/">home</a><a href="c.html">c</a>')
+    (folder / "c.html").write_text('<a href="gone.html">not there</a>')
+    asked: list[str] = []
+    handler = type("Handler", (Quiet,), {"asked": asked})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/", asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"  # an HTTPError holds an open socket
+)
+def test_the_crawler_fetches_each_page_once_and_keeps_dead_letters(
+    site: tuple[str, list[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    address, asked = site
+    for turn in (1, 2):
+        arguments = [address] if turn == 1 else []
+        run("crawler", *arguments)["queue"].close()
+        dead = f'dead: [["{address}gone.html","{address}"],{{}}] HTTP Error 404: File not found'
+        assert capsys.readouterr().out.splitlines() == ["3 pages", dead]
+    assert sorted(asked) == ["/", "/b.html", "/c.html", *["/gone.html"] * 3]
+
+
+def test_the_audit_history_holds_every_change(capsys: pytest.CaptureFixture[str]) -> None:
+    run("audit", "10000")
+    assert capsys.readouterr().out == "500 live, 10000 in all; user 7: 104\n"
+    with streamkeep.open("audit.store", readonly=True) as store:
+        assert store.archived_segments("changes")
+
+
+def test_the_service_sends_events_and_continues_after_the_last_one() -> None:
+    names = run("events")
+    app, store = names["app"], names["store"]
+
+    async def scenario() -> None:
+        async with EventClient(app, "/orders") as reader:
+            reader.take()
+            await reader.until(lambda: reader.sent)
+            await store.xadd("orders", {"sku": "7"}, id="1-0")
+            await reader.until(lambda: reader.ids)
+        await store.xadd("orders", {"sku": "9"}, id="2-0")
+        async with EventClient(app, "/orders", last_event_id="1-0") as reader:
+            reader.take()
+            await reader.until(lambda: reader.ids)
+            assert reader.entries == [{"id": "2-0", "fields": {"sku": "9"}}]
+        await store.close()
+
+    run_async(scenario)
+
+
+@pytest.mark.parametrize("name", LINES_BEFORE)
+def test_a_program_has_half_the_lines_that_it_took_before(name: str) -> None:
+    assert lines_of((PROGRAMS / f"{name}.py").read_text()) <= LINES_BEFORE[name] / 2
+
+
+def test_every_program_is_run() -> None:
+    assert {path.stem for path in PROGRAMS.glob("*.py")} == set(LINES_BEFORE)
