@@ -177,7 +177,27 @@ def render_decisions() -> str:
     return "\n".join(f"- [{title}]({page.name})" for title, page in zip(titles, pages, strict=True))
 
 
+# --- examples -----------------------------------------------------------------------------------
+
+
+def program(path: str) -> Callable[[], str]:
+    """Return what renders an example: `py` in place of `python`, as tests run the file itself."""
+
+    def render() -> str:
+        text = (HERE.parent / "examples" / path).read_text(encoding="utf-8").strip()
+        return f"```py\n{text}\n```"
+
+    return render
+
+
 PARTS: Final = (
+    *(
+        Part("examples.md", name, program(f"programs/{name}.py"))
+        for name in ("crawler", "events", "audit")
+    ),
+    Part("guide/migrate.md", "migrate", program("programs/migrate.py")),
+    Part("guide/web.md", "forked", program("programs/forked.py")),
+    Part("operate/losses.md", "losses", program("programs/losses.py")),
     Part("decisions/README.md", "decisions", render_decisions),
     Part("cli/README.md", "commands", render_commands),
     Part("cli/README.md", "options", render_options),

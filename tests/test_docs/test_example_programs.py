@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import runpy
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,12 +15,15 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import streamkeep
 from conftest import ROOT, assert_sound
 from http_client import EventClient
 from http_client import run as run_async
+from patience import PATIENCE_S, wait_until
+from streamkeep.jobs import Queue
 
 PROGRAMS = ROOT / "examples" / "programs"
 # What the same programs took before there were a queue, retention and event streams.
@@ -97,6 +103,7 @@ def test_the_crawler_fetches_each_page_once_and_keeps_dead_letters(
         run("crawler", *arguments)["queue"].close()
         dead = f'dead: [["{address}gone.html","{address}"],{{}}] HTTP Error 404: File not found'
         assert capsys.readouterr().out.splitlines() == ["3 pages", dead]
+    gc.collect()
     assert sorted(asked) == ["/", "/b.html", "/c.html", *["/gone.html"] * 3]
 
 
@@ -127,10 +134,58 @@ def test_the_service_sends_events_and_continues_after_the_last_one() -> None:
     run_async(scenario)
 
 
+@pytest.mark.slow
+def test_no_mode_loses_what_a_killed_process_had_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("losses")
+    head, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head[:2] == ["sync", "printed"]
+    assert [row[:3] for row in rows] == [
+        ["commit", "1000", "0"],
+        ["interval", "1000", "0"],
+        ["none", "1000", "0"],
+    ]
+    assert rows[0][3] == "0"
+
+
+@pytest.mark.slow
+def test_workers_that_were_forked_from_a_process_with_a_store_use_it(tmp_path: Path) -> None:
+    gunicorn = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "3"]
+    address = str(tmp_path / "web.sock")
+    server = subprocess.Popen(
+        [*gunicorn, "--bind", f"unix:{address}", "--chdir", str(tmp_path), "forked:app"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PROGRAMS), *sys.path])},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: Path(address).exists() or server.poll() is not None)
+        processes = set()
+
+        def ask() -> bool:
+            transport = httpx.HTTPTransport(uds=address)
+            with httpx.Client(transport=transport, timeout=PATIENCE_S) as client:
+                order = client.post("http://localhost/orders", json={"sku": "7"})
+                visit = client.get("http://localhost/visits")
+            assert (order.status_code, visit.status_code) == (201, 200), visit.text
+            processes.update((order.json()["process"], visit.json()["process"]))
+            return len(processes) >= 2
+
+        wait_until(ask)
+        assert server.pid not in processes
+    finally:
+        server.terminate()
+        server.wait(PATIENCE_S)
+    with streamkeep.open(tmp_path / "web.store") as store:
+        orders = store.xlen("orders")
+    with Queue(tmp_path / "web.store") as queue:
+        assert queue.stats().waiting == orders > 0
+
+
 @pytest.mark.parametrize("name", LINES_BEFORE)
 def test_a_program_has_half_the_lines_that_it_took_before(name: str) -> None:
     assert lines_of((PROGRAMS / f"{name}.py").read_text()) <= LINES_BEFORE[name] / 2
 
 
 def test_every_program_is_run() -> None:
-    assert {path.stem for path in PROGRAMS.glob("*.py")} == set(LINES_BEFORE)
+    assert {path.stem for path in PROGRAMS.glob("*.py")} == {*LINES_BEFORE, "losses", "forked"}

@@ -4,7 +4,9 @@ The blocks of a file run in their order, in one folder that is empty at first:
 
 - ```python with `>>>` is a session, compared line by line; the blocks of a file share names;
 - ```python without is a program; a ```text block directly after it is what it prints;
-- a block that begins with `$ streamkeep` is a session in a shell; both outputs are compared.
+- a program whose first line is `# name.py` is also saved under that name;
+- a block that begins with `$ streamkeep` or `$ python` is a session in a shell; both outputs are
+  compared.
 
 `...` stands for anything. IDs of this century, durations and rates are compared as such, and the
 width of tables does not count. What a page needs, it makes itself, as a reader has to: only data
@@ -35,7 +37,7 @@ FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPARK_PAGES = [ROOT / "docs" / "guide" / name for name in ("lake.md", "spark.md")]
 PAGES = [path for path in FILES if path not in SPARK_PAGES]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHELL = 'streamkeep() { "$PYTHON" -m streamkeep "$@"; }\n'
+SHELL = 'streamkeep() { "$PYTHON" -m streamkeep "$@"; }\npython() { "$PYTHON" "$@"; }\n'
 
 
 class Block(NamedTuple):
@@ -65,7 +67,8 @@ def blocks(path: Path) -> list[Block]:
 
 def is_session(block: Block) -> bool:
     """Say whether a block is a session in a shell that we can repeat."""
-    return block.text.startswith("$ streamkeep ")
+    begins = block.text.startswith(("$ streamkeep ", "$ python "))
+    return begins and "kill -9" not in block.text  # test_readme_queue runs that one
 
 
 def is_snippet(block: Block) -> bool:
@@ -106,6 +109,8 @@ def assert_alike(printed: str, expected: str, where: str) -> None:
 
 def run_program(block: Block, names: dict[str, Any], where: str) -> None:
     """Run a block of Python without prompts."""
+    if name := re.match(r"# (\w+\.py)\n", block.text):
+        Path(name[1]).write_text(block.text, encoding="utf-8")
     output = io.StringIO()
     with redirect_stdout(output):
         exec(compile(block.text, where, "exec"), names)

@@ -1,0 +1,31 @@
+"""Copy all streams: `python migrate.py redis://localhost/0 shop.store`, or the other way round.
+
+Entries keep their IDs; groups, consumers and pending entries come along. Keys that exist in the
+target are left as they are. Keys of other types are counted. A third argument is the version of
+the server that a store is copied to, such as 7.0.
+"""
+
+import sys
+
+import redis
+
+import streamkeep
+
+source, target, *version = sys.argv[1:]
+
+
+def connect(place):
+    return redis.Redis.from_url(place) if "://" in place else streamkeep.open(place)
+
+
+copied = others = present = 0
+with connect(source) as old, connect(target) as new:
+    for key in old.scan_iter():
+        if old.type(key) != b"stream":
+            others += 1
+        elif new.exists(key):
+            present += 1
+        else:
+            new.restore(key, 0, old.dump(key, *version))
+            copied += 1
+print(f"{copied} streams copied, {present} were there, {others} keys of other types")
