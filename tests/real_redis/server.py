@@ -31,6 +31,7 @@ class RealRedis:
     """
 
     def __init__(self, socket: Path) -> None:
+        self.socket = socket
         factory: Any = UnixDomainSocketConnection  # it has no types
         self._connection = factory(path=str(socket), protocol=2)
         self._connection.connect()

@@ -23,6 +23,8 @@ from conftest import ROOT, assert_sound
 from http_client import EventClient
 from http_client import run as run_async
 from patience import PATIENCE_S, wait_until
+from real_redis.server import running_redis
+from streamkeep import recovery
 from streamkeep.jobs import Queue
 
 PROGRAMS = ROOT / "examples" / "programs"
@@ -182,10 +184,42 @@ def test_workers_that_were_forked_from_a_process_with_a_store_use_it(tmp_path: P
         assert queue.stats().waiting == orders > 0
 
 
+@pytest.mark.redis
+def test_streams_move_to_redis_and_back(capsys: pytest.CaptureFixture[str]) -> None:
+    with streamkeep.open("old.store") as store:
+        for number in range(3):
+            store.xadd("orders", {"n": number}, id=f"{number}-1")
+        store.xgroup_create("orders", "mail", id="0")
+        store.xreadgroup("mail", "ann", {"orders": ">"}, count=2)
+        store.xadd("payments", {"n": 1}, id="1-1")
+    with running_redis() as server:
+        address = f"unix://{server.socket}"
+        server.call("SET", "text", "of another type")
+        run("migrate", "old.store", address, "7.0")
+        assert server.call("XLEN", "orders") == 3
+        run("migrate", address, "new.store")
+        run("migrate", address, "new.store")
+    assert capsys.readouterr().out.splitlines() == [
+        "2 streams copied, 0 were there, 0 keys of other types",
+        "2 streams copied, 0 were there, 1 keys of other types",
+        "0 streams copied, 2 were there, 1 keys of other types",
+    ]
+    with streamkeep.open("old.store") as old, streamkeep.open("new.store") as new:
+        [pending] = new.xpending_range("orders", "mail", "-", "+", 10)[:1]
+        assert (pending["message_id"], pending["consumer"]) == (b"0-1", b"ann")
+        differences = [one for one in recovery.diff(old, new) if one.kind != "consumer"]
+        assert differences == []
+
+
 @pytest.mark.parametrize("name", LINES_BEFORE)
 def test_a_program_has_half_the_lines_that_it_took_before(name: str) -> None:
     assert lines_of((PROGRAMS / f"{name}.py").read_text()) <= LINES_BEFORE[name] / 2
 
 
 def test_every_program_is_run() -> None:
-    assert {path.stem for path in PROGRAMS.glob("*.py")} == {*LINES_BEFORE, "losses", "forked"}
+    assert {path.stem for path in PROGRAMS.glob("*.py")} == {
+        *LINES_BEFORE,
+        "forked",
+        "losses",
+        "migrate",
+    }
