@@ -13,7 +13,7 @@ total = int(sys.argv[1])
 with streamkeep.open("audit.store", decode_responses=True) as store:
     store.set_retention("changes", maxlen=total // 20, archive=True)
     for first in range(0, total, 1000):
-        changes = [{"user": f"user {n % 97}", "page": n} for n in range(first, first + 1000)]
+        changes = [{"user": f"user {n % 97}", "page": str(n)} for n in range(first, first + 1000)]
         store.xadd_many("changes", changes)
     store.archive()
     changed = Counter(entry.fields["user"] for entry in store.scan("changes", history=True))

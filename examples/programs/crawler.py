@@ -15,7 +15,7 @@ queue = Queue("crawl.store")
 
 
 @queue.task(retries=2, backoff="100ms..1m", max_runtime="1m")
-def visit(url, site):
+def visit(url: str, site: str) -> None:
     if queue.store.exists(f"page:{url}"):
         return
     with urlopen(url, timeout=30) as page:

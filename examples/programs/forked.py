@@ -6,6 +6,7 @@ does `queue.store`. `store()` is the same for a program without a queue.
 
 import os
 from functools import cache
+from typing import Any
 
 from flask import Flask, request
 
@@ -17,30 +18,31 @@ queue = Queue("web.store")
 
 
 @cache
-def _store_of(process):
+def _store_of(process: int) -> streamkeep.Store[str]:
     return streamkeep.open("visits.store", decode_responses=True)
 
 
-def store():
+def store() -> streamkeep.Store[str]:
     """Return the store of this process."""
     return _store_of(os.getpid())
 
 
 @queue.task(retries=5)
-def pack(sku):
+def pack(sku: str) -> str:
     return f"{sku}: packed"
 
 
 @app.post("/orders")
-def order():
+def order() -> Any:
+    sku = request.get_json()["sku"]
     with queue.store.transaction() as txn:  # the order and its job: both or neither
-        number = txn.xadd("orders", {"sku": request.json["sku"]})
-        pack.delay(request.json["sku"])
+        number = txn.xadd("orders", {"sku": sku})
+        pack.delay(sku)
     return {"order": number.decode(), "process": os.getpid()}, 201
 
 
 @app.get("/visits")
-def visits():
+def visits() -> Any:
     store().xadd("visits", {"process": os.getpid()})
     return {"visits": store().xlen("visits"), "process": os.getpid()}
 

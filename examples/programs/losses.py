@@ -25,6 +25,7 @@ for mode in ("commit", "interval", "none"):
     path = f"losses-{mode}.store"
     command = [sys.executable, "-c", CHILD, path, mode]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
         printed = []
         while not (line := child.stdout.readline()).startswith("unsynced"):
             printed.append(line.strip())

@@ -6,6 +6,7 @@ the server that a store is copied to, such as 7.0.
 """
 
 import sys
+from typing import Any
 
 import redis
 
@@ -14,7 +15,7 @@ import streamkeep
 source, target, *version = sys.argv[1:]
 
 
-def connect(place):
+def connect(place: str) -> Any:
     return redis.Redis.from_url(place) if "://" in place else streamkeep.open(place)
 
 

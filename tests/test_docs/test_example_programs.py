@@ -118,20 +118,24 @@ def test_the_audit_history_holds_every_change(capsys: pytest.CaptureFixture[str]
 
 def test_the_service_sends_events_and_continues_after_the_last_one() -> None:
     names = run("events")
-    app, store = names["app"], names["store"]
+    app = names["app"]
 
     async def scenario() -> None:
-        async with EventClient(app, "/orders") as reader:
-            reader.take()
-            await reader.until(lambda: reader.sent)
-            await store.xadd("orders", {"sku": "7"}, id="1-0")
-            await reader.until(lambda: reader.ids)
-        await store.xadd("orders", {"sku": "9"}, id="2-0")
-        async with EventClient(app, "/orders", last_event_id="1-0") as reader:
-            reader.take()
-            await reader.until(lambda: reader.ids)
-            assert reader.entries == [{"id": "2-0", "fields": {"sku": "9"}}]
-        await store.close()
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://localhost"
+        ) as client:
+            async with EventClient(app, "/orders") as reader:
+                reader.take()
+                await reader.until(lambda: reader.sent)
+                assert (await client.post("/orders", data={"sku": "7"})).status_code == 201
+                await reader.until(lambda: reader.ids)
+            [first] = reader.ids
+            await client.post("/orders", data={"sku": "9"})
+            async with EventClient(app, "/orders", last_event_id=first) as reader:
+                reader.take()
+                await reader.until(lambda: reader.ids)
+                assert [one["fields"] for one in reader.entries] == [{"sku": "9"}]
+        names["events"].close()
 
     run_async(scenario)
 
@@ -162,7 +166,7 @@ def test_workers_that_were_forked_from_a_process_with_a_store_use_it(tmp_path: P
     )
     try:
         wait_until(lambda: Path(address).exists() or server.poll() is not None)
-        processes = set()
+        processes: set[int] = set()
 
         def ask() -> bool:
             transport = httpx.HTTPTransport(uds=address)
@@ -194,9 +198,9 @@ def test_streams_move_to_redis_and_back(capsys: pytest.CaptureFixture[str]) -> N
         store.xadd("payments", {"n": 1}, id="1-1")
     with running_redis() as server:
         address = f"unix://{server.socket}"
-        server.call("SET", "text", "of another type")
+        server.call(b"SET", b"text", b"of another type")
         run("migrate", "old.store", address, "7.0")
-        assert server.call("XLEN", "orders") == 3
+        assert server.call(b"XLEN", b"orders") == 3
         run("migrate", address, "new.store")
         run("migrate", address, "new.store")
     assert capsys.readouterr().out.splitlines() == [
