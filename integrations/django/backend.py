@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,8 @@ from streamkeep.integrations.django.records import Record
 from streamkeep.integrations.django.results import aware, result_of, time_of
 from streamkeep.integrations.django.states import resolve
 
-_OWN_OPTIONS = {"path", "enqueue_on_commit", "database"}
+_OWN_OPTIONS = {"path", "enqueue_on_commit", "database", "outbox"}
+_OUTBOX_APP = "streamkeep.integrations.django.outbox"
 _APP = "streamkeep.integrations.django"
 
 
@@ -42,6 +44,8 @@ class StreamkeepBackend(BaseTaskBackend):
         enqueue_on_commit   True: in a transaction of `database`, a task is enqueued when that
                             commits; False: at once
         database            the alias of the database whose commit counts; "default"
+        outbox              True: write the task into the table of `django.outbox` in that database,
+                            from which `manage.py streamkeep_forward` enqueues it
         retries, backoff    attempts after the first, and the waits before them; 0, "1s..10m"
         result_ttl          how long results are kept; "7d"
         max_runtime         after which an attempt has failed; 0 for no limit
@@ -77,6 +81,7 @@ class StreamkeepBackend(BaseTaskBackend):
         self.path = str(path)
         self.enqueue_on_commit = bool(given.pop("enqueue_on_commit", True))
         self.database = str(given.pop("database", "default"))
+        self.uses_outbox = bool(given.pop("outbox", False))
         self._settings = QueueSettings(**given)
         try:
             self.queue("default")
@@ -112,17 +117,37 @@ class StreamkeepBackend(BaseTaskBackend):
             worker_ids=[],
         )
         put = partial(self._put, result)
-        if self.enqueue_on_commit and connections[self.database].in_atomic_block:
+        if self.uses_outbox:
+            self._write_row(result)
+        elif self.enqueue_on_commit and connections[self.database].in_atomic_block:
             transaction.on_commit(put, using=self.database)
         else:
             put()
         return result
 
     def _put(self, result: Any) -> None:
+        run_after = result.task.run_after
+        moment: datetime | None = None if run_after is None else aware(run_after)
+        record = self._record_of(result)
+        self.queue(record.queue).enqueue(result.id, record, moment)
+        self._show_enqueued(result, record)
+
+    def _write_row(self, result: Any) -> None:
+        from streamkeep.integrations.django.outbox.models import OutboxRow
+
+        record = self._record_of(result)
+        message = {"id": result.id, **json.loads(record.encode())}
+        rows = OutboxRow.objects.using(self.database)
+        rows.create(stream="", payload=json.dumps(message, ensure_ascii=False))
+        self._show_enqueued(result, record)
+
+    def _show_enqueued(self, result: Any, record: Record) -> None:
+        object.__setattr__(result, "enqueued_at", time_of(record.enqueued))
+        task_enqueued.send(type(self), task_result=result)
+
+    def _record_of(self, result: Any) -> Record:
         task = result.task
-        moment: datetime | None = None if task.run_after is None else aware(task.run_after)
-        record = Record(
-            "",
+        return Record(
             task.queue_name,
             task.module_path,
             self.alias,
@@ -132,9 +157,6 @@ class StreamkeepBackend(BaseTaskBackend):
             args=result.args,
             kwargs=result.kwargs,
         )
-        self.queue(task.queue_name).enqueue(result.id, record, moment)
-        object.__setattr__(result, "enqueued_at", time_of(record.enqueued))
-        task_enqueued.send(type(self), task_result=result)
 
     def get_result(self, result_id: str) -> Any:
         """Return the result of a task as it is now.
@@ -160,6 +182,14 @@ class StreamkeepBackend(BaseTaskBackend):
                     f"TASKS[{self.alias!r}] needs an application for its worker",
                     hint=f"Add {_APP!r} to INSTALLED_APPS.",
                     id="streamkeep.W001",
+                )
+            )
+        if self.uses_outbox and not apps.is_installed(_OUTBOX_APP):
+            found.append(
+                checks.Error(
+                    f"TASKS[{self.alias!r}] has 'outbox', and there is no table for it",
+                    hint=f"Add {_OUTBOX_APP!r} to INSTALLED_APPS, and run migrate.",
+                    id="streamkeep.E002",
                 )
             )
         if Path(self.path).exists():

@@ -293,7 +293,7 @@ class TaskQueue(Queue):
         record = self.read(lambda one: records.load(one, result_id))
         if record is None:  # it has expired, and a dead letter was requeued
             backend = headers.get(BACKEND_HEADER, "default")
-            record = Record(job.id, self.name, job.task, backend, enqueued=job.queued_ms)
+            record = Record(self.name, job.task, backend, enqueued=job.queued_ms)
         now_ms = time.time_ns() // 1_000_000
         record.job, record.status, record.finished, record.value = job.id, "", 0, None
         record.started, record.attempted = record.started or now_ms, now_ms

@@ -39,10 +39,10 @@ class Record:
         workers: of each attempt that has ended.
     """
 
-    job: str
     queue: str
     task: str
     backend: str
+    job: str = ""
     priority: int = 0
     run_after: str = ""
     enqueued: int = 0

@@ -31,6 +31,7 @@ if not settings.configured:
             "django.contrib.messages",
             "django.contrib.sessions",
             "streamkeep.integrations.django",
+            "streamkeep.integrations.django.outbox",
         ],
         MIDDLEWARE=[
             "django.contrib.sessions.middleware.SessionMiddleware",
@@ -86,9 +87,12 @@ def backend(configure: Configure, tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def _tables() -> None:
+def _tables(tmp_path_factory: pytest.TempPathFactory) -> None:
     from django.core.management import call_command
+    from django.db import connections
 
+    # A file: the forwarder of the outbox has a connection of its own.
+    connections["default"].settings_dict["NAME"] = tmp_path_factory.mktemp("db") / "db.sqlite3"
     call_command("migrate", verbosity=0)
 
 

@@ -1,0 +1,14 @@
+"""The application with the table of the outbox."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class OutboxConfig(AppConfig):
+    """The application `streamkeep.integrations.django.outbox`."""
+
+    name = "streamkeep.integrations.django.outbox"
+    label = "streamkeep_outbox"
+    verbose_name = "Streamkeep outbox"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,111 @@
+"""`manage.py streamkeep_forward`: move the rows of the outbox into the store."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from argparse import ArgumentParser
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections, router
+
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.integrations.django.backend import StreamkeepBackend
+from streamkeep.integrations.django.interface import task_backends
+from streamkeep.integrations.django.outbox.models import OutboxRow
+from streamkeep.integrations.django.records import decode
+from streamkeep.integrations.django.results import aware
+from streamkeep.integrations.outbox_rows import append_row, forward_until, wrong_row
+from streamkeep.jobs.outbox import Outbox, Row
+
+
+class Command(BaseCommand):
+    """Move the rows of the outbox into the store."""
+
+    help = (
+        "Moves the rows of the outbox into the store of a Streamkeep backend, each exactly once, "
+        "until SIGTERM or Ctrl-C. Several may run; a database without a row is asked every second."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "--backend", default="default", metavar="ALIAS", help="the name in TASKS (default)"
+        )
+        parser.add_argument(
+            "--database", metavar="ALIAS", help="by default where the router writes the outbox"
+        )
+        parser.add_argument(
+            "--every",
+            default="1s",
+            metavar="DURATION",
+            help="how long to wait when there is no row (1s)",
+        )
+        parser.add_argument("--until-idle", action="store_true", help="end when there is no row")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run."""
+        backend = _backend(options["backend"])
+        alias = options["database"] or router.db_for_write(OutboxRow)
+        if alias not in connections.settings:
+            known = ", ".join(sorted(connections.settings))
+            raise CommandError(f"DATABASES has no database {alias!r}; it has {known}")
+        database = connections[alias]
+        store = backend.queue("default").store
+
+        def put(row: Row) -> None:
+            if row["stream"]:
+                append_row(store, row)
+            else:
+                put_task(backend, row)
+
+        def make(connection: Any) -> Outbox:
+            table = OutboxRow._meta.db_table
+            name = f"{table}@{alias}"
+            return Outbox(connection, table, store, put=put, name=name)
+
+        def connect() -> Any:
+            # Not Django's own: the outbox begins and commits transactions itself.
+            return database.get_new_connection(database.get_connection_params())
+
+        stop = threading.Event()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda got, frame: stop.set())
+        try:
+            count = forward_until(
+                stop,
+                connect,
+                make,
+                (database.Database.Error,),
+                every=options["every"],
+                until_idle=options["until_idle"],
+            )
+        except (StreamkeepError, database.Database.Error) as error:
+            raise CommandError(str(error)) from error
+        self.stderr.write(f"{count} rows forwarded")
+
+
+def put_task(backend: StreamkeepBackend, row: Row) -> None:
+    """Put the task that a row describes, in the open transaction of the store."""
+    try:
+        result_id = str(json.loads(row["payload"])["id"])
+        record = decode(row["payload"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise wrong_row(row, "a task", error) from error
+    moment = datetime.fromisoformat(record.run_after) if record.run_after else None
+    queue = backend.queue(record.queue)
+    queue.enqueue(result_id, record, None if moment is None else aware(moment))
+
+
+def _backend(alias: str) -> StreamkeepBackend:
+    if alias not in task_backends.settings:
+        known = ", ".join(sorted(task_backends.settings))
+        raise CommandError(f"TASKS has no backend {alias!r}; it has {known}")
+    backend = task_backends[alias]
+    if not isinstance(backend, StreamkeepBackend):
+        raise CommandError(f"TASKS[{alias!r}] is a {type(backend).__name__}; see --backend")
+    return backend

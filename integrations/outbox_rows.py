@@ -1,0 +1,115 @@
+"""What adapters of the outbox have in common: the columns of a row, and the loop that forwards.
+
+A row has the columns `stream` and `payload`. The payload is JSON: an object of fields, whose values
+are as in `format/core/json_form.py`. What a row without a stream means is up to the adapter.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import ArgumentError, StoreFullError
+from streamkeep.format.core.json_form import from_json, json_bytes
+from streamkeep.jobs.errors import QueueError
+from streamkeep.jobs.outbox import Outbox, Row
+from streamkeep.jobs.times import Duration, milliseconds
+
+log = logging.getLogger("streamkeep.outbox")
+
+COLUMNS: Final = ("stream", "payload")
+Value = str | bytes | int | float
+
+
+def encode_fields(fields: Mapping[str, Value]) -> str:
+    """Return the fields of an entry as the payload of a row.
+
+    Raises:
+        ArgumentError: there is none, or one is neither a text, bytes, nor a number.
+    """
+    if not fields:
+        raise ArgumentError("an entry needs at least one field")
+    members: dict[str, Any] = {}
+    for name, value in fields.items():
+        if isinstance(value, bytes):
+            members[name] = json_bytes(value)
+        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ArgumentError(
+                f"the field {name!r} must be a text, bytes or a number, not {value!r}; next: "
+                "encode it, for example with json.dumps"
+            )
+        else:
+            members[name] = value
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":"))
+
+
+def append_row(store: Store[Any], row: Row) -> None:
+    """Append the entry of a row to its stream, in the transaction that this thread has open."""
+    fields: dict[str, Any] = {}
+    try:
+        for name, value in json.loads(row["payload"]).items():
+            fields[name] = value if isinstance(value, (int, float)) else from_json(value)
+    except (AttributeError, ValueError) as error:
+        raise wrong_row(row, "an entry", error) from error
+    txn = store.open_transaction()
+    assert txn is not None
+    txn.xadd(row["stream"], fields)
+
+
+def wrong_row(row: Row, what: str, error: Exception) -> ArgumentError:
+    """Return the error for a row whose payload cannot be read."""
+    return ArgumentError(
+        f"row {row['id']} of the outbox is not {what}: {error!r}; next: correct its payload, or "
+        "delete the row"
+    )
+
+
+def forward_until(
+    stop: threading.Event,
+    connect: Callable[[], Any],
+    make: Callable[[Any], Outbox],
+    errors: tuple[type[BaseException], ...],
+    *,
+    every: Duration = 1,
+    until_idle: bool = False,
+) -> int:
+    """Forward rows until `stop` is set; return how many. Connect again after errors of a database.
+
+    Args:
+        connect: returns a new connection of the driver, which is closed at the end.
+        make: returns the outbox of a connection.
+        errors: what the driver raises. These, and a store or queue that is full, end no forwarder.
+        every: how long to wait when there is no row.
+        until_idle: end when there is no row, and raise errors.
+    """
+    pause_s = milliseconds(every, "every") / 1000
+    transient: tuple[type[BaseException], ...] = (*errors, StoreFullError, QueueError)
+    total = 0
+    while not stop.is_set():
+        connection = None
+        try:
+            connection = connect()
+            outbox = make(connection)
+            while not stop.is_set():
+                found = outbox.forward()
+                total += found
+                if not found:
+                    if until_idle:
+                        return total
+                    stop.wait(pause_s)
+        except transient as error:
+            if until_idle:
+                raise
+            log.error("the outbox cannot be read, and is tried again: %s", error)
+            stop.wait(max(pause_s, 1.0))
+        finally:
+            if connection is not None:
+                try:
+                    connection.close()
+                except errors:
+                    log.debug("a connection that failed cannot be closed", exc_info=True)
+    return total

@@ -1,0 +1,137 @@
+"""The outbox of an application that uses SQLAlchemy, on SQLite, PostgreSQL or MySQL 8.
+
+A row is written by the connection of the session, so it is there if and only if the transaction of
+the session commits. `forward` moves rows into a store, each exactly once (`jobs/outbox.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, Text, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from streamkeep.engine.api.store import Store
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.integrations.outbox_rows import (
+    Value,
+    append_row,
+    encode_fields,
+    forward_until,
+)
+from streamkeep.jobs.outbox import Outbox as Forwarder
+from streamkeep.jobs.times import Duration
+
+Change = Literal["insert", "update", "delete"]
+_CHANGES: Final = ("insert", "update", "delete")
+
+
+class Outbox:
+    """The outbox of one database; its table belongs to the application's metadata."""
+
+    def __init__(self, metadata: MetaData, table: str = "streamkeep_outbox") -> None:
+        """Declare the table; `metadata.create_all`, or a migration, makes it.
+
+        Args:
+            table: its name.
+        """
+        self.table = Table(
+            table,
+            metadata,
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+            Column("stream", Text, nullable=False),
+            Column("payload", Text, nullable=False),
+            sqlite_autoincrement=True,  # otherwise SQLite uses numbers of deleted rows again
+        )
+
+    # --- write ----------------------------------------------------------------------------------
+
+    def append(
+        self, session: Session | Connection, stream: str, fields: Mapping[str, Value]
+    ) -> None:
+        """Write an entry into the outbox, as a part of the transaction of a session.
+
+        With an `AsyncSession`: `await session.run_sync(outbox.append, "orders", fields)`.
+
+        Raises:
+            ArgumentError: a field cannot be stored; nothing was written.
+        """
+        session.execute(self.table.insert(), [_row(stream, fields)])
+
+    def follow(
+        self,
+        model: type[Any],
+        stream: str,
+        fields: Callable[[Any], Mapping[str, Value]],
+        *,
+        changes: tuple[Change, ...] = ("insert",),
+    ) -> None:
+        """Write an entry for each object of a model that a session inserts, updates or deletes.
+
+        Statements that change rows without objects (`session.execute(update(...))`) are not
+        events of the mapper, and write none.
+
+        Args:
+            fields: returns the fields of the entry for an object; its key is known by then.
+            changes: which of "insert", "update", "delete".
+
+        Raises:
+            ArgumentError: a change has another name.
+        """
+        if not changes or set(changes) - set(_CHANGES):
+            raise ArgumentError(f"changes must be some of {_CHANGES}, not {changes!r}")
+
+        def write(mapper: Any, connection: Connection, target: Any) -> None:
+            connection.execute(self.table.insert(), [_row(stream, fields(target))])
+
+        for change in changes:
+            event.listen(model, f"after_{change}", write, propagate=True)
+
+    # --- forward --------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        engine: Engine,
+        store: Store[Any],
+        *,
+        every: Duration = 1,
+        stop: threading.Event | None = None,
+        until_idle: bool = False,
+    ) -> int:
+        """Move rows into a store, each exactly once, until `stop` is set; return how many.
+
+        It has a connection of its own. Several may run. After an error of the database it connects
+        again.
+
+        Args:
+            every: how long to wait when there is no row: seconds, or a text such as "1s".
+            until_idle: end when there is no row, and raise errors.
+        """
+        name = self.table.fullname
+
+        def connect() -> Any:
+            borrowed = engine.raw_connection()
+            connection = borrowed.driver_connection
+            borrowed.detach()  # the forwarder closes it
+            return connection
+
+        def make(connection: Any) -> Forwarder:
+            return Forwarder(connection, name, store, put=lambda row: append_row(store, row))
+
+        return forward_until(
+            stop or threading.Event(),
+            connect,
+            make,
+            (engine.dialect.loaded_dbapi.Error, DBAPIError),
+            every=every,
+            until_idle=until_idle,
+        )
+
+
+def _row(stream: str, fields: Mapping[str, Value]) -> dict[str, str]:
+    if not stream:
+        raise ArgumentError("the name of the stream is empty")
+    return {"stream": stream, "payload": encode_fields(fields)}

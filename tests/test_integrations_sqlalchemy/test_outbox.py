@@ -1,0 +1,184 @@
+"""The outbox of SQLAlchemy: rows of a session's transaction become entries, each once."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy", reason="the extra `sqlalchemy` is not installed")
+
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+import streamkeep
+from patience import wait_until
+from postgresql import postgresql
+from streamkeep import ArgumentError, Store
+from streamkeep.integrations.sqlalchemy import Outbox
+
+FORWARDER = Path(__file__).with_name("forwarder.py")
+
+
+class Base(DeclarativeBase):
+    """The tables of the tests."""
+
+
+class Order(Base):
+    """An order."""
+
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    sku: Mapped[str]
+
+
+outbox = Outbox(Base.metadata)
+outbox.follow(
+    Order, "orders", lambda one: {"id": one.id, "sku": one.sku}, changes=("insert", "delete")
+)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    """A database in SQLite."""
+    made = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    Base.metadata.create_all(made)
+    yield made
+    made.dispose()
+
+
+def skus(store: Store) -> list[str]:
+    """Return the field `sku` of all entries."""
+    return [entry.fields[b"sku"].decode() for entry in store.scan("orders")]
+
+
+def test_rows_of_a_committed_session_are_forwarded_once(engine: Engine, store: Store) -> None:
+    with Session(engine) as session, session.begin():
+        session.add(Order(sku="7"))
+        outbox.append(session, "mails", {"to": "ann", "raw": b"\xff", "size": 1.5})
+    with pytest.raises(ZeroDivisionError), Session(engine) as session, session.begin():
+        session.add(Order(sku="8"))
+        session.flush()
+        _ = 1 / 0
+    assert outbox.forward(engine, store, until_idle=True) == 2
+    assert outbox.forward(engine, store, until_idle=True) == 0
+    assert [entry.fields for entry in store.xrange("orders")] == [{b"id": b"1", b"sku": b"7"}]
+    [mail] = store.xrange("mails")
+    assert mail.fields == {b"to": b"ann", b"raw": b"\xff", b"size": b"1.5"}
+    with Session(engine) as session, session.begin():
+        session.delete(session.get_one(Order, 1))
+    assert outbox.forward(engine, store, until_idle=True) == 1
+    assert skus(store) == ["7", "7"]
+
+
+def test_a_forwarder_stops_when_it_is_asked(engine: Engine, store: Store) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: outbox.forward(engine, store, every="1ms", stop=stop))
+    thread.start()
+    with Session(engine) as session, session.begin():
+        outbox.append(session, "orders", {"sku": "7"})
+    wait_until(lambda: store.exists("orders"))
+    stop.set()
+    thread.join()
+    assert skus(store) == ["7"]
+
+
+def test_a_forwarder_goes_on_after_an_error_of_the_database(
+    engine: Engine, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Session(engine) as session, session.begin():
+        outbox.append(session, "orders", {"sku": "7"})
+        session.execute(text("ALTER TABLE streamkeep_outbox RENAME COLUMN stream TO other"))
+        session.execute(text("ALTER TABLE streamkeep_outbox RENAME COLUMN other TO stream"))
+    broken = create_engine("sqlite:////nonexistent/shop.db")
+    with pytest.raises(Exception, match="unable to open"):
+        outbox.forward(broken, store, until_idle=True)
+    stop = threading.Event()
+    threading.Timer(0.05, stop.set).start()
+    assert outbox.forward(broken, store, every="1ms", stop=stop) == 0
+    assert "is tried again" in caplog.text
+
+
+def test_wrong_arguments_are_refused(engine: Engine) -> None:
+    with pytest.raises(ArgumentError):
+        outbox.follow(Order, "orders", lambda one: {}, changes=("inserted",))  # type: ignore[arg-type]
+    with Session(engine) as session:
+        for stream, fields in (("", {"a": "b"}), ("s", {}), ("s", {"a": object()})):
+            with pytest.raises(ArgumentError):
+                outbox.append(session, stream, fields)  # type: ignore[arg-type]
+
+
+# --- kills --------------------------------------------------------------------------------------
+
+
+def run_with_kills(url: str, path: Path, seconds: float) -> tuple[int, int]:
+    """Write rows while two forwarders are killed again and again; return rows and kills."""
+    engine = create_engine(url)
+    Base.metadata.create_all(engine)
+    forwarders: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        forwarders.append(subprocess.Popen([sys.executable, str(FORWARDER), url, str(path)]))
+
+    written = kills = 0
+    deadline = time.monotonic() + seconds
+    start()
+    start()
+    with streamkeep.open(path) as store:
+        while time.monotonic() < deadline:
+            for _ in range(random.randint(1, 40)):
+                with Session(engine) as session:
+                    session.add(Order(sku=str(written)))
+                    session.flush()
+                    if random.random() < 0.2:
+                        session.rollback()
+                    else:
+                        session.commit()
+                        written += 1
+            time.sleep(random.expovariate(10))
+            if random.random() < 0.3:
+                forwarders[0].kill()
+                forwarders.pop(0).wait()
+                kills += 1
+                start()
+        wait_until(lambda: store.exists("orders") and store.xlen("orders") >= written)
+        for one in forwarders:
+            one.kill()
+            one.wait()
+        outbox.forward(engine, store, until_idle=True)
+        assert sorted(skus(store), key=int) == [str(number) for number in range(written)]
+        assert store.row_range("outbox:streamkeep_outbox") == []
+    engine.dispose()
+    return written, kills
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+def test_every_row_of_sqlite_is_forwarded_once_though_forwarders_are_killed(
+    tmp_path: Path, record_property: Callable[[str, Any], None]
+) -> None:
+    rows, kills = run_with_kills(f"sqlite:///{tmp_path}/shop.db?timeout=60", tmp_path / "s", 60)
+    record_property("rows", rows)
+    assert rows > 10
+    assert kills > 3
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+def test_every_row_of_postgresql_is_forwarded_once_though_forwarders_are_killed(
+    tmp_path: Path, record_property: Callable[[str, Any], None]
+) -> None:
+    pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
+    with postgresql() as socket:
+        url = f"postgresql+psycopg://postgres@/postgres?host={socket}"
+        rows, kills = run_with_kills(url, tmp_path / "s", 60)
+    record_property("rows", rows)
+    assert rows > 10
+    assert kills > 3
