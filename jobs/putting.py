@@ -81,6 +81,10 @@ class PutMethods(QueueBase):
         """Put a call of a task; `Task.delay` does."""
         return self._put([(payload, options)], common)[0]
 
+    def put_prepared(self, payloads: list[tuple[Any, Options]], common: Fields) -> list[Job]:
+        """Put payloads with options of their own, and fields that all get; for adapters."""
+        return self._put(payloads, common)
+
     def _put(self, payloads: list[tuple[Any, Options]], common: Fields) -> list[Job]:
         work, jobs = self.plan_put(payloads, common)
         self.set_up()

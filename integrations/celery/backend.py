@@ -1,0 +1,210 @@
+"""The result backend: results, groups and the counters of chords as values that expire.
+
+Callers that wait for a result sleep until it is stored; there is no polling. A task that runs
+twice, because its worker died, counts once for its chord.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from celery import states
+from celery.backends.base import KeyValueStoreBackend
+from celery.exceptions import TimeoutError as CeleryTimeoutError
+from kombu.utils.encoding import bytes_to_str
+
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.integrations.address import parse_address
+from streamkeep.integrations.celery.stores import shared
+from streamkeep.integrations.values import MAX_TTL_MS, Values
+
+_SPACE: Final = "celery:results"
+_MOST_BELLS: Final = 200  # of results that one call waits for at a time
+_LONGEST_WAIT_S: Final = 3600.0
+
+
+class StreamkeepBackend(KeyValueStoreBackend):
+    """Results of Celery in a store, `streamkeep:////path`, which may be that of the broker."""
+
+    supports_autoexpire = True
+    supports_native_join = True
+    implements_incr = True
+    persistent = True
+
+    def __init__(self, app: Any, url: str | None = None, **options: Any) -> None:
+        super().__init__(app, url=url, **options)
+        self._address = parse_address(url or "")
+        self._values = Values(_SPACE)
+        self._part = threading.local()
+
+    @property
+    def _opened(self) -> Any:
+        return shared(self._address).opened
+
+    def as_uri(self, include_password: bool = True) -> str:
+        """Return the URL."""
+        return str(self.url)
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def get(self, key: Any) -> bytes | None:
+        """Return a value."""
+        name = bytes_to_str(key)
+        found: bytes | None = self._opened.read(lambda one: self._values.get(one, name))
+        return found
+
+    def mget(self, keys: list[Any]) -> list[bytes | None]:
+        """Return several values, of one moment."""
+        names = [bytes_to_str(key) for key in keys]
+
+        def look(snapshot: Snapshot[Any]) -> list[bytes | None]:
+            return [self._values.get(snapshot, name) for name in names]
+
+        found: list[bytes | None] = self._opened.read(look)
+        return found
+
+    def set(self, key: Any, value: Any) -> None:
+        """Store a value for as long as `result_expires` says; it is on disk on return."""
+        data = value if isinstance(value, bytes) else str(value).encode()
+        name = bytes_to_str(key)
+        self._opened.apply(lambda txn: self._values.put(txn, name, data, _ttl_ms(self.expires)))
+
+    def delete(self, key: Any) -> None:
+        """Remove a value, and note the end of a chord if it is the counter of one."""
+        name = bytes_to_str(key)
+
+        def delete(txn: Transaction[Any]) -> None:
+            if self._values.delete(txn, name) and name.startswith(
+                bytes_to_str(self.chord_keyprefix)
+            ):
+                self._values.put(txn, _ended(name), b"1", _ttl_ms(self.expires))
+
+        self._opened.apply(delete, frees=True)
+
+    def expire(self, key: Any, value: Any) -> None:
+        """Set how many seconds a value is kept."""
+        name = bytes_to_str(key)
+
+        def expire(txn: Transaction[Any]) -> None:
+            found = self._values.get(txn, name)
+            if found is not None:
+                self._values.put(txn, name, found, _ttl_ms(value))
+
+        self._opened.apply(expire)
+
+    # --- chords ---------------------------------------------------------------------------------
+
+    def on_chord_part_return(self, request: Any, state: str, result: Any, **options: Any) -> None:
+        """Count a task of a chord; the last one sends the body. A task that runs again is known."""
+        if request.group:
+            key = bytes_to_str(self.get_key_for_chord(request.group))
+            if self.get(_ended(key)) is not None:
+                return
+        self._part.task_id = request.id
+        super().on_chord_part_return(request, state, result, **options)
+
+    def incr(self, key: Any) -> int:
+        """Count the task that runs in this thread, once; return how many were counted."""
+        name = bytes_to_str(key)
+        ttl_ms = _ttl_ms(self.expires)
+        part = f"{name}/{getattr(self._part, 'task_id', '')}"
+
+        def count(txn: Transaction[Any]) -> int:
+            if self._values.get(txn, part) is None:
+                self._values.put(txn, part, b"1", ttl_ms)
+                return self._values.add(txn, name, 1, ttl_ms)
+            return int(self._values.get(txn, name) or 0)
+
+        total: int = self._opened.apply(count)
+        return total
+
+    # --- waiting --------------------------------------------------------------------------------
+
+    def wait_for(
+        self,
+        task_id: str,
+        timeout: float | None = None,
+        interval: float = 0.5,
+        no_ack: bool = True,
+        on_interval: Any = None,
+    ) -> Any:
+        """Sleep until a task has ended; return its result as it is stored."""
+        self._ensure_not_eager()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            meta = self.get_task_meta(task_id)
+            if meta["status"] in states.READY_STATES:
+                return meta
+            if on_interval:
+                on_interval()
+            left = _left(deadline)
+            if left is not None and left <= 0:
+                raise CeleryTimeoutError("The operation timed out.")
+            self._sleep([task_id], left, interval if on_interval else None)
+
+    def get_many(
+        self,
+        task_ids: Any,
+        timeout: float | None = None,
+        interval: float | None = 0.5,
+        no_ack: bool = True,
+        on_message: Any = None,
+        on_interval: Any = None,
+        max_iterations: int | None = None,
+        READY_STATES: Any = states.READY_STATES,
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the results of tasks as they end."""
+        waiting = {bytes_to_str(one) for one in task_ids}
+        deadline = None if timeout is None else time.monotonic() + timeout
+        rounds = 0
+        while waiting:
+            ids = list(waiting)
+            keys = [self.get_key_for_task(one) for one in ids]
+            ended = self._mget_to_results(self.mget(keys), ids, READY_STATES)
+            self._cache.update(ended)
+            waiting.difference_update(ended)
+            for task_id, meta in ended.items():
+                if on_message is not None:
+                    on_message(meta)
+                yield task_id, meta
+            rounds += 1
+            if not waiting or (max_iterations and rounds >= max_iterations):
+                return
+            left = _left(deadline)
+            if left is not None and left <= 0:
+                raise CeleryTimeoutError(f"Operation timed out ({timeout})")
+            if on_interval:
+                on_interval()
+            self._sleep(list(waiting), left, interval if on_interval or max_iterations else None)
+
+    def _sleep(self, task_ids: list[str], left: float | None, interval: float | None) -> None:
+        """Sleep until one of these tasks has ended, or a time is over."""
+        limits = [one for one in (left, interval, _LONGEST_WAIT_S) if one is not None]
+        names = [bytes_to_str(self.get_key_for_task(one)) for one in task_ids[:_MOST_BELLS]]
+
+        def look(snapshot: Snapshot[Any]) -> list[str]:
+            found = [(name, self._values.get(snapshot, name)) for name in names]
+            return [
+                name
+                for name, data in found
+                if data is not None and self.decode_result(data)["status"] in states.READY_STATES
+            ]
+
+        bells = [self._values.bell(name) for name in names]
+        self._opened.read_when(look, bells, max(1, round(min(limits) * 1000)))
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else deadline - time.monotonic()
+
+
+def _ttl_ms(seconds: Any) -> int:
+    """Return a time to live; 0 for none."""
+    return min(round(float(seconds) * 1000), MAX_TTL_MS) if seconds else 0
+
+
+def _ended(key: str) -> str:
+    return f"{key}:ended"

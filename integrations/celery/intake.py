@@ -1,0 +1,292 @@
+"""The threads of a channel: one takes jobs, one reads passing queues, one acknowledges.
+
+The loop of the worker never waits for the store. It says how many messages it has room for, and
+`JobIntake` takes so many in one transaction, or sleeps until there are some. `Acknowledger` ends
+all jobs that were acknowledged while its former commit was on its way to the disk in one more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from kombu.utils.json import loads
+
+from streamkeep.format.core.errors import StoreClosedError, StreamkeepError
+from streamkeep.integrations.celery import workers
+from streamkeep.integrations.celery.bell import Arrived
+from streamkeep.integrations.celery.topology import REFRESH_S, messages_after, stream_of
+from streamkeep.jobs import Job, JobLostError, Queue, take
+
+if TYPE_CHECKING:
+    from streamkeep.integrations.celery.transport import Channel
+
+log = logging.getLogger("streamkeep.celery")
+
+_AGAIN_S: Final = 1.0  # after an error of the store
+MOST_AT_ONCE: Final = 100
+
+
+class JobIntake:
+    """Takes jobs for a channel while it has room."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._condition = threading.Condition()
+        self._queues: list[Queue] = []
+        self._room = 0
+        self._busy = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="streamkeep-take", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits to be asked for messages."""
+        return not self._busy and not self._room
+
+    def ask(self, queues: list[Queue], room: int) -> None:
+        """Take up to so many jobs of these queues, once."""
+        with self._condition:
+            self._queues, self._room = queues, room
+            self._condition.notify()
+
+    def stop(self) -> None:
+        """End a wait, and return when none is under way; its jobs have arrived."""
+        with self._condition:
+            self._room = 0
+            while self._busy:
+                self._queues[0].store.ask_stops()
+                self._condition.wait(0.05)
+
+    def close(self) -> None:
+        """End the thread."""
+        self.stop()
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._room and not self._closed:
+                    self._condition.wait()
+                if self._closed:
+                    return
+                queues, room = self._queues, self._room
+                self._busy = True
+            try:
+                self._take(queues, room)
+            except StoreClosedError:
+                pass  # by `close_all`; the next use opens it again
+            except Exception as error:
+                log.error("cannot take messages: %s; trying again", error)
+                threading.Event().wait(_AGAIN_S)
+            finally:
+                with self._condition:
+                    self._busy = False
+                    self._room = 0
+                    self._condition.notify_all()
+                self._channel.bell.ring()
+
+    def _take(self, queues: list[Queue], room: int) -> None:
+        known = workers.known_tasks()
+        jobs = take(
+            queues,
+            queues[0].consumer,
+            room,
+            known=None if known is None else {queue.name: known for queue in queues},
+            stop=lambda: not self._room,
+        )
+        arrived = [one for one in (opened(self._channel, job) for job in jobs) if one is not None]
+        self._channel.bell.arrived.extend(arrived)
+
+
+def opened(channel: Channel, job: Job) -> Arrived | None:
+    """Return the message of a job; one that cannot be read becomes a dead letter."""
+    try:
+        message = loads(job.payload.decode())
+        properties = message["properties"]
+        tag = f"{job.queue.name}/{job.id}/{job.taken.deliveries if job.taken else 0}"
+        properties["delivery_tag"] = tag
+        properties["delivery_info"]["redelivered"] = bool(job.taken and job.taken.deliveries > 1)
+        return Arrived(channel, job.queue.name, message, job)
+    except Exception as error:
+        log.error("job %s of %r is a dead letter: %r", job.id, job.queue.name, error)
+        job.fail(f"Kombu cannot read it: {error!r}"[:1000])
+        return None
+
+
+class PassingIntake:
+    """Reads the passing queues of a transport."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._topology = channel.topology
+        self._opened = channel.shared.opened
+        self._bell = channel.bell
+        self._channels: dict[str, Channel] = {}
+        self._positions: dict[str, str] = {}
+        self._bindings: dict[str, list[tuple[str, str, str]]] = {}
+        self._poke = b"kombu-poke:" + uuid.uuid4().hex.encode()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def declare(self, queue: str, position: str) -> None:
+        """Note up to which message a queue that was declared is to be skipped."""
+        with self._lock:
+            self._positions.setdefault(queue, position)
+
+    def bind(self, queue: str, exchange: str, routing_key: str, pattern: str) -> None:
+        """Note a binding, which is made again if the queue is deleted while this process stops."""
+        self._bindings.setdefault(queue, []).append((exchange, routing_key, pattern))
+
+    def consume(self, channel: Channel, queue: str) -> None:
+        """Begin to read a queue."""
+        with self._lock:
+            self._positions.setdefault(queue, "0-0")
+            self._channels[queue] = channel
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="streamkeep-read", daemon=True
+                )
+                self._thread.start()
+                return
+        self._wake()
+
+    def cancel(self, queue: str) -> None:
+        """Stop reading a queue."""
+        with self._lock:
+            self._channels.pop(queue, None)
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue that was deleted."""
+        with self._lock:
+            self._channels.pop(queue, None)
+            self._positions.pop(queue, None)
+            self._bindings.pop(queue, None)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        if self._thread is not None:
+            self._wake()
+            self._thread.join()
+
+    def _wake(self) -> None:
+        self._opened.store.apply(lambda txn: txn.wake(self._poke), sync="none")
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._read()
+            except Exception as error:
+                if not self._closed:
+                    log.error("cannot read passing queues: %s; trying again", error)
+                    threading.Event().wait(_AGAIN_S)
+
+    def _read(self) -> None:
+        with self._lock:
+            channels = dict(self._channels)
+            positions = {queue: self._positions[queue] for queue in channels}
+        if channels:
+            self._topology.keep(list(channels), self._bindings)
+
+        def look(snapshot: Any) -> list[Any]:
+            found: list[Any] = [
+                (queue, position, message)
+                for queue in channels
+                for position, message in messages_after(snapshot, queue, positions[queue])
+            ]
+            with self._lock:
+                changed = self._closed or self._channels != channels
+            return found or ([None] if changed else [])
+
+        bells = [self._poke, *(stream_of(queue) for queue in channels)]
+        for one in self._opened.read_when(look, bells, round(REFRESH_S * 1000)):
+            if one is not None:
+                queue, position, message = one
+                with self._lock:
+                    if queue in self._positions:
+                        self._positions[queue] = position
+                self._bell.arrived.append(Arrived(channels[queue], queue, message, None))
+        self._bell.ring()
+
+
+class Acknowledger:
+    """Ends jobs that were acknowledged, many in one commit."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._waiting: deque[Job] = deque()
+        self._busy = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, job: Job) -> None:
+        """Acknowledge a message: soon, or before this returns if the channel is closed."""
+        with self._condition:
+            if not self._closed:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, name="streamkeep-ack", daemon=True
+                    )
+                    self._thread.start()
+                self._waiting.append(job)
+                self._condition.notify_all()
+                return
+        end([job])
+
+    def flush(self) -> None:
+        """Return when all that was acknowledged is committed."""
+        with self._condition:
+            while self._waiting or self._busy:
+                self._condition.wait()
+
+    def close(self) -> None:
+        """Commit all that was acknowledged, and end the thread."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._waiting and not self._closed:
+                    self._condition.wait()
+                if not self._waiting:
+                    return
+                jobs = list(self._waiting)
+                self._waiting.clear()
+                self._busy = True
+            try:
+                end(jobs)
+            finally:
+                with self._condition:
+                    self._busy = False
+                    self._condition.notify_all()
+
+
+def end(jobs: list[Job]) -> None:
+    """End jobs, those of one queue in one transaction; log those that are not this worker's."""
+    by_queue: dict[str, list[Job]] = {}
+    for job in jobs:
+        if not job.ended:
+            by_queue.setdefault(job.queue.name, []).append(job)
+    for its in by_queue.values():
+        try:
+            its[0].queue.done_many(its)
+        except JobLostError as error:
+            if len(its) == 1:
+                log.warning("%s", error)
+            else:
+                for one in its:
+                    end([one])
+        except StreamkeepError as error:  # it stays pending, and runs again
+            log.error("cannot acknowledge %d messages: %s", len(its), error)
