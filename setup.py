@@ -64,6 +64,7 @@ HOT = [
     "src/streamkeep/engine/commands/xtrim.py",
     "src/streamkeep/engine/journal/sync_leader.py",
     "src/streamkeep/engine/txn/txn.py",
+    "src/streamkeep/engine/txn/unsaved.py",
     "src/streamkeep/format/core/checksum.py",
     "src/streamkeep/format/node/column_buffers.py",
     "src/streamkeep/format/node/columns.py",

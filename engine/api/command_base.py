@@ -19,7 +19,15 @@ from streamkeep.engine.commands.arguments import (
     to_id,
     to_id_text,
 )
-from streamkeep.engine.store.command import Command, Free, Read, ReadHistory, Remove, Write
+from streamkeep.engine.store.command import (
+    Command,
+    Free,
+    Read,
+    ReadBriefly,
+    ReadHistory,
+    Remove,
+    Write,
+)
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry, RepeatedFields, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, InvalidIdError
@@ -69,6 +77,7 @@ class Make(Protocol[Kind]):
 
 # The classes themselves: their types are here since compiled classes have no overloads.
 read: Final = cast("Make[Txn]", Read)
+read_briefly: Final = cast("Make[Txn]", ReadBriefly)
 read_history: Final = cast("Make[Txn]", ReadHistory)
 write: Final = cast("Make[WriteTxn]", Write)
 free: Final = cast("Make[WriteTxn]", Free)

@@ -15,6 +15,7 @@ from streamkeep.engine.api.command_base import (
     id_texts,
     named_streams,
     read,
+    read_briefly,
     remove,
     write,
 )
@@ -97,7 +98,9 @@ class GroupCommands(ReadCommands[Text]):
     def xgroup_exists(self, name: Key, groupname: Key) -> bool:
         """Return whether the stream exists and has this group; cheaper than XINFO GROUPS."""
         return self._run(
-            read(xgroup.group_exists, (to_bytes(name, "name"), to_bytes(groupname, "groupname")))
+            read_briefly(
+                xgroup.group_exists, (to_bytes(name, "name"), to_bytes(groupname, "groupname"))
+            )
         )
 
     def xgroup_setid(

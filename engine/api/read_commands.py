@@ -14,6 +14,7 @@ from streamkeep.engine.api.command_base import (
     end_bound,
     named_streams,
     read,
+    read_briefly,
     read_history,
     start_bound,
     to_text,
@@ -46,6 +47,7 @@ from streamkeep.format.node.ranges import Range
 Delete = Callable[[bytes, StreamId], int]  # XDEL
 
 _SCAN_BATCH = 256
+_FEW = 128  # entries for which writers may wait
 
 
 class ScanEntry(Generic[Text]):
@@ -79,7 +81,7 @@ class ReadCommands(CommandBase[Text]):
 
     def xlen(self, name: Key) -> int:
         """Return the number of entries of a stream, 0 if it is missing (XLEN)."""
-        return self._run(read(_xlen, (to_bytes(name, "name"),)))
+        return self._run(read_briefly(_xlen, (to_bytes(name, "name"),)))
 
     def xrange(
         self,
@@ -146,7 +148,8 @@ class ReadCommands(CommandBase[Text]):
             return self._run(
                 read_history(_history, (to_bytes(name, "name"), wanted), self._entry_text)
             )
-        return self._run(read(xrange.xrange, (to_bytes(name, "name"), wanted), self._entry_text))
+        kind = read_briefly if 0 < count <= _FEW else read
+        return self._run(kind(xrange.xrange, (to_bytes(name, "name"), wanted), self._entry_text))
 
     def xread(
         self,
@@ -178,8 +181,9 @@ class ReadCommands(CommandBase[Text]):
         named = named_streams("XREAD", streams, self._now_ms)
         wanted = [(name, xread.parse_read_id(text)) for name, text in named]
         if block_ms is None:
+            kind = read_briefly if 0 < limit * len(wanted) <= _FEW else read
             return self._run(
-                read(xread.xread, (wanted, limit, budget, self._shape), self._named_text)
+                kind(xread.xread, (wanted, limit, budget, self._shape), self._named_text)
             )
         call = ReadCall(wanted, limit, budget.max_count, budget.max_size, self._shape)
         return self._run(wait(call, block_ms, self._named_text))
@@ -287,7 +291,7 @@ class ReadCommands(CommandBase[Text]):
                 )
             )
         return self._run(
-            read(xinfo.xinfo_stream, (to_bytes(name, "name"), self._shape), self._text)
+            read_briefly(xinfo.xinfo_stream, (to_bytes(name, "name"), self._shape), self._text)
         )
 
 

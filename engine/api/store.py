@@ -383,6 +383,8 @@ class Store(AdminCommands[Text], FollowCommands[Text], FrameCommands[Text], Stre
         """Return the reply of a reading command."""
         if self._read_durable:
             return self._environment.read_durable(command.run, *command.args)
+        if command.brief:
+            return self._environment.read_brief(command.run, *command.args)
         return self._environment.read(command.run, *command.args)
 
     def _read_history(self, command: Command[Result]) -> object:

@@ -24,6 +24,7 @@ class Command(Generic[Result]):
     writes = False
     frees = False  # it makes room, so that it may use the reserve of a full store
     leaves_garbage = False  # what it removes is freed afterwards, in bounded transactions
+    brief = False  # it reads so little that writers may wait for it
     reads_history = False  # it reads segments, which another process may remove at any time
     call: BlockingCall | None = None  # what `run` belongs to, if the command may wait
     block_ms = 0  # how long it may wait; 0 for no limit
@@ -45,6 +46,12 @@ class Command(Generic[Result]):
 
 class Read(Command[Result]):
     """A command that reads one snapshot."""
+
+
+class ReadBriefly(Read[Result]):
+    """A command that reads little, so that writers may wait for it."""
+
+    brief = True
 
 
 class ReadHistory(Read[Result]):

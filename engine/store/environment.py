@@ -43,6 +43,7 @@ from streamkeep.engine.txn.begin import (
     CheckpointNeeded,
     begin_read,
     begin_write,
+    run_brief,
     run_read,
     run_write,
 )
@@ -187,6 +188,13 @@ class Environment:
         """Run `command(txn, *args)` on a snapshot."""
         try:
             return cast(Result, run_read(self.context, command, args))
+        except (lmdb.Error, CheckpointNeeded):
+            return cast(Result, self._retrying(run_read, self.context, command, args))
+
+    def read_brief(self, command: Callable[..., Result], *args: object) -> Result:
+        """Do the same as `read` for a command that reads little; see `begin.run_brief`."""
+        try:
+            return cast(Result, run_brief(self.context, command, args))
         except (lmdb.Error, CheckpointNeeded):
             return cast(Result, self._retrying(run_read, self.context, command, args))
 

@@ -18,7 +18,7 @@ from streamkeep.engine.journal.control_file import WANTED_TO_READ
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.deferral import CheckpointNeeded as CheckpointNeeded
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
-from streamkeep.format.core.errors import RecoveryNeededError
+from streamkeep.format.core.errors import CommandError, RecoveryNeededError
 
 _PATIENCE_S: Final = 10.0
 _POLL_S: Final = 0.0002
@@ -144,6 +144,48 @@ def run_write(
     if wait:
         txn.wait()
     return result
+
+
+def run_brief(
+    context: EngineContext, command: Callable[..., object], args: tuple[object, ...]
+) -> object:
+    """Run `command(txn, *args)`, which reads little, through the open deferred transaction.
+
+    So a program that writes and reads in turns need not end it each time. Without such a
+    transaction the command runs on a snapshot.
+    """
+    txn = _join(context)
+    if txn is None:
+        return run_read(context, command, args)
+    try:
+        result = command(txn, *args)
+    except CommandError:  # raised before anything has happened
+        txn.leave()
+        raise
+    except BaseException:
+        txn.abort()
+        raise
+    txn.leave()
+    return result
+
+
+def _join(context: EngineContext) -> WriteTxn | None:
+    """Take the write lock and return the open deferred transaction; None if there is none."""
+    deferral = context.deferral
+    if deferral.raw is None or context.writer == _get_ident():
+        return None
+    context.write_lock.acquire()
+    try:
+        raw = deferral.raw
+        if raw is not None and not context.closed:
+            context.writer = _get_ident()
+            return WriteTxn(context, raw, True)
+    except BaseException:
+        context.writer = 0
+        context.write_lock.release()
+        raise
+    context.write_lock.release()
+    return None
 
 
 def run_read(

@@ -53,6 +53,7 @@ from streamkeep.engine.journal.replay import apply_record
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
+from streamkeep.engine.txn.unsaved import Unsaved
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.log.position import POSITION_KEY
 
@@ -62,7 +63,8 @@ if TYPE_CHECKING:
 IDLE_S: Final = 0.001  # a pause between commands that ends a transaction
 SLICE_S: Final = 0.0005  # how long a process keeps the lock that another one waits for
 _SHARED_S: Final = 0.002  # the longest transaction while other processes have the store open
-_LONGEST_S: Final = 0.005  # beyond it, other threads would wait for the interpreter too long
+_LONGEST_S: Final = 0.02
+_LOOK_LESS: Final = 4  # times `idle_s`, which a transaction may be idle if no process waits for it
 _YIELD_S: Final = 0.001  # how long a process lets others go first, at most
 _YIELD_STEP_S: Final = 0.00002
 _MOST_COMMITS: Final = 1000
@@ -104,6 +106,7 @@ class Deferral:
         allowed: whether commits may be deferred.
         lags: LMDB lacks commits that are in the journal, and could not take them.
         idle_s: how long a pause between commits ends a transaction.
+        unsaved: rows that are put into the transaction when it ends.
     """
 
     def __init__(self, context: EngineContext) -> None:
@@ -111,6 +114,7 @@ class Deferral:
         self.allowed = False
         self.lags = False
         self.idle_s = IDLE_S
+        self.unsaved = Unsaved()
         self._context = context
         self._commits = 0
         self._bytes = 0
@@ -157,9 +161,6 @@ class Deferral:
             self._worker = thread
         if self._yield:
             self.let_others(journal)
-        if not self._reserve():
-            self._hold_off = _MOST_PENALTY
-            return False
         self._do(self._begin)
         return self.raw is not None
 
@@ -180,8 +181,17 @@ class Deferral:
             os.close(data)
 
     def _reserve(self) -> bool:
-        """Have room for the pages of a transaction on the disk; return whether there is."""
-        needed = self._used() + _LEAST_RESERVE
+        """Have room for the pages of a transaction on the disk and in the map.
+
+        Called with LMDB's lock, so that no other process takes that room.
+
+        Returns:
+            Whether there is room.
+        """
+        info = self._context.raw.info()
+        needed = (info["last_pgno"] + 1) * _PAGE + _LEAST_RESERVE
+        if info["map_size"] < needed:
+            return False  # a transaction of its own may find the map full; then it grows
         if os.fstat(self._data).st_size >= needed:
             return True
         try:
@@ -244,7 +254,7 @@ class Deferral:
         elif (
             self._commits >= _MOST_COMMITS
             or self._bytes >= _MOST_BYTES
-            or self._operations >= _MOST_OPERATIONS
+            or self._operations + self.unsaved.count() >= _MOST_OPERATIONS
             or age >= _LONGEST_S
         ):
             self.end()
@@ -381,6 +391,7 @@ class Deferral:
     def leave_to_parent(self) -> None:
         """In a forked child, forget the transaction and the thread, which are the parent's."""
         raw, self.raw = self.raw, None
+        self.unsaved.clear()
         if raw is not None:
             self._context.leave_to_parent(raw)
         self.forbid()
@@ -425,7 +436,9 @@ class Deferral:
         seen = -1
         while True:
             try:  # an idle store costs nothing
-                task = self._tasks.get() if self.raw is None else self._tasks.get(True, self.idle_s)
+                task = (
+                    self._tasks.get() if self.raw is None else self._tasks.get(True, self._pause())
+                )
             except queue.Empty:
                 seen = self._look(seen)
                 continue
@@ -437,6 +450,17 @@ class Deferral:
                 task.error = error
             task.ended = True
             task.done.put(None)
+
+    def _pause(self) -> float:
+        """Return how many seconds pass until the next look for commits.
+
+        A look takes the interpreter from the threads that work, so it is rare while this process
+        is the only one.
+        """
+        journal = self._context.journal
+        if journal is not None and journal.control.is_shared():
+            return self.idle_s
+        return _LOOK_LESS * self.idle_s
 
     def _look(self, seen: int) -> int:
         """End the transaction if it has no commits after the one that was seen before."""
@@ -462,9 +486,12 @@ class Deferral:
             control.want(0)
         try:
             ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-            if ready and control.journaled() <= journal.commit_number():
+            if not self._reserve():
+                self._hold_off = _MOST_PENALTY
+            elif ready and control.journaled() <= journal.commit_number():
                 control.defer(os.getpid())
                 self._commits = self._bytes = self._operations = 0
+                self.unsaved.clear()
                 self._began = time.monotonic()
                 self.raw = raw
         finally:
@@ -498,6 +525,8 @@ class Deferral:
         raw = self.raw  # until LMDB has the commits, so that no reader begins before
         assert raw is not None
         try:
+            self._operations += self.unsaved.count()
+            self.unsaved.save(raw, context.tables, context.epoch)
             if self._operations > SMALL_COMMIT:
                 note_commit(context, raw, self._operations, aborted=False)
             raw.put(POSITION_KEY, row)
@@ -506,6 +535,8 @@ class Deferral:
             failpoints.hit("image:ended")
         except Exception:
             self.lags = True
+            self.unsaved.clear()
+            context.forget()
             raw.abort()
             context.journal_or_raise().forget()
             raise
@@ -515,5 +546,9 @@ class Deferral:
 
     def _drop(self) -> None:
         raw, self.raw = self.raw, None
+        self._operations += self.unsaved.count()
+        self.unsaved.clear()
         if raw is not None:
+            if self._operations > SMALL_COMMIT:
+                note_commit(self._context, raw, self._operations, aborted=True)
             raw.abort()

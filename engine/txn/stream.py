@@ -21,6 +21,7 @@ from librt.strings import BytesWriter
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import pack_number
+from streamkeep.format.log.journal import Operations
 from streamkeep.format.node.builder import NodeBuilder, builder_from
 from streamkeep.format.node.envelope import (
     CHECKSUM_SIZE,
@@ -52,11 +53,16 @@ class Stream:
         self.tail_ms = 0
         self.tail_seq = 0
         self.trimmed = b""  # bitmap of the tail's trimmed slots
-        self.stored = b""  # the value of the row in `streams`, as the transaction has it
+        self.stored = b""  # the value of the row in `streams` that LMDB's transaction got last
+        self.commit_number = -1  # of the commit that changed it last
         self.key_row = b""  # the value of the row in `keys`, likewise
         self.generation = 0  # of the cache, when both were last compared with what is stored
         self.sealed_changes = 0  # how often a sealed node was changed or removed
-        self._nodes_changed = True  # since the row was written
+        # What the journal has of the row: what it lacks is written at commit.
+        self._nodes_changed = True  # other bytes, or another node
+        self._record = b""
+        self._head = -1  # bytes before the body of `_builder`; -1: the row cannot be extended
+        self._body = -1  # bytes of the body
         self._data = ABSENT
         self._builder: NodeBuilder | None = None
         self._behind = False  # `_data` lacks what was appended to `_builder`
@@ -108,6 +114,7 @@ class Stream:
         """Return the tail to append to, or None; call `tail_grew` afterwards."""
         if self._builder is None and self._data != ABSENT:
             self._builder = builder_from(self._data, self.tail_ms, self.tail_seq)
+            self._note_row()
         return self._builder
 
     def tail_grew(self) -> None:
@@ -121,6 +128,7 @@ class Stream:
         self.tail_seq = builder.seq
         self.trimmed = b""
         self._builder = builder
+        self._head = -1
         self.tail_grew()
 
     def replace_tail(self, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
@@ -130,6 +138,7 @@ class Stream:
         self.trimmed = trimmed
         self._data = data
         self._builder = None
+        self._head = -1
         self._behind = False
         self._nodes_changed = True
 
@@ -145,18 +154,70 @@ class Stream:
 
     def differs(self) -> bool:
         """Return whether the row must be written."""
-        if self._nodes_changed:
-            return True
-        record, stored = self.record.encode(), self.stored
-        # The tail is unchanged, so the size of the rest shows whether the record has its old size.
-        # A record that has lost its last section is a prefix of the one that had it.
-        rest = HEADER_SIZE + self.tail_size() + len(self.trimmed) + CHECKSUM_SIZE
-        return len(stored) - rest != len(record) or not stored.startswith(record, HEADER_SIZE)
+        return self._nodes_changed or self.record.encode() != self._record
 
-    def written(self, value: bytes) -> None:
-        """Note that the row in `streams` now has this value."""
+    def is_half_changed(self) -> bool:
+        """Return whether a command that failed may have left a change."""
+        builder = self._builder
+        if self._nodes_changed or (
+            self._head >= 0 and builder is not None and len(builder.body) != self._body
+        ):
+            return True
+        return self.record.encode() != self._record
+
+    def written(self, value: bytes, commit_number: int) -> None:
+        """Note that the row in `streams` now has this value, of this commit."""
         self.stored = value
+        self.commit_number = commit_number
         self._nodes_changed = False
+        self._record = self.record.encode()
+        self._note_row()
+
+    def _note_row(self) -> None:
+        """Note how the row could be extended, if it has all that the builder has."""
+        builder = self._builder
+        if builder is None or self._nodes_changed or self.trimmed or not self.stored:
+            self._head = -1
+        else:
+            self._head = HEADER_SIZE + len(self._record) + int(builder.head_size())
+            self._body = len(builder.body)
+
+    def extend(self, operations: Operations, table: int, epoch: int, commit_number: int) -> bool:
+        """Journal the changes of the row without encoding it; return False if they need that.
+
+        The row can be extended if entries were appended to its node, or if nothing but the record
+        changed, and if the bytes that stay keep their place.
+        """
+        builder = self._builder
+        if builder is None or self._head < 0:
+            return False
+        record = self.record.encode()
+        head_size = HEADER_SIZE + len(record) + int(builder.head_size())
+        if head_size != self._head:
+            return False
+        writer = BytesWriter()
+        tail_size = int(builder.size())
+        put_header(
+            writer,
+            HEADER_SIZE + len(record) + tail_size + CHECKSUM_SIZE,
+            self.number,
+            self.tail_ms,
+            self.tail_seq,
+            epoch,
+            commit_number,
+            len(record),
+            tail_size,
+        )
+        writer.write(record)
+        builder.put_head(writer)
+        operations.extend(
+            table, self.db_key, writer.getvalue(), self._body, builder.end_from(self._body)
+        )
+        self.commit_number = commit_number
+        self._nodes_changed = False
+        self._record = record
+        self._body = len(builder.body)
+        return True
 
     # --- counters of entries ----------------------------------------------------------------
 
@@ -294,5 +355,5 @@ def decode_stream(number: int, name: bytes, value: bytes) -> Stream:
         raise CorruptionError(where, f"the row holds stream {envelope.number}")
     stream = Stream(number, name, decode_stream_record(envelope.record, where))
     stream.replace_tail(envelope.ms, envelope.seq, envelope.listpack, envelope.trimmed)
-    stream.written(value)
+    stream.written(value, envelope.commit_number)
     return stream

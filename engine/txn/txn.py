@@ -200,6 +200,8 @@ class WriteTxn(Txn):
         self.operations: Operations | None = None  # None while nothing is changed
         self.durable = False  # a caller will wait until it is on disk
         self.touched = False  # a change was tried, which may have failed
+        self.saving = False  # a change of an earlier commit was tried, which has failed
+        self.unsaved = 0  # changes that LMDB's transaction gets later; see `unsaved`
         self.garbage = False  # rows were left for removal in later transactions
         self.retired = False  # nodes were retired: the archive has work
         self.streams: dict[bytes, Stream] = {}  # that this transaction has returned to callers
@@ -223,10 +225,50 @@ class WriteTxn(Txn):
             self._now_ms = self.context.clock.now_ms()
         return self._now_ms
 
+    def get(self, table: int, db_key: bytes) -> bytes | None:
+        """Return the value stored under `db_key`."""
+        if self.deferred:
+            unsaved = self.context.deferral.unsaved
+            rows = unsaved.rows.get(table)
+            if rows is not None:
+                value = rows.get(db_key)
+                if value is not None:
+                    return value
+            elif table == STREAMS:
+                self._save(table)
+        return self.raw.get(db_key, None, self.tables[table])
+
+    def cursor(self, table: int) -> lmdb.Cursor[bytes]:
+        """Return a cursor over a table."""
+        self._save(table)
+        return self.raw.cursor(self.tables[table])
+
+    def rows(self, table: int) -> int:
+        """Return the number of rows of a table."""
+        self._save(table)
+        return int(self.raw.stat(self.tables[table])["entries"])
+
+    def _save(self, table: int) -> None:
+        """Put what a deferred transaction has changed in a table into LMDB's transaction."""
+        if self.deferred:
+            unsaved = self.context.deferral.unsaved
+            self.saving = True
+            if table == STREAMS:
+                if unsaved.streams:
+                    unsaved.save_streams(self.raw, self.tables[STREAMS], self.context.epoch)
+            elif table in unsaved.rows:
+                unsaved.save_rows(self.raw, table, self.tables[table])
+            self.saving = False
+
     def put(self, table: int, db_key: bytes, value: bytes) -> None:
         """Store `value` under `db_key`."""
         self.touched = True
-        self.raw.put(db_key, value, True, True, False, self.tables[table])
+        rows = self.context.deferral.unsaved.rows.get(table) if self.deferred else None
+        if rows is not None:
+            rows[db_key] = value
+            self.unsaved += 1
+        else:
+            self.raw.put(db_key, value, True, True, False, self.tables[table])
         self._changes().put(table, db_key, value)
 
     def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
@@ -256,6 +298,7 @@ class WriteTxn(Txn):
     def delete(self, table: int, db_key: bytes) -> bool:
         """Remove the row under `db_key`; return whether there was one."""
         self.touched = True
+        self._save(table)
         if not self.raw.delete(db_key, b"", self.tables[table]):
             return False
         self._changes().delete(table, db_key)
@@ -388,12 +431,26 @@ class WriteTxn(Txn):
             cached_rows.save()
         for stream in self.streams.values():
             if stream.differs():
-                old = stream.stored
-                value = stream.encode(self.context.epoch, self.commit_number)
                 self.touched = True
-                self.raw.put(stream.db_key, value, True, True, False, self.tables[STREAMS])
-                self._changes().splice(STREAMS, stream.db_key, old, value, stream.head_size())
-                stream.written(value)
+                self._write_row(stream)
+
+    def _write_row(self, stream: Stream) -> None:
+        """Journal the row of a changed stream, and write it now or at the end of the deferral."""
+        epoch, number = self.context.epoch, self.commit_number
+        changes = self._changes()
+        old = stream.stored
+        if self.deferred:
+            unsaved = self.context.deferral.unsaved.streams
+            if stream.extend(changes, STREAMS, epoch, number):
+                unsaved[stream.db_key] = stream
+                self.unsaved += 1
+                return
+            if unsaved.pop(stream.db_key, None) is not None:
+                old = b""  # it is no longer what the journal has
+        value = stream.encode(epoch, number)
+        self.raw.put(stream.db_key, value, True, True, False, self.tables[STREAMS])
+        changes.splice(STREAMS, stream.db_key, old, value, stream.head_size())
+        stream.written(value, number)
 
     def commit(self) -> None:
         """Make everything visible at once, and end the transaction."""
@@ -447,7 +504,7 @@ class WriteTxn(Txn):
                 self.raw.commit()
             elif len(body) >= BIG:
                 row = journal.next_row()
-                interrupt = deferral.end_with(row, operations.count)
+                interrupt = deferral.end_with(row, operations.count - self.unsaved)
             else:
                 journal.publish()
             self.committed = True
@@ -465,7 +522,7 @@ class WriteTxn(Txn):
         failpoints.hit("commit:made")
         if row is None:
             wakes = (self.added or self.events) and context.wait_table.words[0]
-            deferral.note(len(body), operations.count, wakes=bool(wakes))
+            deferral.note(len(body), operations.count - self.unsaved, wakes=bool(wakes))
         else:
             context.bytes_since_checkpoint += _COMMIT_BYTES
             deferral.note_alone()
@@ -506,10 +563,25 @@ class WriteTxn(Txn):
         try:
             if not self.deferred:
                 self._abort_raw()
-            elif self.touched:
+            elif self._is_half_changed():
                 self.context.deferral.undo()
         finally:
             self._release()
+
+    def _is_half_changed(self) -> bool:
+        """Return whether a command may have left changes in the deferred transaction."""
+        if self.touched or self.saving:
+            return True
+        unsaved = self.context.deferral.unsaved.streams
+        for stream in self.streams.values():
+            if unsaved.get(stream.db_key) is stream and stream.is_half_changed():
+                return True
+        return False
+
+    def leave(self) -> None:
+        """End a transaction in which commands have only read; a caller has it to itself."""
+        self.open = False
+        self._release()
 
     def wait(self) -> None:
         """Return when the commit, and all before it, are on disk; at once after `abort`."""

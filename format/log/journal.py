@@ -19,8 +19,10 @@ An operation is one change of a table. Operations are replayed in order:
     MOVE      u8 kind and table, u16 key size, key, u8 table to which the row moves
     SPLICE    u8 kind and table, u16 key size, key, u16 head size, head, u32 kept, u32 tail size,
               tail: the new value is head, `kept` bytes of the old value from head size on, tail
+    EXTEND    the same; the XXH3-64 of all that, 8 bytes, ends the new value
 
-Every append rewrites the row of a stream's tail node; SPLICE only journals the new part.
+Every append rewrites the row of a stream's tail node; SPLICE only journals the new part. EXTEND
+also spares its writer the checksum of the row, which a deferred transaction does not even encode.
 """
 
 from __future__ import annotations
@@ -33,17 +35,19 @@ from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64
 from xxhash import xxh3_64_intdigest
 
+from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.layout import Field, Layout
 
 MAGIC: Final = b"SKJ"
-FORMAT: Final = 1
+FORMAT: Final = 2
+_FORMATS: Final = (1, FORMAT)  # format 1 has no EXTEND
 
 FILE_HEADER: Final = Layout(
     "journal file header",
     (
         Field("magic", "3s", '`"SKJ"`'),
-        Field("format", "B", "1"),
+        Field("format", "B", "2; 1 in files of older software, which have no EXTEND"),
         Field("epoch", "I", "epoch of all commits in the file"),
         Field("file_number", "Q", "log files are numbered without gaps"),
         Field("first_commit", "Q", "commit number of the first record"),
@@ -64,7 +68,8 @@ PUT: Final = 0
 DELETE: Final = 1
 SPLICE: Final = 2
 MOVE: Final = 3
-OPERATIONS: Final = ("PUT", "DELETE", "SPLICE", "MOVE")
+EXTEND: Final = 4
+OPERATIONS: Final = ("PUT", "DELETE", "SPLICE", "MOVE", "EXTEND")
 _KIND_SHIFT: Final = 5  # the table is in the low five bits
 _TABLE_MASK: Final = 31
 
@@ -99,7 +104,9 @@ def decode_file_header(data: bytes) -> FileHeader | None:
     if len(data) < FILE_HEADER.size:
         return None
     fields = FILE_HEADER.struct.unpack_from(data)
-    if fields[:2] != (MAGIC, FORMAT) or fields[-1] != xxh3_64_intdigest(data[:_CHECKED]):
+    if fields[0] != MAGIC or fields[1] not in _FORMATS:
+        return None
+    if fields[-1] != xxh3_64_intdigest(data[:_CHECKED]):
         return None
     return FileHeader(*fields[2:-1])
 
@@ -169,6 +176,19 @@ class Operations:
         write_i32_be(writer, i32(len(tail)))
         writer.write(tail)
 
+    def extend(self, table: int, db_key: bytes, head: bytes, kept: i64, tail: bytes) -> None:
+        """Add an EXTEND: the value is `head`, `kept` bytes of the old one, `tail`, a checksum."""
+        self.count += 1
+        writer = self._writer
+        writer.append(EXTEND << _KIND_SHIFT | table)
+        write_i16_be(writer, i16(len(db_key)))
+        writer.write(db_key)
+        write_i16_be(writer, i16(len(head)))
+        writer.write(head)
+        write_i32_be(writer, i32(kept))
+        write_i32_be(writer, i32(len(tail)))
+        writer.write(tail)
+
     def body(self) -> bytes:
         """Return the body of the record."""
         return self._writer.getvalue()
@@ -217,10 +237,10 @@ class Change(NamedTuple):
     """One operation.
 
     Attributes:
-        kind: PUT, DELETE, SPLICE or MOVE.
-        value: the value of a PUT, the tail of a SPLICE.
-        head: the head of a SPLICE.
-        kept: the bytes that a SPLICE keeps; for a MOVE, the table to which the row moves.
+        kind: PUT, DELETE, SPLICE, MOVE or EXTEND.
+        value: the value of a PUT, the tail of a SPLICE or EXTEND.
+        head: the head of a SPLICE or EXTEND.
+        kept: the bytes that these two keep; for a MOVE, the table to which the row moves.
     """
 
     kind: int
@@ -235,24 +255,25 @@ class Change(NamedTuple):
         size = 3 + len(self.db_key)
         if self.kind == PUT:
             return size + 4 + len(self.value)
-        if self.kind == SPLICE:
+        if self.kind in (SPLICE, EXTEND):
             return size + 2 + len(self.head) + 4 + 4 + len(self.value)
         return size + (self.kind == MOVE)
 
     def apply(self, old: bytes | None) -> bytes:
-        """Return the new value of the row after a PUT or SPLICE.
+        """Return the new value of the row after a PUT, SPLICE or EXTEND.
 
         Raises:
-            CorruptionError: the old value is missing or too short for the SPLICE.
+            CorruptionError: the old value is missing or too short for what is kept of it.
         """
         if self.kind == PUT:
             return self.value
         size = len(self.head)
         if old is None or len(old) < size + self.kept:
             found = "no value" if old is None else f"{len(old)} bytes"
-            problem = f"a SPLICE needs an old value of {size + self.kept} bytes, found {found}"
-            raise CorruptionError("journal", problem)
-        return self.head + old[size : size + self.kept] + self.value
+            needed = f"{OPERATIONS[self.kind]} needs an old value of {size + self.kept} bytes"
+            raise CorruptionError("journal", f"{needed}, found {found}")
+        value = self.head + old[size : size + self.kept] + self.value
+        return value + digest64(value) if self.kind == EXTEND else value
 
 
 def read_changes(body: bytes, tables: Container[int]) -> Iterator[Change]:
@@ -275,7 +296,7 @@ def read_changes(body: bytes, tables: Container[int]) -> Iterator[Change]:
         first = body[at]
         at += 1
         kind, table = first >> _KIND_SHIFT, first & _TABLE_MASK
-        if kind > MOVE or table not in tables:
+        if kind > EXTEND or table not in tables:
             problem = f"unknown operation 0x{first:02x}"
             raise CorruptionError("journal record", problem, offset=at - 1)
         db_key = take(_unpack_u16(take(2))[0])

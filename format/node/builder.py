@@ -103,6 +103,19 @@ class NodeBuilder:
         self.count -= 1
         return False
 
+    def head_size(self) -> i64:
+        """Return how many bytes of the listpack precede what `body` holds."""
+        return HEADER_SIZE + _integer_size(self.count)
+
+    def put_head(self, writer: BytesWriter) -> None:
+        """Append to `writer` the bytes of the listpack that precede what `body` holds."""
+        put_header(writer, self.size(), self.elements)
+        put_integer(writer, self.count)
+
+    def end_from(self, start: i64) -> bytes:
+        """Return the rest of the listpack from byte `start` of `body` on."""
+        return self.body.getvalue()[start:] + b"\xff"
+
     def put(self, writer: BytesWriter) -> None:
         """Append the node to `writer` as a listpack."""
         _put_listpack(writer, self.count, self.body.getvalue(), self.elements)
