@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from inside import context_of, defer_for_long
+from inside import context_of, defer_for_long, environment_of, journal_of
+from patience import wait_until
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.page_memory import kept_pages
 
 COUNT = 20
 PROGRAM = """
@@ -194,3 +196,62 @@ def _with_tests() -> dict[str, str]:
     """Return an environment in which a program finds the helpers of the tests."""
     here = str(Path(__file__).parents[1])
     return {**os.environ, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
+
+
+def test_an_undone_transaction_is_remembered_for_erasures(tmp_path: Path) -> None:
+    """Its pages stay in LMDB's memory, which an erasure clears."""
+
+    def fail() -> None:
+        raise RuntimeError("halfway")
+
+    with deferring(tmp_path / "store", 300) as store:
+        for number in range(200):
+            store.row_put(b"space", b"%d" % number, b"value")
+        before = kept_pages(context_of(store))
+        failpoints.arm("commit:journaled", fail)
+        with pytest.raises(RuntimeError, match="halfway"):
+            store.row_put(b"space", b"key", b"value")
+        failpoints.disarm()
+        assert kept_pages(context_of(store)) > before
+
+
+def test_room_is_reserved_after_the_pages_of_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    ready, go = os.pipe(), os.pipe()
+
+    def work() -> None:
+        with streamkeep.open(path, sync="none") as own, own.transaction() as txn:
+            for _ in range(10):
+                txn.xadd("big", {"f": bytes(2 << 20)})
+            os.write(ready[1], b"y")
+            os.read(go[0], 1)
+
+    with Store(path, sync="none") as store:
+        ended: list[int] = []
+        child = threading.Thread(target=lambda: ended.append(in_child(work)))
+        child.start()
+        os.read(ready[0], 1)
+        defer_for_long(store)
+        writer = threading.Thread(target=lambda: [store.xadd("s", {"n": 1}) for _ in range(20)])
+        writer.start()
+        wait_until(lambda: journal_of(store).control.wanted() != 0)
+        os.write(go[1], b"y")
+        writer.join()
+        child.join()
+        assert ended == [0]
+        assert context_of(store).deferral.raw is not None
+        assert os.path.getsize(path / "data.mdb") >= store.used_bytes + (12 << 20)
+
+
+def test_a_map_without_room_for_a_transaction_defers_nothing(tmp_path: Path) -> None:
+    """Its end could find the map full when its commits are acknowledged."""
+    with Store(tmp_path / "store", sync="none") as store:
+        defer_for_long(store)
+        environment_of(store).resize(store.used_bytes + (1 << 20))
+        for number in range(200):
+            store.xadd("s", {"n": number, "f": bytes(20_000)})
+        assert not context_of(store).deferral.lags
+        assert store.xlen("s") == 200
+        assert store.map_size_bytes >= store.used_bytes
+    with Store(tmp_path / "store") as store:
+        assert store.xlen("s") == 200

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from crash.losses import small_journal, state_of
 from crash.power import another_boot
 from streamkeep.engine.api.store import Store
+from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.log.checkpoint import SLOT, decode_slot
 from streamkeep.format.log.journal import (
     DELETE,
+    EXTEND,
     FILE_HEADER,
     PUT,
     RECORD_HEADER,
@@ -101,6 +104,31 @@ def test_a_splice_makes_the_new_value(kept: bytes, tail: bytes, head: int) -> No
     for wrong in (None, old[: head + len(kept) - 1], b""):
         with pytest.raises(CorruptionError):
             one.apply(wrong)
+
+
+@given(st.binary(min_size=20, max_size=400), st.binary(max_size=80), st.integers(1, 20))
+def test_an_extend_makes_the_new_value_and_its_checksum(old: bytes, tail: bytes, head: int) -> None:
+    kept = len(old) - 20
+    noted = Operations(1)
+    noted.extend(3, b"key", b"H" * head, kept, tail)
+    (one,) = changes(noted.body())
+    assert one.kind == EXTEND
+    assert one.size() == len(noted.body()) - 8
+    content = b"H" * head + old[head : head + kept] + tail
+    assert one.apply(old) == content + digest64(content)
+    for wrong in (None, old[: head + kept - 1]):
+        with pytest.raises(CorruptionError, match="EXTEND needs an old value"):
+            one.apply(wrong)
+
+
+def test_files_of_format_1_are_read() -> None:
+    header = FileHeader(1, 2, 3, 4, b"u" * 16)
+    old = bytearray(header.encode())
+    old[3] = 1
+    old[-8:] = xxh3_64_intdigest(bytes(old[:-8])).to_bytes(8, "big")
+    assert decode_file_header(bytes(old)) == header
+    old[3] = 3
+    assert decode_file_header(bytes(old)) is None
 
 
 @given(operations, st.data())
