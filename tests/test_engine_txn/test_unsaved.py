@@ -14,6 +14,7 @@ import streamkeep
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CommandError, NoSuchKeyError
 from streamkeep.format.core.keys import META, TABLES
+from tiers import slow_but
 
 Rows = dict[int, list[tuple[bytes, bytes]]]
 STREAMS = ("a", "b", "c")
