@@ -66,7 +66,8 @@ def killed(
         for number in range(1, COUNT):
             store.xadd("s", {"n": number})
         if shown:
-            assert store.xlen("s") == COUNT
+            with store.snapshot() as snapshot:  # ends the deferred transaction
+                assert snapshot.xlen("s") == COUNT
         if at:
             die_at(at, 1)
             store.xadd("s", {"n": COUNT})
