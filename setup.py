@@ -59,6 +59,8 @@ HOT = [
     "src/streamkeep/engine/txn/begin.py",
     "src/streamkeep/engine/txn/context.py",
     "src/streamkeep/engine/txn/deferral.py",
+    "src/streamkeep/engine/txn/image_room.py",
+    "src/streamkeep/engine/txn/image_thread.py",
     "src/streamkeep/engine/txn/scan.py",
     "src/streamkeep/engine/txn/stream.py",
     "src/streamkeep/engine/commands/xtrim.py",

@@ -11,7 +11,7 @@
     64    the newest wave that has ended
     72    number of times the file is open; too high after a process was killed
     80    the mount on which the file was set up, 0 if the system has no such number
-    88    the process that deferred LMDB's last commit, for messages
+    88    the process that has a deferred transaction open, or had one when it died; 0 for none
     96    whether a process waits for a deferred commit: 1 to write, 2 to read (`deferral`)
     112   16 bytes: the boot for which this file is valid
 
@@ -20,9 +20,10 @@ before a commit of that file counts. So a reader that takes a commit number firs
 number afterwards knows every file that it must sync. The durable commit is written by the sync
 leader and only rises. The other numbers are hints.
 
-The file is never synced and need not survive a power loss: the first process that opens it after
-a boot sets it up again and ignores the old contents. So a file that is missing, empty, or of
-another boot or mount shows that the system may have lost pages that were not on disk.
+The file is never synced and need not survive a power loss: a process that opens the store alone
+after a boot sets it up again and ignores the old contents. So a file that is missing, empty, or of
+another boot or mount shows that the system may have lost pages that were not on disk. Processes of
+different boots cannot share a store, since they have no locks in common.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from streamkeep.engine.system import boot_id, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
-from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.errors import StoreError, StoreLockedError
+from streamkeep.format.log.checkpoint import NO_BOOT
 from streamkeep.format.log.position import LogPosition
 
 CONTROL_FILE: Final = "head"
@@ -65,8 +67,15 @@ WANTED_TO_READ: Final = 2
 class ControlFile:
     """The mapped file."""
 
-    def __init__(self, folder: Folder) -> None:
-        """Open the file, or create it."""
+    def __init__(self, folder: Folder, *, alone: bool = False) -> None:
+        """Open the file, or create it.
+
+        Args:
+            alone: no other process has the store open.
+
+        Raises:
+            StoreLockedError: a process of another boot has set it up, and has the store open.
+        """
         self._path = str(folder.path / CONTROL_FILE)
         self._poisoned = False  # by this process
         self.handle = folder.open(CONTROL_FILE, os.O_RDWR | os.O_CREAT)
@@ -79,7 +88,14 @@ class ControlFile:
             self._map = self._file.data
             self._words = memoryview(self._map).cast("q")
             here = boot_id.boot_id()
-            if self._map[_BOOT:_BOOT_END] != here:
+            there = self._map[_BOOT:_BOOT_END]
+            if there != here:
+                if not alone and there != NO_BOOT:
+                    raise StoreLockedError(
+                        f"{self._path}: a process on another machine, or in a sandbox with a "
+                        "kernel of its own, has the store open, and shares no locks with this "
+                        "one; next: close the store there"
+                    )
                 self._file.write(0, bytes(_SIZE))
                 self._file.write(_BOOT, here)
                 self._file.set_word(_MOUNT, boot_id.mount_id(folder.path))
@@ -173,11 +189,11 @@ class ControlFile:
         self._try_word(_MADE, commit_number)  # the number may be too low
 
     def defer(self, process: int) -> None:
-        """Record which process defers commits from now on."""
+        """Record which process defers commits from now on, 0 for none; under LMDB's write lock."""
         self._try_word(_DEFERRING, process)
 
     def deferring(self) -> int:
-        """Return the number of the process that was the last to defer commits."""
+        """Return the number of the process that defers commits, or did so when it died; or 0."""
         return self._words[_DEFERRING]
 
     def wanted(self) -> int:

@@ -47,7 +47,7 @@ from streamkeep.engine.txn.begin import (
     run_read,
     run_write,
 )
-from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.context import EngineContext, keep_for_ever
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 from streamkeep.format.core.errors import (
@@ -527,14 +527,17 @@ class Environment:
         context = self.context
         with self._points_lock, context.write_lock, context.gate:
             context.closed = "the store is closed"
-            context.deferral.stop()
+            may_close = context.deferral.stop()
             context.forget()
             if self.checkpoints is not None:
                 self.checkpoints.close()
             self.leases.close()
             self.waiters.close()
             self.segments.close()
-            self.raw.close()
+            if may_close:
+                self.raw.close()
+            else:  # a thread waits in LMDB for the lock of a process that is stopped
+                keep_for_ever(self.raw)
             if context.journal is not None:
                 context.journal.close()
             if context.control is not None:

@@ -186,11 +186,14 @@ def _open_control(
     Returns:
         None if no process can write while this one reads.
     """
-    if lock is None or (
-        readonly and not (is_listed(folder.path) and folder.has_folder(JOURNAL_FOLDER))
-    ):
+    if lock is None or not _uses_control(folder, readonly):
         return None
     return ControlFile(folder.folder(JOURNAL_FOLDER))
+
+
+def _uses_control(folder: Folder, readonly: bool) -> bool:
+    """Return whether this process uses the control file."""
+    return not readonly or (is_listed(folder.path) and folder.has_folder(JOURNAL_FOLDER))
 
 
 def _lock_store(
@@ -248,6 +251,8 @@ def _lock_store(
             check_extent(folder)
         if is_listed(path):
             reserve_lock_file(folder, max_readers)
+        if _uses_control(folder, readonly):  # now, since of a former boot nothing in it is valid
+            ControlFile(folder.folder(JOURNAL_FOLDER), alone=True).close()
         return True
 
     try:

@@ -9,9 +9,8 @@ next one. It ends, and LMDB then shows all of its commits,
 - when another process wants to write or to read: a writer waits until this process has used the
   lock for SLICE_S, a reader only until the command that is running has ended.
 
-LMDB's write lock belongs to the thread that begins a transaction: if another thread ends it, the
-lock stays taken. So one thread, of which each environment has its own, begins and ends the
-deferred transactions. Any thread that holds the write lock may put into them.
+One thread of the environment begins and ends the deferred transactions (`image_thread`). Any thread
+that holds the write lock may put into them.
 
 A reader must see every commit that returned before it began. In this process it ends the deferred
 transaction. In another one it finds that the snapshot lacks commits which the control file names
@@ -39,22 +38,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
-import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from streamkeep.engine.journal.control_file import WANTED_TO_READ, WANTED_TO_WRITE
+from streamkeep.engine.journal.control_file import (
+    WANTED_TO_READ,
+    WANTED_TO_WRITE,
+    ControlFile,
+)
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.replay import apply_record
-from streamkeep.engine.system import failpoints, files
-from streamkeep.engine.system.pages import PAGE
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.image_room import ImageRoom
+from streamkeep.engine.txn.image_thread import ImageThread, Task
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
 from streamkeep.engine.txn.unsaved import Unsaved
-from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.errors import StoreLockedError, StreamkeepError
 from streamkeep.format.log.position import POSITION_KEY
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ IDLE_S: Final = 0.001  # a pause between commands that ends a transaction
 SLICE_S: Final = 0.0005  # how long a process keeps the lock that another one waits for
 _SHARED_S: Final = 0.002  # the longest transaction while other processes have the store open
 _LONGEST_S: Final = 0.02
+_PATIENCE_S: Final = 10.0
 _LOOK_LESS: Final = 4  # times `idle_s`, which a transaction may be idle if no process waits for it
 _YIELD_S: Final = 0.001  # how long a process lets others go first, at most
 _YIELD_STEP_S: Final = 0.00002
@@ -72,8 +75,6 @@ _MOST_BYTES: Final = 1 << 20  # of records
 _FEW: Final = 64  # commits for which a transaction does not pay
 _LEAST_PENALTY: Final = 8
 _MOST_PENALTY: Final = 4096
-_RESERVE: Final = 16 << 20  # bytes for the pages of a transaction
-_LEAST_RESERVE: Final = 12 << 20
 _MOST_OPERATIONS: Final = 600  # which change 4 pages each at most, beside those of the values
 BIG: Final = 128 << 10  # bytes of a record
 _PAGES_BYTES: Final = 65_536  # of the pages that the end of a transaction writes, estimated
@@ -88,14 +89,33 @@ class CheckpointNeeded(StreamkeepError):
     """
 
 
-class _Task:
-    """A call that the thread makes for another one."""
+class _Patience:
+    """Waits for LMDB's lock while the process that has it does anything."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-        self.error: BaseException | None = None
-        self.done: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.ended = False
+    def __init__(self, control: ControlFile, limit_s: float) -> None:
+        self._control = control
+        self._limit_s = limit_s
+        self._since = time.monotonic()
+        self._process = control.deferring()
+        self._journaled = control.journaled()
+
+    def check(self) -> None:
+        """Raise if one process has deferred commits, and made none, for the whole time.
+
+        Raises:
+            StoreLockedError: the process is probably stopped.
+        """
+        control = self._control
+        process, journaled = control.deferring(), control.journaled()
+        now = time.monotonic()
+        if not process or process != self._process or journaled != self._journaled:
+            self._since, self._process, self._journaled = now, process, journaled
+        elif now - self._since > self._limit_s:
+            raise StoreLockedError(
+                f"process {process} has the lock of the store, and for {self._limit_s:g} seconds "
+                "it has neither written nor let other processes write; next: let it go on if it is "
+                f"stopped (kill -CONT {process}), or end it: its commits stay"
+            )
 
 
 class Deferral:
@@ -106,6 +126,7 @@ class Deferral:
         allowed: whether commits may be deferred.
         lags: LMDB lacks commits that are in the journal, and could not take them.
         idle_s: how long a pause between commits ends a transaction.
+        patience_s: how long a process may keep LMDB's lock, while it defers, without a commit.
         unsaved: rows that are put into the transaction when it ends.
     """
 
@@ -114,6 +135,7 @@ class Deferral:
         self.allowed = False
         self.lags = False
         self.idle_s = IDLE_S
+        self.patience_s = _PATIENCE_S
         self.unsaved = Unsaved()
         self._context = context
         self._commits = 0
@@ -123,11 +145,10 @@ class Deferral:
         self._last = 0.0  # when the newest commit was made
         self._hold_off = 0  # commits that are not deferred
         self._penalty = _LEAST_PENALTY
-        self._data = -1  # a descriptor of the data file
-        self._reserved = False  # whether this process has reserved room in it
+        self._room = ImageRoom(context.raw)
         self._yield = False  # another process waits for the lock that this one has used
-        self._worker: threading.Thread | None = None
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._seen = -1  # the number of commits at the last look of the thread
+        self._thread = ImageThread(self._pause, self._look)
 
     def pays(self, durable: bool) -> bool:
         """Return whether a transaction should be begun for the commands to come.
@@ -151,17 +172,12 @@ class Deferral:
 
     def begin(self, journal: Journal) -> bool:
         """Begin a transaction; return False if LMDB or the journal is not ready for it."""
-        if self._worker is None:
-            try:
-                thread = threading.Thread(target=self._run, name="streamkeep-image", daemon=True)
-                thread.start()
-            except RuntimeError:  # the system grants no thread, or the interpreter is ending
-                self.allowed = False
-                return False
-            self._worker = thread
+        if not self._thread.start():
+            self.allowed = False
+            return False
         if self._yield:
             self.let_others(journal)
-        self._do(self._begin)
+        self._thread.do(self._begin, check=self._patience(journal))
         return self.raw is not None
 
     def allow(self, data: int) -> None:
@@ -170,49 +186,13 @@ class Deferral:
         Args:
             data: a descriptor of the data file, which `forbid` closes.
         """
-        self._data = data
+        self._room.allow(data)
         self.allowed = True
 
     def forbid(self) -> None:
         """Defer no commits any more."""
         self.allowed = False
-        data, self._data = self._data, -1
-        if data >= 0:
-            os.close(data)
-
-    def _reserve(self) -> bool:
-        """Have room for the pages of a transaction on the disk and in the map.
-
-        Called with LMDB's lock, so that no other process takes that room.
-
-        Returns:
-            Whether there is room.
-        """
-        info = self._context.raw.info()
-        needed = (info["last_pgno"] + 1) * _PAGE + _LEAST_RESERVE
-        if info["map_size"] < needed:
-            return False  # a transaction of its own may find the map full; then it grows
-        if os.fstat(self._data).st_size >= needed:
-            return True
-        try:
-            files.reserve(self._data, needed - _LEAST_RESERVE + _RESERVE)
-        except OSError:
-            return False
-        self._reserved = True
-        return True
-
-    def _used(self) -> int:
-        """Return the bytes of the data file up to its last page."""
-        return (self._context.raw.info()["last_pgno"] + 1) * PAGE
-
-    def _release_reserve(self) -> None:
-        """Release the room at the end of the data file."""
-        if self._reserved:
-            raw = self.begin_alone()  # no process adds pages while this one has LMDB's lock
-            try:
-                os.ftruncate(self._data, self._used())
-            finally:
-                raw.commit()  # nothing was written
+        self._room.forbid()
 
     def let_others(self, journal: Journal) -> None:
         """Let a process that waits for LMDB's lock have it first."""
@@ -271,10 +251,10 @@ class Deferral:
         self._operations += operations
         self._last = time.monotonic()
 
-        def finish() -> None:
+        def finish(task: Task) -> None:
             self._finish_with(row)
 
-        return self._do(finish, True)
+        return self._thread.do(finish, quiet=True)
 
     def end(self, *, forced: bool = False) -> None:
         """End the transaction, if one is open, so that LMDB shows its commits.
@@ -291,14 +271,14 @@ class Deferral:
             self._hold_off = self._penalty
         else:
             self._penalty = _LEAST_PENALTY
-        self._do(self._finish)
+        self._thread.do(self._end)
 
     def undo(self) -> None:
         """A command failed halfway: bring back the commits before it, from the journal."""
         if self.raw is not None:
             self.lags = True  # first: an interrupt may come
             self._context.journal_or_raise().forget()
-            self._do(self._drop)
+            self._thread.do(self._drop)
         try:
             self.catch_up()
         except Exception as error:
@@ -332,9 +312,10 @@ class Deferral:
                 self.let_others(journal)
             if control.is_shared() and not control.wanted():
                 control.want(WANTED_TO_WRITE)
+            if control.deferring() and self._thread.start():  # it may be stopped: do not block
+                self._thread.do(self._wait_for_lock, check=self._patience(journal))
             raw = context.raw.begin(None, None, True, False)
-            if control.wanted():
-                control.want(0)
+            self._has_lock(control)
             journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
             if control.journaled() <= journal.commit_number():
                 self.lags = False
@@ -395,98 +376,86 @@ class Deferral:
         if raw is not None:
             self._context.leave_to_parent(raw)
         self.forbid()
-        self._worker = None
+        self._thread = ImageThread(self._pause, self._look)
 
-    def stop(self) -> None:
-        """End the transaction and the thread, for good."""
-        self.end()
-        thread, self._worker = self._worker, None
-        if thread is not None:
-            self._tasks.put(None)
-            thread.join()
-        if not self.lags:
-            with contextlib.suppress(lmdb.Error, OSError, StreamkeepError):
-                self._release_reserve()
-        self.forbid()
+    def stop(self) -> bool:
+        """End the transaction and the thread, for good.
 
-    # --- the thread -------------------------------------------------------------------------
-
-    def _do(self, call: Callable[[], None], quiet: bool = False) -> BaseException | None:
-        """Have the thread make a call, and return when it has.
-
-        Args:
-            quiet: return an interrupt that came in the meantime, instead of raising it.
+        Returns:
+            False if the thread waits for the lock of a process that is stopped. Then LMDB must not
+            be closed.
         """
-        task = _Task(call)
-        self._tasks.put(task)
-        interrupt: BaseException | None = None
-        while not task.ended:  # an interrupt must not leave while the thread has the transaction
-            try:
-                task.done.get()
-            except BaseException as error:
-                interrupt = error
-        if task.error is not None:
-            raise task.error
-        if interrupt is not None and not quiet:
-            raise interrupt
-        return interrupt
+        self.end()
+        stopped = self._thread.stop(_PATIENCE_S)
+        if stopped and self._room.is_reserved() and not self.lags:
+            with contextlib.suppress(lmdb.Error, OSError, StreamkeepError):
+                raw = self.begin_alone()
+                try:
+                    self._room.release()
+                finally:
+                    raw.commit()  # nothing was written
+                self._thread.stop(_PATIENCE_S)
+        self.forbid()
+        return stopped
 
-    def _run(self) -> None:
-        """Make the calls; end a transaction in which nothing has been committed for a while."""
-        seen = -1
-        while True:
-            try:  # an idle store costs nothing
-                task = (
-                    self._tasks.get() if self.raw is None else self._tasks.get(True, self._pause())
-                )
-            except queue.Empty:
-                seen = self._look(seen)
-                continue
-            if task is None:
-                return
-            try:
-                task.call()
-            except BaseException as error:
-                task.error = error
-            task.ended = True
-            task.done.put(None)
+    def _patience(self, journal: Journal) -> Callable[[], None]:
+        """Return what raises if the process that has LMDB's lock is stopped."""
+        return _Patience(journal.control, self.patience_s).check
+
+    def _has_lock(self, control: ControlFile) -> None:
+        """Note that this process has LMDB's lock, which others waited for as well."""
+        if control.wanted():
+            control.want(0)
+        if control.deferring():
+            control.defer(0)  # of a process that has died
+
+    # --- in the thread ---------------------------------------------------------------------
 
     def _pause(self) -> float:
-        """Return how many seconds pass until the next look for commits.
+        """Return how many seconds pass until the next look for commits; -1 for none.
 
         A look takes the interpreter from the threads that work, so it is rare while this process
         is the only one.
         """
         journal = self._context.journal
+        if self.raw is None:
+            return -1
         if journal is not None and journal.control.is_shared():
             return self.idle_s
         return _LOOK_LESS * self.idle_s
 
-    def _look(self, seen: int) -> int:
-        """End the transaction if it has no commits after the one that was seen before."""
+    def _look(self) -> None:
+        """End the transaction if it has no commits after the last look."""
         context = self._context
         # Not by waiting: the thread that holds the lock may wait for this one.
         if not context.write_lock.acquire(False):
-            return -1
+            self._seen = -1
+            return
         try:
-            if self.raw is not None and self._commits == seen:
+            if self.raw is not None and self._commits == self._seen:
                 self._finish()
-            return self._commits
+            self._seen = self._commits
         finally:
             context.write_lock.release()
 
-    def _begin(self) -> None:
+    def _wait_for_lock(self, task: Task) -> None:
+        raw = self._context.raw.begin(None, None, True, False)
+        raw.commit()  # nothing was written
+
+    def _begin(self, task: Task) -> None:
         context = self._context
         journal = context.journal_or_raise()
         control = journal.control
         if control.is_shared() and not control.wanted():
             control.want(WANTED_TO_WRITE)
         raw = context.raw.begin(None, None, True, False)
-        if control.wanted():
-            control.want(0)
+        if not task.is_wanted():
+            raw.commit()  # nothing was written
+            return
+        self._has_lock(control)
         try:
             ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-            if not self._reserve():
+            if not self._room.reserve():
                 self._hold_off = _MOST_PENALTY
             elif ready and control.journaled() <= journal.commit_number():
                 control.defer(os.getpid())
@@ -498,6 +467,9 @@ class Deferral:
             if self.raw is None:
                 raw.abort()
 
+    def _end(self, task: Task) -> None:
+        self._finish()
+
     def _finish(self) -> None:
         """Commit; the image lags if that fails."""
         context = self._context
@@ -506,6 +478,7 @@ class Deferral:
             return
         if not self._commits:  # nothing changed; a commit would have no number of its own
             try:
+                context.journal_or_raise().control.defer(0)
                 raw.commit()
             finally:
                 self.raw = None
@@ -530,6 +503,7 @@ class Deferral:
             if self._operations > SMALL_COMMIT:
                 note_commit(context, raw, self._operations, aborted=False)
             raw.put(POSITION_KEY, row)
+            context.journal_or_raise().control.defer(0)
             failpoints.hit("image:ending")
             raw.commit()
             failpoints.hit("image:ended")
@@ -544,7 +518,7 @@ class Deferral:
             self.raw = None
         context.bytes_since_checkpoint += _PAGES_BYTES
 
-    def _drop(self) -> None:
+    def _drop(self, task: Task) -> None:
         raw, self.raw = self.raw, None
         self._operations += self.unsaved.count()
         self.unsaved.clear()

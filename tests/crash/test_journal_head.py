@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import streamkeep
+from crash.losses import in_child
+from crash.power import another_boot
 from streamkeep.engine.journal.control_file import (
     WANTED_TO_READ,
     WANTED_TO_WRITE,
@@ -14,6 +17,7 @@ from streamkeep.engine.journal.control_file import (
     read_control_file,
 )
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.format.log.position import LogPosition
 
 
@@ -70,3 +74,38 @@ def test_a_failed_sync_is_seen_through_every_opening(control: ControlFile, tmp_p
     control.poison()
     assert other.poisoned()
     other.close()
+
+
+def test_the_file_of_living_processes_is_not_set_up_by_another_boot(
+    control: ControlFile, tmp_path: Path
+) -> None:
+    """It would lose which commits were deferred, and that a sync has failed."""
+    control.set_journaled(9)
+    with another_boot(), pytest.raises(StoreLockedError, match="another machine"):
+        ControlFile(Folder(tmp_path))
+    assert control.journaled() == 9
+
+
+def test_the_file_of_a_former_boot_is_set_up(tmp_path: Path) -> None:
+    former = ControlFile(Folder(tmp_path))
+    former.set_journaled(9)
+    former.close()
+    with another_boot():
+        alone = ControlFile(Folder(tmp_path), alone=True)
+        assert alone.journaled() == 0
+        alone.close()
+
+
+def test_a_store_in_use_is_refused_to_a_process_of_another_boot(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"f": "v"})
+
+        def work() -> None:
+            with another_boot(), pytest.raises(StoreLockedError, match="another machine"):
+                streamkeep.open(path)
+
+        assert in_child(work)
+        store.xadd("s", {"f": "v"})
+    with another_boot(), streamkeep.open(path) as store:
+        assert store.xlen("s") == 2

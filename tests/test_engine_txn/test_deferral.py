@@ -19,6 +19,7 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.page_memory import kept_pages
+from streamkeep.format.core.errors import StoreLockedError
 
 COUNT = 20
 PROGRAM = """
@@ -255,3 +256,42 @@ def test_a_map_without_room_for_a_transaction_defers_nothing(tmp_path: Path) -> 
         assert store.map_size_bytes >= store.used_bytes
     with Store(tmp_path / "store") as store:
         assert store.xlen("s") == 200
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_a_writer_is_told_which_process_is_stopped(tmp_path: Path) -> None:
+    """Its commits are deferred, and LMDB's lock is taken; nothing is lost when it goes on."""
+    path = tmp_path / "store"
+    ready, go = os.pipe(), os.pipe()
+
+    def work() -> None:
+        with streamkeep.open(path, sync="none") as own:
+            defer_for_long(own)
+            for number in range(COUNT):
+                own.xadd("s", {"n": number})
+            assert context_of(own).deferral.raw is not None
+            os.write(ready[1], b"y")
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os.read(go[0], 1)
+
+    with Store(path, sync="none") as store:
+        context_of(store).deferral.patience_s = 0.2
+        child = os.fork()
+        if child == 0:
+            try:
+                work()
+            finally:
+                os._exit(0)
+        os.read(ready[0], 1)
+        os.waitpid(child, os.WUNTRACED)
+        for call in (lambda: store.xadd("s", {"n": COUNT}), lambda: store.xlen("s")):
+            with pytest.raises(StoreLockedError, match=f"process {child} has the lock"):
+                call()
+        os.kill(child, signal.SIGCONT)
+        context_of(store).deferral.patience_s = 60.0
+        assert numbers(store) == expected(COUNT)
+        store.xadd("s", {"n": COUNT})
+        os.write(go[1], b"y")
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert numbers(store) == expected(COUNT + 1)
+    assert list(recovery.check(path)) == []

@@ -1,4 +1,4 @@
-"""Rows that a deferred transaction keeps in memory: no reader sees a difference, replay included."""
+"""Rows that a deferred transaction keeps in memory: no reader and no replay sees a difference."""
 
 from __future__ import annotations
 

@@ -1,0 +1,130 @@
+"""The thread that begins and ends the deferred transactions of one environment.
+
+LMDB's write lock belongs to the thread that begins a transaction: if another thread ends it, the
+lock stays taken. So this thread makes both calls for the others, which wait for it. In between it
+looks whether a transaction has become idle. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+_CHECK_S: Final = 0.25  # how often a caller that may give up asks whether it should
+
+
+class Task:
+    """A call that the thread makes for another one.
+
+    Attributes:
+        began: LMDB has begun a transaction for it.
+        abandoned: its caller does not wait any more, unless it `began`.
+    """
+
+    def __init__(self, call: Callable[[Task], None]) -> None:
+        self.call = call
+        self.error: BaseException | None = None
+        self.done: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.ended = False
+        self.began = False
+        self.abandoned = False
+
+    def is_wanted(self) -> bool:
+        """Note that LMDB has begun a transaction; return whether the caller still waits."""
+        self.began = True  # first: a caller that gives up looks at it afterwards
+        return not self.abandoned
+
+
+class ImageThread:
+    """The thread, which is started by the first task."""
+
+    def __init__(self, pause: Callable[[], float], look: Callable[[], None]) -> None:
+        """Say what the thread does between tasks.
+
+        Args:
+            pause: returns after how many seconds without a task to look; -1 for never.
+            look: is called then.
+        """
+        self._pause = pause
+        self._look = look
+        self._thread: threading.Thread | None = None
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+
+    def start(self) -> bool:
+        """Start the thread if it does not run; return whether it runs."""
+        if self._thread is None:
+            try:
+                thread = threading.Thread(target=self._run, name="streamkeep-image", daemon=True)
+                thread.start()
+            except RuntimeError:  # the system grants no thread, or the interpreter is ending
+                return False
+            self._thread = thread
+        return True
+
+    def stop(self, patience_s: float) -> bool:
+        """End the thread; return False if it waits for LMDB's lock, where nothing wakes it."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._tasks.put(None)
+            thread.join(patience_s)
+            return not thread.is_alive()
+        return True
+
+    def do(
+        self,
+        call: Callable[[Task], None],
+        *,
+        quiet: bool = False,
+        check: Callable[[], None] | None = None,
+    ) -> BaseException | None:
+        """Have the thread make a call, and return when it has.
+
+        Args:
+            quiet: return an interrupt that came in the meantime, instead of raising it.
+            check: raises if the caller should give up. The call may still be made later, but only
+                up to `Task.is_wanted`.
+        """
+        task = Task(call)
+        self._tasks.put(task)
+        interrupt: BaseException | None = None
+        while not task.ended:  # an interrupt must not leave while the thread has the transaction
+            try:
+                if check is None or task.abandoned:
+                    task.done.get()
+                else:
+                    task.done.get(True, _CHECK_S)
+            except queue.Empty:
+                assert check is not None
+                try:
+                    check()
+                except Exception:
+                    task.abandoned = True
+                    if not task.began:
+                        raise
+            except BaseException as error:
+                interrupt = error
+        if task.error is not None:
+            raise task.error
+        if interrupt is not None and not quiet:
+            raise interrupt
+        return interrupt
+
+    def _run(self) -> None:
+        """Make the calls; look when none has come for a while."""
+        while True:
+            pause = self._pause()
+            try:  # an idle store costs nothing
+                task = self._tasks.get() if pause < 0 else self._tasks.get(True, pause)
+            except queue.Empty:
+                self._look()
+                continue
+            if task is None:
+                return
+            try:
+                task.call(task)
+            except BaseException as error:
+                task.error = error
+            task.ended = True
+            task.done.put(None)
