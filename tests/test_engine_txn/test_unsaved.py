@@ -40,7 +40,7 @@ def random_command(store: Store[bytes], draw: random.Random) -> None:
         store.xadd(name, {"f": "v"}, maxlen=draw.randrange(40), approximate=False)
     elif kind == 8:
         found = store.xrange(name, count=draw.randrange(1, 30))
-        store.xdel(name, *[entry.id for entry in found[-3:]] or ["1-1"])
+        store.xdel(name, *[entry.id for entry in found[-3:]] or [b"1-1"])
     elif kind == 9:
         store.xtrim(name, maxlen=draw.randrange(60))
     elif kind == 10:
@@ -61,7 +61,7 @@ def consume(store: Store[bytes], draw: random.Random) -> None:
     who = draw.choice(("x", "y"))
     for _, entries in store.xreadgroup("g", who, {name: ">"}, count=draw.randrange(1, 20)):
         if draw.randrange(3):
-            store.xack(name, "g", *[entry.id for entry in entries[::2]] or ["1-1"])
+            store.xack(name, "g", *[entry.id for entry in entries[::2]] or [b"1-1"])
 
 
 @pytest.mark.parametrize("seed", slow_but(range(8), 1, 2))
