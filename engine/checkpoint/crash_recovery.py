@@ -346,7 +346,6 @@ def _remove_later(journal: Folder, position: LogPosition) -> None:
         if max(number, named_number(name)) > position.file_number
     ]
     if later:
-        failpoints.hit("recover:remove")
         for name in later:
             journal.remove(name)
         journal.sync()

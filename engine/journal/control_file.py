@@ -218,6 +218,10 @@ class ControlFile:
             self._file.set_word(_DURABLE_FILE, file_number)
             self._file.set_word(_DURABLE, commit_number)
 
+    def openings(self) -> int:
+        """Return how often the file is open; too high after a process was killed."""
+        return self._words[_OPENINGS]
+
     def is_shared(self) -> bool:
         """Return whether another process may have the file open."""
         return self._words[_OPENINGS] != 1

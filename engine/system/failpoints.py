@@ -55,7 +55,6 @@ NAMES: Final = (
     "compact:data-moved",  # the new data file is in place
     "compact:slots-written",  # the new checkpoints are in place
     "compact:done",  # only an empty folder remains to be removed
-    "recover:remove",  # recovery is about to remove a journal file that follows no record
     "recover:point-safe",  # the checkpoint to go back to is on disk
     "recover:meta-written",  # one of LMDB's meta pages is restored
     "recover:meta-restored",  # both meta pages are restored

@@ -148,7 +148,7 @@ class Deferral:
         self._room = ImageRoom(context.raw)
         self._yield = False  # another process waits for the lock that this one has used
         self._seen = -1  # the number of commits at the last look of the thread
-        self._thread = ImageThread(self._pause, self._look)
+        self._image = ImageThread(self._pause, self._look)
 
     def pays(self, durable: bool) -> bool:
         """Return whether a transaction should be begun for the commands to come.
@@ -172,12 +172,12 @@ class Deferral:
 
     def begin(self, journal: Journal) -> bool:
         """Begin a transaction; return False if LMDB or the journal is not ready for it."""
-        if not self._thread.start():
+        if not self._image.start():
             self.allowed = False
             return False
         if self._yield:
             self.let_others(journal)
-        self._thread.do(self._begin, check=self._patience(journal))
+        self._image.do(self._begin, check=self._patience(journal))
         return self.raw is not None
 
     def allow(self, data: int) -> None:
@@ -254,7 +254,7 @@ class Deferral:
         def finish(task: Task) -> None:
             self._finish_with(row)
 
-        return self._thread.do(finish, quiet=True)
+        return self._image.do(finish, quiet=True)
 
     def end(self, *, forced: bool = False) -> None:
         """End the transaction, if one is open, so that LMDB shows its commits.
@@ -271,14 +271,14 @@ class Deferral:
             self._hold_off = self._penalty
         else:
             self._penalty = _LEAST_PENALTY
-        self._thread.do(self._end)
+        self._image.do(self._end)
 
     def undo(self) -> None:
         """A command failed halfway: bring back the commits before it, from the journal."""
         if self.raw is not None:
             self.lags = True  # first: an interrupt may come
             self._context.journal_or_raise().forget()
-            self._thread.do(self._drop)
+            self._image.do(self._drop)
         try:
             self.catch_up()
         except Exception as error:
@@ -312,8 +312,8 @@ class Deferral:
                 self.let_others(journal)
             if control.is_shared() and not control.wanted():
                 control.want(WANTED_TO_WRITE)
-            if control.deferring() and self._thread.start():  # it may be stopped: do not block
-                self._thread.do(self._wait_for_lock, check=self._patience(journal))
+            if control.deferring() and self._image.start():  # it may be stopped: do not block
+                self._image.do(self._wait_for_lock, check=self._patience(journal))
             raw = context.raw.begin(None, None, True, False)
             self._has_lock(control)
             journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
@@ -376,7 +376,7 @@ class Deferral:
         if raw is not None:
             self._context.leave_to_parent(raw)
         self.forbid()
-        self._thread = ImageThread(self._pause, self._look)
+        self._image = ImageThread(self._pause, self._look)
 
     def stop(self) -> bool:
         """End the transaction and the thread, for good.
@@ -386,7 +386,7 @@ class Deferral:
             be closed.
         """
         self.end()
-        stopped = self._thread.stop(_PATIENCE_S)
+        stopped = self._image.stop(_PATIENCE_S)
         if stopped and self._room.is_reserved() and not self.lags:
             with contextlib.suppress(lmdb.Error, OSError, StreamkeepError):
                 raw = self.begin_alone()
@@ -394,7 +394,7 @@ class Deferral:
                     self._room.release()
                 finally:
                     raw.commit()  # nothing was written
-                self._thread.stop(_PATIENCE_S)
+                self._image.stop(_PATIENCE_S)
         self.forbid()
         return stopped
 

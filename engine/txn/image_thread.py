@@ -49,23 +49,23 @@ class ImageThread:
         """
         self._pause = pause
         self._look = look
-        self._thread: threading.Thread | None = None
+        self._running: threading.Thread | None = None
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
 
     def start(self) -> bool:
         """Start the thread if it does not run; return whether it runs."""
-        if self._thread is None:
+        if self._running is None:
             try:
                 thread = threading.Thread(target=self._run, name="streamkeep-image", daemon=True)
                 thread.start()
             except RuntimeError:  # the system grants no thread, or the interpreter is ending
                 return False
-            self._thread = thread
+            self._running = thread
         return True
 
     def stop(self, patience_s: float) -> bool:
         """End the thread; return False if it waits for LMDB's lock, where nothing wakes it."""
-        thread, self._thread = self._thread, None
+        thread, self._running = self._running, None
         if thread is not None:
             self._tasks.put(None)
             thread.join(patience_s)

@@ -305,8 +305,6 @@ class Run:
             options["passages"] = self.random.randrange(1, 3)
         if failpoint.startswith("recover"):
             before = {"failpoint": "commit:journaled", "passages": 50, "boot": 77}
-            if failpoint == "recover:remove":
-                before = {"failpoint": "journal:new-file", "passages": 1, "boot": 0}
             boot = before.pop("boot")
             self.killed(self.server.fork(self.plan(sync="none", **before)))
             options |= {"recover": True, "boot": boot}

@@ -1,20 +1,32 @@
-"""Deferred commits: an interrupt at the end of one, and polling that changes nothing."""
+"""Deferred commits at bad moments: interrupts and kills while they end or are replayed, polling."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import streamkeep
+from crash.kill_worker import die_at
 from crash.losses import in_child
+from inside import context_of, defer_for_long, journal_of
+from patience import wait_until
+from streamkeep import recovery
 from streamkeep.engine.system import failpoints
+from tiers import pairs_of, slow_but
 
 pytestmark = pytest.mark.crash
+
+
+def openings(store: streamkeep.Store[bytes]) -> int:
+    """Return how often the processes that have a store open have opened it."""
+    return journal_of(store).control.openings()
 
 
 def killed(path: Path, told: Path, work: Callable[[streamkeep.Store[bytes]], int]) -> int:
@@ -86,3 +98,167 @@ def test_polling_that_changes_nothing_keeps_the_checkpoint(tmp_path: Path) -> No
     path = tmp_path / "store"
     acknowledged = killed(path, tmp_path / "told", work)
     assert entries_after_recovery(path) == acknowledged
+
+
+class Interrupted:
+    """A program that gets interrupts while its commits are deferred, and is then killed."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = streamkeep.open(path, sync="none")
+        self.acknowledged: list[int] = []
+        self.tried = 0
+        self.interrupts = 0
+        defer_for_long(self.store)
+
+    def interrupt(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)  # so that it comes while the caller waits
+
+    def fail(self) -> None:
+        raise RuntimeError("halfway")
+
+    def add(self) -> None:
+        """Add one entry; note it if that was acknowledged."""
+        self.tried += 1
+        self.store.xadd("s", {"n": self.tried})
+        self.acknowledged.append(self.tried)
+
+    def round(self, place: str) -> None:
+        """Get one interrupt at a place."""
+        for _ in range(20):
+            self.add()
+        failpoints.arm(place, self.interrupt)
+        try:
+            if place == "image:replayed":
+                failpoints.arm("commit:journaled", self.fail)
+                with suppress(RuntimeError):
+                    self.add()
+            with self.store.snapshot():
+                pass
+        except KeyboardInterrupt:
+            self.interrupts += 1
+        finally:
+            failpoints.disarm()
+
+
+@pytest.mark.usefixtures("plain_locks")
+@pytest.mark.parametrize(
+    ("place", "contended"),
+    pairs_of(("image:ended", "image:replayed", "image:ending"), (False, True)),
+)
+def test_an_interrupt_at_the_image_loses_and_doubles_nothing(
+    tmp_path: Path, place: str, contended: bool
+) -> None:
+    """Also while another process has the lock, or waits for it."""
+    path, told = tmp_path / "store", tmp_path / "told"
+
+    def disturb() -> None:
+        store = streamkeep.open(path, sync="none")
+        while True:
+            with store.transaction() as txn:
+                txn.xadd("other", {"f": "v"})
+                time.sleep(0.002)
+            time.sleep(0.002)
+
+    def work() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        program = Interrupted(path)
+        for _ in range(15):
+            program.round(place)
+        assert program.interrupts, "no interrupt came"
+        for _ in range(100):
+            program.add()
+        told.write_text(" ".join(map(str, program.acknowledged)))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    streamkeep.open(path).close()
+    other = os.fork() if contended else 0
+    if contended and other == 0:
+        try:
+            disturb()
+        finally:
+            os._exit(1)
+    try:
+        assert not in_child(work)
+        acknowledged = [int(one) for one in told.read_text().split()]
+    finally:
+        if contended:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
+    with streamkeep.open(path) as store:
+        found = [int(entry.fields[b"n"]) for entry in store.xrange("s")]
+    assert len(found) == len(set(found))
+    assert set(acknowledged) <= set(found)
+    assert list(recovery.check(path)) == []
+
+
+def test_a_process_killed_while_it_replays_for_a_killed_one_loses_nothing(tmp_path: Path) -> None:
+    """All three have the store open, so that no opening recovers it."""
+    path = tmp_path / "store"
+    go = os.pipe()
+
+    def replay() -> None:
+        store = streamkeep.open(path, sync="none")
+        os.read(go[0], 1)
+        die_at("image:replayed", 1)
+        store.xadd("s", {"n": "killed"})
+
+    def defer() -> None:
+        store = streamkeep.open(path, sync="none")
+        defer_for_long(store)
+        for number in range(50):
+            store.xadd("s", {"n": number})
+        assert context_of(store).deferral.raw is not None
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with streamkeep.open(path, sync="none") as store:
+        store.xadd("first", {"f": "v"})
+        second = threading.Thread(target=lambda: in_child(replay))
+        second.start()
+        wait_until(lambda: openings(store) == 2)
+        assert not in_child(defer)
+        os.write(go[1], b"y")
+        second.join()
+        found = [entry.fields[b"n"] for entry in store.xrange("s")]
+        assert found == [b"%d" % number for number in range(50)]
+        assert store.durability().last_recovery is None
+        store.xadd("s", {"n": 50})
+    assert list(recovery.check(path)) == []
+
+
+@pytest.mark.parametrize(
+    "places",
+    slow_but(
+        [
+            ("recover:meta-restored", "recover:batch"),
+            ("recover:batch", "recover:epoch-raised"),
+            ("recover:epoch-raised", "recover:meta-written"),
+            ("recover:replayed", "recover:point-safe"),
+        ],
+        ("recover:batch", "recover:epoch-raised"),
+    ),
+)
+def test_two_kills_in_a_row_while_a_store_is_recovered_lose_nothing(
+    tmp_path: Path, places: tuple[str, str]
+) -> None:
+    path = tmp_path / "store"
+
+    def defer() -> None:
+        store = streamkeep.open(path, sync="none")
+        defer_for_long(store)
+        for number in range(50):
+            store.xadd("s", {"n": number})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(defer)
+    for place in places:
+
+        def recover(place: str = place) -> None:
+            die_at(place, 1)
+            streamkeep.open(path)
+
+        assert not in_child(recover)
+    with streamkeep.open(path) as store:
+        assert store.durability().last_recovery is not None
+        assert store.xlen("s") == 50
+    assert list(recovery.check(path)) == []

@@ -35,12 +35,7 @@ DAILY = (  # one of each kind
     "recover:meta-written",
     "recover:batch",
 )
-PASSED = [
-    name
-    for name in failpoints.NAMES
-    # A store with commits after its checkpoint is recovered, and then no file is left to remove.
-    if name.startswith(PLACES) and name != "recover:remove"
-]
+PASSED = [name for name in failpoints.NAMES if name.startswith(PLACES)]
 
 
 @pytest.fixture(scope="module")
