@@ -71,7 +71,7 @@ def test_an_interrupt_at_the_end_of_a_big_commit_leaves_no_hole_in_the_journal(
             finally:
                 failpoints.disarm()
         assert interrupts, "no commit was deferred"
-        for _ in range(500):
+        for _ in range(50):
             store.xadd("s", {"f": "after"})
         return store.xlen("s")
 
@@ -163,7 +163,7 @@ def test_an_interrupt_at_the_image_loses_and_doubles_nothing(
     def work() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         program = Interrupted(path)
-        for _ in range(15):
+        for _ in range(6):
             program.round(place)
         assert program.interrupts, "no interrupt came"
         for _ in range(100):
@@ -227,7 +227,7 @@ def test_a_process_killed_while_it_replays_for_a_killed_one_loses_nothing(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "places",
+    ("first", "then"),
     slow_but(
         [
             ("recover:meta-restored", "recover:batch"),
@@ -239,7 +239,7 @@ def test_a_process_killed_while_it_replays_for_a_killed_one_loses_nothing(tmp_pa
     ),
 )
 def test_two_kills_in_a_row_while_a_store_is_recovered_lose_nothing(
-    tmp_path: Path, places: tuple[str, str]
+    tmp_path: Path, first: str, then: str
 ) -> None:
     path = tmp_path / "store"
 
@@ -251,7 +251,7 @@ def test_two_kills_in_a_row_while_a_store_is_recovered_lose_nothing(
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert not in_child(defer)
-    for place in places:
+    for place in (first, then):
 
         def recover(place: str = place) -> None:
             die_at(place, 1)
