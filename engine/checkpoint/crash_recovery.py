@@ -51,7 +51,7 @@ from streamkeep.engine.journal.control_file import (
     ControlFile,
     read_control_file,
 )
-from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
+from streamkeep.engine.journal.journal_files import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
     Reader,

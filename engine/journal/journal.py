@@ -29,17 +29,24 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
+from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.journal_files import (
+    RECYCLED,
+    begin_file,
+    prepare_recycled,
+    retire_file,
+    wipe_file,
+    wipe_recycled,
+)
 from streamkeep.engine.journal.reader import (
     END,
-    SUFFIX,
     Reader,
     file_name,
     highest_number,
     journal_names,
     named_number,
 )
-from streamkeep.engine.journal.sync_leader import LOCK_FILE_PREFIX, SyncLeader
+from streamkeep.engine.journal.sync_leader import SyncLeader
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.lock_order import make_lock
@@ -57,10 +64,6 @@ from streamkeep.format.log.position import LogPosition, decode_position, encode_
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
-_RECYCLED: Final = "spare"
-NEW_RECYCLED: Final = "spare.new"  # with a random suffix, while it is made
-_NEW: Final = "new"
-RECYCLED_NAMES: Final = (_RECYCLED, _NEW)
 
 
 class Journal:
@@ -220,7 +223,10 @@ class Journal:
         skipped = self.control.file_number() > self._number
         if self._offset + size > self._room or self._clean or skipped:
             if self._clean:
-                self._wipe_recycled()
+                try:
+                    wipe_recycled(self.folder)
+                except OSError as error:
+                    raise translate_os(error) from error
             # A killed writer may have left a record here, which a reader would follow.
             self._write(self._offset, END)
             self._begin_file(self._number + 1, self._commit_number, self.file_size, size)
@@ -240,14 +246,6 @@ class Journal:
         assert self._file is not None
         try:
             self._file.write(offset, data)
-        except OSError as error:
-            raise translate_os(error) from error
-
-    def _wipe_recycled(self) -> None:
-        """Remove the files that a new one could reuse: they hold old records."""
-        try:
-            for name in RECYCLED_NAMES:
-                wipe_file(self.folder, name)
         except OSError as error:
             raise translate_os(error) from error
 
@@ -323,26 +321,9 @@ class Journal:
         salt = int.from_bytes(os.urandom(8), "big")
         header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
         data = header.encode()
-        least = len(data) + size + len(END)
         try:
             self.control.check_not_moved()
-            with contextlib.suppress(FileNotFoundError):
-                self.folder.rename(_RECYCLED, _NEW)
-            handle = self.folder.open(_NEW, os.O_RDWR | os.O_CREAT)
-            failpoints.hit("journal:unnamed")
-            try:
-                new = os.fstat(handle).st_size == 0
-                _reserve(handle, max(usual, least), least)
-                if new and not size:  # with a size, a caller waits to write its record
-                    files.fill(handle)
-                files.write_at(handle, data + END, 0)
-            except OSError:
-                self.folder.remove(_NEW)
-                raise
-            finally:
-                os.close(handle)
-            # Named only with its header: by an old header, another process would retire the file.
-            self.folder.rename(_NEW, file_name(number))
+            begin_file(self.folder, number, data, usual, size)
             self._open_file(number)
         except OSError as error:
             raise translate_os(error) from error
@@ -438,31 +419,15 @@ class Journal:
     # --- files ------------------------------------------------------------------------------
 
     def prepare_recycled(self) -> None:
-        """Prepare a file for later; it is also a reserve of space for a full disk.
-
-        The file is filled with zeros, so that one sync in ten need not also write the block map.
-        """
-        if self._offset < self.file_size // 4 or self.folder.exists(_RECYCLED):
+        """Prepare a file for later; it is also a reserve of space for a full disk."""
+        if self._offset < self.file_size // 4 or self.folder.exists(RECYCLED):
             return
         self.control.check_not_moved()
-        # A random name: another process may be preparing one, too, and a finished one is used at
-        # once.
-        name = f"{NEW_RECYCLED}.{os.urandom(8).hex()}"
-        try:
-            handle = self.folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-            try:
-                files.reserve(handle, self.file_size)
-                files.fill(handle)
-            finally:
-                os.close(handle)
-            failpoints.hit("journal:new-recycled")
-            self.folder.rename(name, _RECYCLED)
-        except OSError:  # the disk is nearly full; the next file will be a smaller one
-            self.folder.remove(name)
+        prepare_recycled(self.folder, self.file_size)
 
     def drop_recycled(self) -> bool:
         """Remove the recycled file to make room on a full disk; return whether there was one."""
-        return self.folder.remove(_RECYCLED)
+        return self.folder.remove(RECYCLED)
 
     def retire_before(self, position: LogPosition, *, wipe: bool = False) -> None:
         """Retire the files before a position, after a checkpoint was made there.
@@ -490,56 +455,9 @@ class Journal:
             self.folder.sync()
 
 
-def is_journal_name(name: str) -> bool:
-    """Return whether a name in `journal/` is one that the journal uses."""
-    return (
-        name in (CONTROL_FILE, _RECYCLED, _NEW)
-        or name.startswith((f"{NEW_RECYCLED}.", f"{LOCK_FILE_PREFIX}."))
-        or name.endswith(SUFFIX)
-    )
-
-
 def sync_failed() -> RecoveryNeededError:
     """Return the error after a failed sync."""
     return RecoveryNeededError(
         "writing to the disk has failed; next: check the disk, close the store in every process, "
         "and open it again, which recovers it"
     )
-
-
-def retire_file(folder: Folder, name: str, file_size: int) -> None:
-    """Keep a file for reuse, or remove it."""
-    if folder.size(name) == file_size and not folder.exists(_RECYCLED):
-        with contextlib.suppress(FileNotFoundError):  # another process has retired it
-            folder.rename(name, _RECYCLED)
-    else:
-        folder.remove(name)
-
-
-def wipe_file(folder: Folder, name: str) -> None:
-    """Overwrite a file with zeros on disk, then remove it.
-
-    The old bytes are gone only if the file system overwrites in place. Another process that has
-    the file mapped reads zeros.
-    """
-    try:
-        handle = folder.open(name, os.O_WRONLY)
-    except FileNotFoundError:
-        return
-    try:
-        files.write_zeros(handle, 0, os.fstat(handle).st_size)
-        files.sync_data(handle)
-    finally:
-        os.close(handle)
-    folder.remove(name)
-
-
-def _reserve(handle: int, size: int, least: int) -> None:
-    """Reserve `size` bytes on disk, or `least` if the disk is nearly full."""
-    try:
-        files.reserve(handle, size)
-    except OSError:
-        if size == least:
-            raise
-        os.ftruncate(handle, 0)
-        files.reserve(handle, least)

@@ -55,8 +55,9 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.image_room import ImageRoom
 from streamkeep.engine.txn.image_thread import ImageThread, Task
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
+from streamkeep.engine.txn.patience import Patience
 from streamkeep.engine.txn.unsaved import Unsaved
-from streamkeep.format.core.errors import StoreLockedError, StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.log.position import POSITION_KEY
 
 if TYPE_CHECKING:
@@ -87,35 +88,6 @@ class CheckpointNeeded(StreamkeepError):
 
     The process has no pin, or the journal has no log position, or a sync has failed.
     """
-
-
-class _Patience:
-    """Waits for LMDB's lock while the process that has it does anything."""
-
-    def __init__(self, control: ControlFile, limit_s: float) -> None:
-        self._control = control
-        self._limit_s = limit_s
-        self._since = time.monotonic()
-        self._process = control.deferring()
-        self._journaled = control.journaled()
-
-    def check(self) -> None:
-        """Raise if one process has deferred commits, and made none, for the whole time.
-
-        Raises:
-            StoreLockedError: the process is probably stopped.
-        """
-        control = self._control
-        process, journaled = control.deferring(), control.journaled()
-        now = time.monotonic()
-        if not process or process != self._process or journaled != self._journaled:
-            self._since, self._process, self._journaled = now, process, journaled
-        elif now - self._since > self._limit_s:
-            raise StoreLockedError(
-                f"process {process} has the lock of the store, and for {self._limit_s:g} seconds "
-                "it has neither written nor let other processes write; next: let it go on if it is "
-                f"stopped (kill -CONT {process}), or end it: its commits stay"
-            )
 
 
 class Deferral:
@@ -400,7 +372,7 @@ class Deferral:
 
     def _patience(self, journal: Journal) -> Callable[[], None]:
         """Return what raises if the process that has LMDB's lock is stopped."""
-        return _Patience(journal.control, self.patience_s).check
+        return Patience(journal.control, self.patience_s).check
 
     def _has_lock(self, control: ControlFile) -> None:
         """Note that this process has LMDB's lock, which others waited for as well."""

@@ -1,7 +1,8 @@
 """Transactions: typed access to the sub-databases, one LMDB transaction at a time.
 
-A `ReadTxn` is one snapshot. A `WriteTxn` holds the store's only write lock. Its streams stay
-decoded between transactions (`EngineContext.cache`), so that consecutive appends read nothing.
+A `ReadTxn` (`read_txn`) is one snapshot. A `WriteTxn` holds the store's only write lock. Its
+streams stay decoded between transactions (`EngineContext.cache`), so that consecutive appends read
+nothing.
 
 Another process may commit in between. The commit number shows that: a transaction whose number is
 not one above our last begins a new *generation* of the cache. A stream of an older generation is
@@ -20,7 +21,6 @@ Compiled by mypyc.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Final
 
@@ -29,12 +29,14 @@ import lmdb
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
 from streamkeep.engine.txn.deferral import BIG
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
-from streamkeep.engine.txn.stream import Stream, decode_stream
-from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.engine.txn.read_txn import ReadTxn as ReadTxn
+from streamkeep.engine.txn.read_txn import Txn as Txn
+from streamkeep.engine.txn.read_txn import stream_of
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
     GARBAGE,
@@ -48,12 +50,11 @@ from streamkeep.format.core.keys import (
     pack_number,
 )
 from streamkeep.format.log.journal import Operations
-from streamkeep.format.log.position import POSITION_KEY, decode_position
+from streamkeep.format.log.position import POSITION_KEY
 from streamkeep.format.rows.records import (
     STREAM_NODES,
     StreamRecord,
     decode_counter,
-    decode_key_row,
     encode_garbage,
     encode_key_row,
     encode_number,
@@ -64,121 +65,6 @@ NEXT_GARBAGE: Final = b"next_garbage_number"
 _CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
 _COMMIT_BYTES: Final = 20_480  # the pages of a small commit, estimated: data, trees, free list
-_get_ident = threading.get_ident
-
-
-class Txn:
-    """The methods that read, which both kinds of transaction have."""
-
-    __deletable__ = ("raw",)
-
-    def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes]) -> None:
-        self.context = context
-        self.raw = raw
-        self.tables = context.tables
-
-    def get(self, table: int, db_key: bytes) -> bytes | None:
-        """Return the value stored under `db_key`."""
-        return self.raw.get(db_key, None, self.tables[table])
-
-    def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
-        """Return the checked body of the row under `db_key`."""
-        value = self.get(table, db_key)
-        return None if value is None else open_row(table, db_key, value, where)
-
-    def cursor(self, table: int) -> lmdb.Cursor[bytes]:
-        """Return a cursor over a table."""
-        return self.raw.cursor(self.tables[table])
-
-    def rows(self, table: int) -> int:
-        """Return the number of rows of a table."""
-        return int(self.raw.stat(self.tables[table])["entries"])
-
-    def table_bytes(self, table: int) -> int:
-        """Return the bytes that a table takes in the data file."""
-        stat = self.raw.stat(self.tables[table])
-        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        return int(pages) * PAGE
-
-    def stream_number(self, name: bytes) -> int:
-        """Return the number of the stream `name`; 0 when there is none."""
-        value = self.get(KEYS, name_key(b"", name))
-        return 0 if value is None else _number_in(value, name)
-
-    def load_stream(self, name: bytes) -> Stream | None:
-        """Return the stream `name` as it is stored."""
-        value = self.get(KEYS, name_key(b"", name))
-        return None if value is None else self.load_numbered(_number_in(value, name), name, value)
-
-    def load_numbered(self, number: int, name: bytes, key_row: bytes = b"") -> Stream:
-        """Return the stream with this number; its row must exist.
-
-        Args:
-            key_row: the row that maps the name to the number, if the stream is to keep it.
-        """
-        return _stream_of(number, name, key_row, self.get(STREAMS, pack_number(number)))
-
-    def find_stream(self, name: bytes) -> Stream | None:
-        """Return the stream `name` with the changes of this transaction; None if it is missing."""
-        return self.load_stream(name)
-
-    def now_ms(self) -> int:
-        """Return the time of this transaction in Unix milliseconds."""
-        return self.context.clock.now_ms()
-
-
-def _stream_of(number: int, name: bytes, key_row: bytes, value: bytes | None) -> Stream:
-    """Return the stream in a row of `streams`, which must exist."""
-    if value is None:
-        raise CorruptionError(f"stream {number}", "the key has no row in `streams`")
-    stream = decode_stream(number, name, value)
-    stream.key_row = key_row
-    return stream
-
-
-def _number_in(value: bytes, name: bytes) -> int:
-    """Return the number of a stream from its row of `keys`."""
-    body = open_row(KEYS, name_key(b"", name), value, "key row")
-    number, whole = decode_key_row(body, "key row")
-    if whole != name:
-        raise CorruptionError("key row", "the row holds another name")
-    return number
-
-
-class ReadTxn(Txn):
-    """One snapshot of the store; `close` it, or use it as a context manager."""
-
-    def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes]) -> None:
-        super().__init__(context, raw)
-        self.open = True
-
-    def __del__(self) -> None:
-        """End it if an interrupt came before a caller had it: the map could not grow."""
-        if self.open:
-            self.close()
-
-    def newest_commit(self) -> int:
-        """Return the number of the newest commit that this snapshot shows."""
-        row = self.raw.get(POSITION_KEY, None)
-        return int(self.raw.id()) if row is None else decode_position(row).commit_number
-
-    def __enter__(self) -> ReadTxn:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the transaction; its pages may be reused."""
-        if self.open:
-            self.open = False
-            if self.context.leave_to_parent(self.raw):
-                return
-            self.raw.abort()
-            del self.raw  # the reader slot becomes free with the last reference
-            context = self.context
-            with context.exit_gate:
-                context.left += 1
 
 
 class WriteTxn(Txn):
@@ -350,7 +236,7 @@ class WriteTxn(Txn):
         value = self.get(STREAMS, stream.db_key)
         if value == stream.stored:
             return stream
-        return _stream_of(stream.number, name, stream.key_row, value)
+        return stream_of(stream.number, name, stream.key_row, value)
 
     def create_stream(self, name: bytes) -> Stream:
         """Create the stream `name`, which must not exist, empty."""

@@ -14,7 +14,7 @@ from typing import Final
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.journal.control_file import CONTROL_FILE
-from streamkeep.engine.journal.journal import is_journal_name
+from streamkeep.engine.journal.journal_files import is_journal_name
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder, copy_file
