@@ -82,8 +82,9 @@ def checkpoint_now(store: Store[Any]) -> None:
 
 
 def defer_for_long(store: Store[Any]) -> None:
-    """Have commits deferred whatever the pause between them."""
-    context_of(store).deferral.idle_s = 60.0
+    """Have commits deferred however slow the machine is."""
+    deferral = context_of(store).deferral
+    deferral.idle_s = deferral.longest_s = deferral.shared_s = 60.0
 
 
 def defer_nothing(store: Store[Any]) -> None:

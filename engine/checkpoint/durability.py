@@ -6,7 +6,13 @@ from typing import NamedTuple
 
 import lmdb
 
-from streamkeep.engine.checkpoint.crash_recovery import Recovery
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+from streamkeep.engine.checkpoint.crash_recovery import META_RECOVERY, Recovery, decode_recovery
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.system.failures import Failures
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.format.core.keys import META
 
 
 class ReaderSlot(NamedTuple):
@@ -73,3 +79,29 @@ def read_slots(raw: lmdb.Environment, last_commit: int) -> list[ReaderSlot]:
         for reader in open_readers(raw)
     ]
     return sorted(slots, key=lambda slot: -slot.behind)
+
+
+def read_durability(
+    txn: ReadTxn, store: Folder, lock: CheckpointFile | None, failures: Failures
+) -> Durability:
+    """Return how far a store is on disk, given a snapshot of its newest commit.
+
+    Args:
+        lock: None if a read-only store has no file of checkpoints.
+    """
+    context = txn.context
+    journal = context.journal
+    slot = None if lock is None else lock.newest()
+    last_commit = txn.newest_commit()
+    row = txn.get_row(META, META_RECOVERY, "meta")
+    folder = store.folder(JOURNAL_FOLDER, missing_ok=True)
+    return Durability(
+        context.epoch,
+        last_commit,
+        None if journal is None else min(journal.control.durable(), last_commit),
+        None if slot is None else slot.commit_number,
+        sum(map(folder.size, folder.names())),
+        None if row is None else decode_recovery(row),
+        read_slots(context.raw, txn.raw.id()),
+        failures.texts(),
+    )

@@ -22,8 +22,7 @@ from streamkeep.engine.blocking.waiters import Waiters
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Checkpoints, Hold
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.checkpointer import BUDGET_BYTES, Checkpointer
-from streamkeep.engine.checkpoint.crash_recovery import META_RECOVERY, decode_recovery
-from streamkeep.engine.checkpoint.durability import Durability, read_slots
+from streamkeep.engine.checkpoint.durability import Durability, read_durability
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
@@ -33,7 +32,13 @@ from streamkeep.engine.model.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.model.segment_files import SegmentFiles
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
-from streamkeep.engine.store.sizes import limit_reached, used_bytes
+from streamkeep.engine.store.sizes import (
+    READERS_WAIT_S,
+    check_limit,
+    limit_reached,
+    resize_map,
+    used_bytes,
+)
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.owned_lock import OwnedLock
@@ -41,6 +46,7 @@ from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import (
     CheckpointNeeded,
+    begin_own,
     begin_read,
     begin_write,
     run_brief,
@@ -51,15 +57,12 @@ from streamkeep.engine.txn.context import EngineContext, keep_for_ever
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 from streamkeep.format.core.errors import (
-    StoreError,
     StoreFullError,
     StoreLockedError,
     StreamkeepError,
 )
-from streamkeep.format.core.keys import META
 
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
-_READERS_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.001
 
 Args = TypeVarTuple("Args")
@@ -76,11 +79,6 @@ class BackPressure(Protocol):
 
 
 log = logging.getLogger("streamkeep")
-
-
-def _begin_own(context: EngineContext) -> WriteTxn:
-    """Begin a transaction that LMDB commits by itself: a caller may keep it open."""
-    return begin_write(context, own=True)
 
 
 class Environment:
@@ -180,7 +178,7 @@ class Environment:
             self.resize(2 * self.map_size())
         while True:
             try:
-                return self._retrying(_begin_own, self.context)
+                return self._retrying(begin_own, self.context)
             except CheckpointNeeded:
                 self._make_checkpoint_needed()
 
@@ -254,7 +252,7 @@ class Environment:
                     if deadline:
                         time.sleep(_POLL_S)
                     else:
-                        deadline = time.monotonic() + (_READERS_WAIT_S if frees else 0)
+                        deadline = time.monotonic() + (READERS_WAIT_S if frees else 0)
                     self.make_checkpoint()
             except StoreFullError:
                 if tried or not frees:
@@ -341,13 +339,6 @@ class Environment:
             hold: Hold = self._retrying(checkpoints.make_clean)
             return hold
 
-    def make_first_checkpoint(self) -> None:
-        """Make the first checkpoint after a creation or a recovery."""
-        if self.checkpoints is not None:
-            slot = self.checkpoints.file.newest()
-            if slot is None or slot.epoch != self.context.epoch:
-                self.make_checkpoint()
-
     def _make_checkpoint_needed(self) -> None:
         """Get a pin and a log position; see `CheckpointNeeded`."""
         context, checkpoints = self.context, self.checkpoints
@@ -367,23 +358,8 @@ class Environment:
 
     def durability(self) -> Durability:
         """Return how far the store is on disk."""
-        context, journal = self.context, self.context.journal
-        slot = None if self.lock is None else self.lock.newest()
         with self.begin_read() as txn:
-            last_commit = txn.newest_commit()
-            shown = txn.raw.id()
-            row = txn.get_row(META, META_RECOVERY, "meta")
-        folder = self.folder.folder(JOURNAL_FOLDER, missing_ok=True)
-        return Durability(
-            context.epoch,
-            last_commit,
-            None if journal is None else min(journal.control.durable(), last_commit),
-            None if slot is None else slot.commit_number,
-            sum(map(folder.size, folder.names())),
-            None if row is None else decode_recovery(row),
-            read_slots(self.raw, shown),
-            self.failures.texts(),
-        )
+            return read_durability(txn, self.folder, self.lock, self.failures)
 
     def sync(self) -> None:
         """Return when everything that is committed now is on disk."""
@@ -433,21 +409,9 @@ class Environment:
             return max(0, self.used_size() - used_bytes(self.context, txn.raw))
 
     def check_limit(self, txn: WriteTxn) -> None:
-        """Raise if the commit of a transaction would take the store past its limit.
-
-        Only pages in use count. The map has a reserve for commands that make room, and for pages
-        that snapshots keep.
-
-        Raises:
-            StoreFullError: the store would hold more than max_store_bytes, and more than now.
-        """
+        """Raise if the commit of a transaction would take the store past its limit."""
         if self.max_store_bytes is not None:
-            txn.flush()
-            size = used_bytes(self.context, txn.raw)
-            if size > self.max_store_bytes:
-                with self.begin_read() as before:
-                    if size > used_bytes(self.context, before.raw):
-                        raise limit_reached(self.max_store_bytes)
+            check_limit(txn, self.begin_read, self.max_store_bytes)
 
     def _run_limited(
         self, txn: WriteTxn, command: Callable[..., object], args: tuple[object, ...]
@@ -463,22 +427,9 @@ class Environment:
         Raises:
             StoreError: a snapshot or iterator of this process stays open and pins the map.
         """
-        context = self.context
-        context.check_not_writing()
-        with self._points_lock, context.write_lock, context.gate:
-            deadline = time.monotonic() + _READERS_WAIT_S
-            while context.left < context.entered:
-                if time.monotonic() > deadline:
-                    raise StoreError(
-                        "the store's map must be resized, which open snapshots and iterators of "
-                        "this process prevent; close them"
-                    )
-                time.sleep(_POLL_S)
-            context.deferral.end(forced=True)
-            context.forget()
-            if self.checkpoints is not None:
-                self.checkpoints.unpin()
-            self.raw.set_mapsize(size)
+        self.context.check_not_writing()
+        with self._points_lock:
+            resize_map(self.context, self.checkpoints, size)
 
     @property
     def _points_lock(self) -> AbstractContextManager[object]:

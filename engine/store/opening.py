@@ -159,7 +159,7 @@ def _open_noted(
         environment = read_or_create(
             folder, raw, readonly, max_store_bytes, clock, node_limits, lock, control
         )
-        environment.make_first_checkpoint()
+        _make_first_checkpoint(environment)
     except BaseException as error:
         if environment is not None:
             environment.close_files()
@@ -176,6 +176,15 @@ def _open_noted(
             raise translate_os(error) from error
         raise
     return environment
+
+
+def _make_first_checkpoint(environment: Environment) -> None:
+    """Make the first checkpoint after a creation or a recovery."""
+    checkpoints = environment.checkpoints
+    if checkpoints is not None:
+        slot = checkpoints.file.newest()
+        if slot is None or slot.epoch != environment.context.epoch:
+            environment.make_checkpoint()
 
 
 def _open_control(

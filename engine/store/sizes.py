@@ -1,17 +1,23 @@
-"""Sizes of a store: the pages in use, its limit, and the map of a store with a limit."""
+"""Sizes of a store: the pages in use, its limit, and its map."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Final
 
 import lmdb
 
+from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.format.core.errors import StoreFullError
+from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.format.core.errors import StoreError, StoreFullError
 
 _META_PAGES: Final = 2
 SMALLEST_STORE: Final = 1 << 20
+READERS_WAIT_S: Final = 10.0
+_POLL_S: Final = 0.001
 
 
 def used_bytes(context: EngineContext, raw: lmdb.Transaction[bytes]) -> int:
@@ -34,3 +40,45 @@ def limited_map(max_store_bytes: int) -> int:
     """Return the size of the map of a store with a limit, which includes a reserve."""
     reserve = max(SMALLEST_STORE, max_store_bytes // 8)
     return (max_store_bytes + reserve) // PAGE * PAGE
+
+
+def check_limit(txn: WriteTxn, begin_read: Callable[[], ReadTxn], max_store_bytes: int) -> None:
+    """Raise if the commit of a transaction would take the store past its limit.
+
+    Only pages in use count. The map has a reserve for commands that make room, and for pages that
+    snapshots keep.
+
+    Raises:
+        StoreFullError: the store would hold more than max_store_bytes, and more than now.
+    """
+    txn.flush()
+    size = used_bytes(txn.context, txn.raw)
+    if size > max_store_bytes:
+        with begin_read() as before:
+            if size > used_bytes(before.context, before.raw):
+                raise limit_reached(max_store_bytes)
+
+
+def resize_map(context: EngineContext, checkpoints: Checkpoints | None, size: int) -> None:
+    """Set the size of the map; 0 adopts the size that another process has set.
+
+    The caller holds the lock of the checkpoints. No write transaction of this process is open, and
+    no reader may begin.
+
+    Raises:
+        StoreError: a snapshot or iterator of this process stays open and pins the map.
+    """
+    with context.write_lock, context.gate:
+        deadline = time.monotonic() + READERS_WAIT_S
+        while context.left < context.entered:
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    "the store's map must be resized, which open snapshots and iterators of "
+                    "this process prevent; close them"
+                )
+            time.sleep(_POLL_S)
+        context.deferral.end(forced=True)
+        context.forget()
+        if checkpoints is not None:
+            checkpoints.unpin()
+        context.raw.set_mapsize(size)

@@ -23,9 +23,8 @@ has them every write and every snapshot raises the error. A reading command repl
 The same happens if the end of a deferred transaction fails. If the process dies, the next one that
 writes or reads replays them.
 
-So that the end of a transaction does not fail on a full disk, room for its pages is reserved at the
-end of `data.mdb` before it begins. Without that room nothing is deferred. A big commit ends the
-transaction, and is made only if LMDB makes it.
+So that the end of a transaction does not fail on a full disk, it begins with room for its pages
+(`image_room`). A big commit ends the transaction, and is made only if LMDB makes it.
 
 Deferral pays only for many commits. An end that was forced after few of them makes the next
 commands commit one by one; the number of these commands grows while that goes on.
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
 
 IDLE_S: Final = 0.001  # a pause between commands that ends a transaction
 SLICE_S: Final = 0.0005  # how long a process keeps the lock that another one waits for
-_SHARED_S: Final = 0.002  # the longest transaction while other processes have the store open
+_SHARED_S: Final = 0.002
 _LONGEST_S: Final = 0.02
 _PATIENCE_S: Final = 10.0
 _LOOK_LESS: Final = 4  # times `idle_s`, which a transaction may be idle if no process waits for it
@@ -98,6 +97,8 @@ class Deferral:
         allowed: whether commits may be deferred.
         lags: LMDB lacks commits that are in the journal, and could not take them.
         idle_s: how long a pause between commits ends a transaction.
+        longest_s: how long a transaction may last.
+        shared_s: the same while other processes have the store open.
         patience_s: how long a process may keep LMDB's lock, while it defers, without a commit.
         unsaved: rows that are put into the transaction when it ends.
     """
@@ -107,6 +108,8 @@ class Deferral:
         self.allowed = False
         self.lags = False
         self.idle_s = IDLE_S
+        self.longest_s = _LONGEST_S
+        self.shared_s = _SHARED_S
         self.patience_s = _PATIENCE_S
         self.unsaved = Unsaved()
         self._context = context
@@ -195,11 +198,11 @@ class Deferral:
         control = journal.control
         age = now - self._began
         wanted = control.wanted()
-        if (wanted or wakes or age >= _SHARED_S) and (
+        if (wanted or wakes or age >= self.shared_s) and (
             wakes
             or wanted == WANTED_TO_READ
             or (wanted and age >= SLICE_S)
-            or (age >= _SHARED_S and control.is_shared())
+            or (age >= self.shared_s and control.is_shared())
         ):
             self._yield = wanted == WANTED_TO_WRITE
             self.end(forced=wakes or wanted == WANTED_TO_READ)
@@ -207,7 +210,7 @@ class Deferral:
             self._commits >= _MOST_COMMITS
             or self._bytes >= _MOST_BYTES
             or self._operations + self.unsaved.count() >= _MOST_OPERATIONS
-            or age >= _LONGEST_S
+            or age >= self.longest_s
         ):
             self.end()
 
@@ -243,7 +246,7 @@ class Deferral:
             self._hold_off = self._penalty
         else:
             self._penalty = _LEAST_PENALTY
-        self._image.do(self._end)
+        self._image.do(self._finish)
 
     def undo(self) -> None:
         """A command failed halfway: bring back the commits before it, from the journal."""
@@ -439,10 +442,7 @@ class Deferral:
             if self.raw is None:
                 raw.abort()
 
-    def _end(self, task: Task) -> None:
-        self._finish()
-
-    def _finish(self) -> None:
+    def _finish(self, task: Task | None = None) -> None:
         """Commit; the image lags if that fails."""
         context = self._context
         raw = self.raw
