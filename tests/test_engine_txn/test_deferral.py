@@ -238,10 +238,11 @@ def test_room_is_reserved_after_the_pages_of_another_process(tmp_path: Path) -> 
         wait_until(lambda: journal_of(store).control.wanted() != 0)
         os.write(go[1], b"y")
         writer.join()
-        child.join()
-        assert ended == [0]
         assert context_of(store).deferral.raw is not None
         assert os.path.getsize(path / "data.mdb") >= store.used_bytes + (12 << 20)
+        with store.snapshot():  # ends the transaction: the child needs the lock to close
+            child.join()
+        assert ended == [0]
 
 
 def test_a_map_without_room_for_a_transaction_defers_nothing(tmp_path: Path) -> None:
