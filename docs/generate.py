@@ -86,11 +86,13 @@ def contexts(
 def render_page(command: click.Command) -> str:
     """Return the page of a command, or of a group with all its commands."""
     top = next(contexts(root))
-    sections = [PAGE_HEAD]
+    sections = []
     for context in contexts(command, top):
-        level = "#" if context.command is command else "##"
-        help_text = context.get_help().rstrip()
-        sections.append(f"{level} {context.command_path}\n\n```text\n{help_text}\n```")
+        is_first = context.command is command
+        heading = (
+            f"# {context.command_path}\n\n{PAGE_HEAD}" if is_first else f"## {context.command_path}"
+        )
+        sections.append(f"{heading}\n\n```text\n{context.get_help().rstrip()}\n```")
     sections.append("[All commands](README.md)")
     return "\n\n".join(sections) + "\n"
 
@@ -177,6 +179,37 @@ def render_decisions() -> str:
     return "\n".join(f"- [{title}]({page.name})" for title, page in zip(titles, pages, strict=True))
 
 
+# --- llms.txt -----------------------------------------------------------------------------------
+
+SECTIONS: Final = {  # of llms.txt, by folder
+    "Start": ".",
+    "Guides": "guide",
+    "Integrations": "integrations",
+    "Operation": "operate",
+    "Concepts": "concepts",
+    "Reference": "reference",
+    "Internals": "internals",
+}
+
+
+def render_pages() -> str:
+    """Return all pages with their titles, except for those of commands and decisions."""
+    parts = []
+    for heading, folder in SECTIONS.items():
+        pages = [page for page in sorted((HERE / folder).glob("*.md")) if page.stem != "README"]
+        if pages:
+            lines = [f"- [{title_of(page)}](docs/{page.relative_to(HERE)})" for page in pages]
+            parts.append("\n".join([f"## {heading}", "", *lines]))
+    return "\n\n".join(parts)
+
+
+def title_of(page: Path) -> str:
+    """Return the first heading of a page."""
+    found = re.search(r"^# (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None, page
+    return found[1].replace("`", "")
+
+
 # --- examples -----------------------------------------------------------------------------------
 
 
@@ -191,6 +224,7 @@ def program(path: str) -> Callable[[], str]:
 
 
 PARTS: Final = (
+    Part("../llms.txt", "pages", render_pages),
     *(
         Part("examples.md", name, program(f"programs/{name}.py"))
         for name in ("crawler", "events", "audit")

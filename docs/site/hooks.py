@@ -1,6 +1,7 @@
 """What `make site` adds to mkdocs.
 
 - A `folder/*` of the navigation in mkdocs.yml becomes the pages of that folder.
+- llms.txt lies beside the pages, with their addresses.
 - Lists are written as code hosts read them. Python-Markdown needs an empty line before them, and
   four columns for each level.
 """
@@ -66,3 +67,14 @@ def on_page_markdown(text: str, **_: Any) -> str:
             margins.append(item.end())
         in_code ^= fence
     return "\n".join(result) + "\n"
+
+
+def on_post_build(config: Any) -> None:
+    """Write llms.txt with the addresses of the site; mkdocs calls this."""
+    text = Path(config["docs_dir"]).parent.joinpath("llms.txt").read_text(encoding="utf-8")
+    Path(config["site_dir"], "llms.txt").write_text(addressed(text), encoding="utf-8")
+
+
+def addressed(text: str) -> str:
+    """Return a text with the addresses of the site in place of the pages' paths."""
+    return re.sub(r"\]\(docs/([^)]*)\.md\)", r"](\1.html)", text)

@@ -75,6 +75,16 @@ def test_what_a_page_loads_from_elsewhere_or_misses_is_reported(tmp_path: Path) 
     assert check_site.main([str(tmp_path)]) == 1
 
 
+def test_llms_txt_has_the_addresses_of_the_site() -> None:
+    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    assert (
+        hooks().addressed("[a](docs/guide/queue.md), [b](x.md)")
+        == "[a](guide/queue.html), [b](x.md)"
+    )
+    for name in re.findall(r"\]\((docs/[^)]*)\)", text):
+        assert (ROOT / name).is_file(), name
+
+
 @pytest.mark.slow
 def test_the_site_opens_from_disk_is_searched_and_asks_no_other_host(tmp_path: Path) -> None:
     if find_spec("material") is None or find_spec("mkdocstrings") is None:
