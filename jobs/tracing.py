@@ -30,14 +30,23 @@ def outgoing(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return {**carrier, **(headers or {})} if carrier else headers
 
 
+def _records() -> bool:
+    """Return whether the API is installed, and the program has chosen where its spans go."""
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return False
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
 @contextmanager
 def span_of(job: Job) -> Iterator[Any]:
-    """Run a block in the span of a job; yield the span, None without the API."""
-    try:
-        from opentelemetry import propagate, trace
-    except ImportError:
+    """Run a block in the span of a job; yield the span; None if no spans are recorded."""
+    if not _records():
         yield None
         return
+    from opentelemetry import propagate, trace
+
     put = trace.get_current_span(propagate.extract(job.headers)).get_span_context()
     links = [trace.Link(put)] if put.is_valid else []
     attributes: dict[str, Any] = {

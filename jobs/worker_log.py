@@ -73,6 +73,8 @@ class LogReport(Report):
     def ran(self, run: Run, outcome: Outcome) -> None:
         """Log it."""
         level = _LEVELS.get(outcome.state, logging.WARNING)
+        if not log.isEnabledFor(level):
+            return
         text = f"{outcome.state} {_named(run)} in {outcome.seconds * 1000:.1f} ms"
         members = _members(run)
         if run.attempt > 1:
