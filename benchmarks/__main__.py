@@ -91,7 +91,7 @@ def run_latency(report: Report, options: argparse.Namespace) -> None:
 
 
 def run_queue(report: Report, options: argparse.Namespace) -> None:
-    """The queue beside huey, persist-queue and litequeue; needs the extra `bench`."""
+    """The queue beside huey, persist-queue, litequeue and taskiq; needs the extra `bench`."""
     queues.run(report, quick=options.quick)
 
 

@@ -1,25 +1,31 @@
-"""The queue beside huey, persist-queue and litequeue, all durable: what a call did is on disk.
+"""The queue beside huey, persist-queue, litequeue and taskiq, all durable on return of a call.
 
 Each system runs in a process of its own, in turns, and the best turn counts. Syncs are counted with
-strace in a short run, where it is installed. What `get and done` means:
+strace in a short run, where it is installed; of taskiq they are those of its Redis. What `get and
+done` means:
 
 - streamkeep: two transactions; the second is synced. After a power loss in between, the job waits
   again. A worker killed in between loses nothing;
 - litequeue: `pop` and `done`, which a worker killed in between leaves locked;
 - persist-queue (SQLiteAckQueue): `get` and `ack`, for one process;
-- huey (SqliteHuey): `dequeue`, which removes the task: a worker that is killed then has lost it.
+- huey (SqliteHuey): `dequeue`, which removes the task: a worker that is killed then has lost it;
+- taskiq (RedisStreamBroker): an entry that XREADGROUP gave (a hundred in one call), and XACK. Its
+  Redis has an append-only file, synced before each reply (`appendfsync always`). A worker killed in
+  between leaves it pending until another one claims it by idle time.
 
-Of these, only streamkeep takes and ends several jobs in one call.
+Of these, only streamkeep puts and ends several jobs in one call.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -31,11 +37,14 @@ _NEEDS: Final = {
     "huey": "huey",
     "persist-queue": "persistqueue",
     "litequeue": "litequeue",
+    "taskiq": "taskiq_redis",
 }
 _BATCH: Final = 100
 _PAYLOAD: Final = {"to": "ann@example.org", "template": "hello", "number": 7}
 _TEXT: Final = json.dumps(_PAYLOAD)
 _WORKERS: Final = 4
+_SOCKET: Final = "redis.sock"
+_SYNCS: Final = ("strace", "-f", "-e", "trace=fsync,fdatasync,msync", "-o")
 
 Calls = dict[str, Callable[[], object]]
 
@@ -93,11 +102,35 @@ def _litequeue(folder: Path) -> Calls:
     return {"put": lambda: queue.put(_TEXT), "get": get}
 
 
+def _taskiq(folder: Path) -> Calls:
+    from taskiq import BrokerMessage
+    from taskiq_redis import RedisStreamBroker
+
+    loop = asyncio.new_event_loop()
+    broker = RedisStreamBroker(f"unix://{folder / _SOCKET}", consumer_id="0")
+    loop.run_until_complete(broker.startup())
+    message = BrokerMessage(
+        task_id="1", task_name="send", message=_TEXT.encode(), labels={}, labels_types={}
+    )
+    taken = broker.listen()
+
+    async def get() -> None:
+        entry = await anext(taken)
+        acknowledged: Any = entry.ack()
+        await acknowledged
+
+    return {
+        "put": lambda: loop.run_until_complete(broker.kick(message)),
+        "get": lambda: loop.run_until_complete(get()),
+    }
+
+
 _SYSTEMS: Final = {
     "streamkeep": _streamkeep,
     "huey": _huey,
     "persist-queue": _persist_queue,
     "litequeue": _litequeue,
+    "taskiq": _taskiq,
 }
 
 
@@ -117,19 +150,31 @@ def run(report: Report, *, quick: bool) -> None:
         if best:
             rate = found["streamkeep"][call] / best
             report.figure("  against the best, one by one", rate, "times", least=1)
-    report.section(f"get and done, {_WORKERS} processes, durable")
+    together: dict[str, dict[str, float]] = {"put": {}, "get": {}}
+    for call, rates in together.items():
+        report.section(f"{call.replace('get', 'get and done')}, {_WORKERS} processes, durable")
+        for name in found:
+            if name == "persist-queue":
+                report.note("persist-queue: one process only")
+                continue
+            turns = 1 if quick else 3
+            rates[name] = max(_together(call, name, count) for _ in range(turns))
+            report.figure(name, rates[name], "jobs/s")
+        others = [rate for name, rate in rates.items() if name != "streamkeep"]
+        if others:
+            rate = rates["streamkeep"] / max(others)
+            report.figure("  against the best", rate, "times", least=1)
+    report.section("syncs for a put, and for get and done; one process, and four at a time")
+    if shutil.which(_SYNCS[0]) is None:
+        report.note("strace is not installed")
+        return
     for name in found:
-        if name == "persist-queue":
-            report.note("persist-queue: one process only")
-        else:
-            report.figure(name, _together(name, count), "jobs/s")
-    report.section("syncs for a put, and for get and done")
-    for name in found:
-        syncs = _syncs(name)
-        if syncs is None:
-            report.note("strace is not installed")
-            break
-        report.note(f"{name}: {syncs[0]:.2f} and {syncs[1]:.2f}")
+        one = [_syncs(name, call) for call in ("put", "get")]
+        text = f"{name}: {one[0]:.2f} and {one[1]:.2f}"
+        if name != "persist-queue":
+            four = [_syncs_together(name, call) for call in ("put", "get")]
+            text += f"; {four[0]:.2f} and {four[1]:.2f}"
+        report.note(text)
 
 
 def _installed(report: Report) -> list[str]:
@@ -145,49 +190,103 @@ def _installed(report: Report) -> list[str]:
 def _rates(name: str, count: int, turns: int) -> dict[str, float]:
     best: dict[str, float] = {}
     for _ in range(turns):
-        with scratch() as folder:
+        with _served(name) as (folder, _):
             for call, rate in json.loads(_child("measure", name, folder, count)).items():
                 best[call] = max(rate, best.get(call, 0))
     return best
 
 
-def _together(name: str, count: int) -> float:
-    """Return how many jobs several processes end in a second."""
+@contextmanager
+def _served(name: str, *, counted: bool = False) -> Iterator[tuple[Path, Path]]:
+    """A folder for a system with its server, and the file that lists the syncs of the server."""
     with scratch() as folder:
-        _child("fill", name, folder, count)
-        workers = [
-            subprocess.Popen(
-                _command("work", name, folder, count // _WORKERS),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
+        syncs = folder / "server-syncs"
+        if name != "taskiq":
+            yield folder, syncs
+            return
+        command = ["redis-server", "--port", "0", "--unixsocket", str(folder / _SOCKET)]
+        command += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", "always"]
+        if counted:
+            command = [*_SYNCS, str(syncs), *command]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            while not (folder / _SOCKET).exists():
+                time.sleep(0.01)
+            yield folder, syncs
+        finally:
+            subprocess.run(
+                ["redis-cli", "-s", str(folder / _SOCKET), "shutdown", "nosave"],
+                stdout=subprocess.DEVNULL,
+                check=False,
             )
-            for _ in range(_WORKERS)
-        ]
-        for worker in workers:
-            assert worker.stdout is not None
-            worker.stdout.readline()
-        start = time.perf_counter()
-        for worker in workers:
-            worker.communicate("go\n")
-        return count // _WORKERS * _WORKERS / (time.perf_counter() - start)
+            server.wait()
 
 
-def _syncs(name: str, count: int = 50) -> tuple[float, float] | None:
-    """Return the syncs of each put, and of each get and done."""
-    strace = shutil.which("strace")
-    if strace is None:
-        return None
-    found = []
-    with scratch() as folder:
-        for what in ("fill", "drain"):
-            counted = folder / "counted"
-            traced = [strace, "-f", "-o", str(counted), "-e", "trace=fsync,fdatasync,msync"]
-            subprocess.run([*traced, *_command(what, name, folder, 0)], check=True)
-            without = counted.read_text().count("sync(")
-            subprocess.run([*traced, *_command(what, name, folder, count)], check=True)
-            found.append((counted.read_text().count("sync(") - without) / count)
-    return found[0], found[1]
+def _together(call: str, name: str, count: int) -> float:
+    """Return how many jobs several processes put, or end, in a second."""
+    with _served(name) as (folder, _):
+        if call == "get":  # taskiq fetches a hundred at a time, which others then do not get
+            _child("fill", name, folder, count + _WORKERS * _BATCH)
+        return count // _WORKERS * _WORKERS / _run_together(call, name, folder, count)
+
+
+def _run_together(call: str, name: str, folder: Path, count: int, *traced: str) -> float:
+    """Run processes that begin at the same time; return for how many seconds they ran."""
+    what = "put" if call == "put" else "work"
+    workers = [
+        subprocess.Popen(
+            [*traced, *_command(what, name, folder, count // _WORKERS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(_WORKERS)
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+    start = time.perf_counter()
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    for worker in workers:
+        worker.communicate()
+    return time.perf_counter() - start
+
+
+def _syncs(name: str, call: str, count: int = 50) -> float:
+    """Return the syncs of each put, or of each get and done, of one process."""
+    with _served(name, counted=True) as (folder, of_server):
+        _child("fill", name, folder, 2 * count + _BATCH)
+        found = []
+        for times in (0, count):  # what it takes to begin and end does not count
+            begun = _count(of_server)
+            counted = folder / f"syncs-{times}"
+            what = "fill" if call == "put" else "drain"
+            traced = [*_SYNCS, str(counted), *_command(what, name, folder, times)]
+            subprocess.run(traced, check=True)
+            found.append(_count(counted) + _count(of_server) - begun)
+        return (found[1] - found[0]) / count
+
+
+def _syncs_together(name: str, call: str, count: int = 400) -> float:
+    """Return the syncs of each put, or of each get and done, of several processes at a time."""
+    with _served(name, counted=True) as (folder, of_server):
+        _child("fill", name, folder, count + _WORKERS * _BATCH)
+        found = []
+        for times in (0, count):
+            begun = _count(of_server)
+            counted = folder / f"syncs-{times}"
+            with counted.open("a"):
+                _run_together(call, name, folder, times, *_SYNCS, f"|cat >>{counted}")
+            time.sleep(0.1)
+            found.append(_count(counted) + _count(of_server) - begun)
+        return (found[1] - found[0]) / count
+
+
+def _count(syncs: Path) -> int:
+    return syncs.read_text().count("sync(") if syncs.exists() else 0
 
 
 def _command(what: str, name: str, folder: Path, count: int) -> list[str]:
@@ -213,10 +312,10 @@ def main(what: str, name: str, folder: str, count: int) -> None:
         _seconds(calls["put"], count)
     elif what == "drain":
         _seconds(calls["get"], count)
-    elif what == "work":
+    elif what in ("work", "put"):
         print("ready", flush=True)
         sys.stdin.readline()
-        _seconds(calls["get"], count)
+        _seconds(calls["put" if what == "put" else "get"], count)
     else:
         rates: dict[str, Any] = {}
         calls["put"]()
