@@ -44,7 +44,7 @@ _PAYLOAD: Final = {"to": "ann@example.org", "template": "hello", "number": 7}
 _TEXT: Final = json.dumps(_PAYLOAD)
 _WORKERS: Final = 4
 _SOCKET: Final = "redis.sock"
-_SYNCS: Final = ("strace", "-f", "-e", "trace=fsync,fdatasync,msync", "-o")
+_SYNCS: Final = ("strace", "-f", "--seccomp-bpf", "-e", "trace=fsync,fdatasync,msync", "-o")
 
 Calls = dict[str, Callable[[], object]]
 
