@@ -109,9 +109,7 @@ def _taskiq(folder: Path) -> Calls:
     loop = asyncio.new_event_loop()
     broker = RedisStreamBroker(f"unix://{folder / _SOCKET}", consumer_id="0")
     loop.run_until_complete(broker.startup())
-    message = BrokerMessage(
-        task_id="1", task_name="send", message=_TEXT.encode(), labels={}, labels_types={}
-    )
+    message = BrokerMessage(task_id="1", task_name="send", message=_TEXT.encode(), labels={})
     taken = broker.listen()
 
     async def get() -> None:

@@ -203,7 +203,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
         from streamkeep.engine.api.store import Store
 
         if self._group_store is None:
-            self._group_store = Store(self.options.path, sync="none", create=False)
+            self._group_store = Store(self.options.path, sync="none", create=False, lease=False)
         set_group_positions(self._group_store, group, decode_offset(end))
 
     def stop(self) -> None:

@@ -307,7 +307,7 @@ def test_autoclaim_leaves_alone_what_is_not_idle(context: str) -> None:
         }
     ]
     assert held()["3-0"] == ("cy", 2)  # one for each of the others: --justid does not count
-    assert "Missing option '--min-idle'" in run(*claim[:5], status=2).stderr
+    assert "--min-idle or --dead is required" in run(*claim[:5], status=2).stderr
 
 
 # --- reference policies -------------------------------------------------------------------------
@@ -316,6 +316,26 @@ def test_autoclaim_leaves_alone_what_is_not_idle(context: str) -> None:
 def results(*args: str, status: int = 0) -> dict[str, Any]:
     """Run del with --json; return what became of each ID."""
     return {one["id"]: one["result"] for one in objects("delete", *args, status=status)[:-1]}
+
+
+def test_dead_takes_what_processes_had_that_ended_and_no_more(context: str) -> None:
+    with streamkeep.open("s", sync="none") as store:
+        store.xadd("k", {"n": 7})
+        store.xreadgroup("g", "eve", {"k": ">"}, count=1)  # 5-0, of a process that lives
+        found = run("autoclaim", "s", "k", "g", "cat", "--dead", "--count", "2")
+        assert [line.split()[0] for line in found.stdout.splitlines()] == ["1-0", "2-0"]
+        found = run("read", "s", "k", "--group", "g", "--consumer", "dan", "--dead")
+        rows = [line.split()[0] for line in found.stdout.splitlines()]
+        assert rows[:3] == ["3-0", "4-0", "6-0"]
+        assert store.xpending("k", "g")["consumers"] == [
+            {"name": b"cat", "pending": 2},
+            {"name": b"dan", "pending": 4},
+            {"name": b"eve", "pending": 1},
+        ]
+    run("autoclaim", "s", "k", "g", "cat", status=2)
+    run("read", "s", "k", "--dead", status=2)
+    options = ("--group", "g", "--consumer", "dan", "--dead", "--claim", "1s")
+    run("read", "s", "k", *options, status=2)
 
 
 def test_del_obeys_the_policy(context: str) -> None:

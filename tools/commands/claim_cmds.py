@@ -138,7 +138,8 @@ def claim(
 @key_argument
 @group_argument
 @consumer_argument
-@min_idle_option(required=True)
+@min_idle_option()
+@click.option("--dead", is_flag=True, help="Claim only what processes that have died had.")
 @click.option(
     "--start",
     type=Id("from"),
@@ -154,24 +155,31 @@ def autoclaim(
     key: bytes,
     group: bytes,
     consumer: bytes,
-    min_idle: int,
+    min_idle: int | None,
+    dead: bool,
     start: bytes,
     count: int,
     justid: bool,
 ) -> None:
     """Claim entries pending too long, and print them (XAUTOCLAIM).
 
-    CONSUMER takes over the entries of consumers that died. One call looks at some of the pending
-    entries, and reports the --start with which the next call continues. Entries that were deleted
-    from the stream are listed, and stop being pending.
+    CONSUMER takes over the entries of consumers that died: those that have been pending for
+    --min-idle, or with --dead those whose process has died, however short that was ago. One call
+    looks at some of the pending entries, and reports the --start with which the next call
+    continues. Entries that were deleted from the stream are listed, and stop being pending.
 
     \b
     Examples:
       streamkeep autoclaim orders.store orders mail bob --min-idle 1m
       streamkeep autoclaim orders.store orders mail bob --min-idle 1m --justid
+      streamkeep autoclaim orders.store orders mail bob --dead
     """
+    if min_idle is None and not dead:
+        raise click.UsageError("--min-idle or --dead is required")
     with open_store(store_path) as store, store.transaction() as txn:
-        found = txn.xautoclaim(key, group, consumer, min_idle, start, count, justid, whole=True)
+        found = txn.xautoclaim(
+            key, group, consumer, min_idle or 0, start, count, justid, whole=True, dead=dead
+        )
         cursor, entries, gone = found
         claimed = [just(one) for one in entries] if justid else look_up(txn, key, entries)
     print_claimed(claimed, justid=justid)

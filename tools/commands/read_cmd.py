@@ -82,6 +82,12 @@ class Limits(NamedTuple):
     metavar="DURATION",
     help="First take over entries that have been pending for so long, of any consumer.",
 )
+@click.option(
+    "--dead",
+    "claim_dead",
+    is_flag=True,
+    help="First take over what processes that have died had pending.",
+)
 @block_option
 @shape_options
 def read(
@@ -95,6 +101,7 @@ def read(
     consumer: bytes | None,
     noack: bool,
     claim_ms: int | None,
+    claim_dead: bool,
     block_ms: int | None,
     show_time: bool,
 ) -> None:
@@ -109,7 +116,7 @@ def read(
     other ID, such as 0, prints again the pending entries of this consumer above it: a worker
     resumes so after a crash. Entries that have been deleted are marked. --claim also takes over
     entries that other consumers left pending, and shows for how long, and how often they were
-    delivered.
+    delivered. --dead takes over those of processes that have died, and never those of live ones.
 
     \b
     Examples:
@@ -120,14 +127,17 @@ def read(
       streamkeep read orders.store orders --group mail --consumer ann --count 10
       streamkeep read orders.store orders --group mail --consumer ann --id 0
       streamkeep read orders.store orders --group mail --consumer ann --claim 1m
+      streamkeep read orders.store orders --group mail --consumer ann --dead --block 0
     """
     if len(ids) not in (0, 1, len(keys)):
         given = output.count_text(len(ids), "--id")
         raise click.UsageError(f"{given} for {len(keys)} streams: give one for all, or one each")
     if (group is None) != (consumer is None):
         raise click.UsageError("--group and --consumer must be used together")
-    if group is None and (noack or claim_ms is not None):
-        raise click.UsageError("--noack and --claim need --group and --consumer")
+    if group is None and (noack or claim_dead or claim_ms is not None):
+        raise click.UsageError("--noack, --claim and --dead need --group and --consumer")
+    if claim_dead and claim_ms is not None:
+        raise click.UsageError("--claim and --dead cannot be used together")
     start = b"0" if group is None else b">"
     each = ids if len(ids) == len(keys) else (ids or (start,)) * len(keys)
     wanted = list(zip(keys, each, strict=True))
@@ -152,7 +162,9 @@ def read(
             missing = [key for key in keys if not snapshot.exists(key)]
     else:
         with open_store(store_path) as store:
-            delivered = deliver(store, wanted, limits, group, consumer, noack, claim_ms, block_ms)
+            delivered = deliver(
+                store, wanted, limits, group, consumer, noack, claim_ms, claim_dead, block_ms
+            )
         for key, batch in delivered:
             shown = key if named else None
             for one in batch:
@@ -209,6 +221,7 @@ def deliver(
     consumer: bytes,
     noack: bool,
     claim_ms: int | None,
+    claim_dead: bool,
     block_ms: int | None,
 ) -> list[tuple[bytes, list[Delivered]]]:
     """Deliver entries to a consumer, in one transaction; a delivery that waited is looked up in a
@@ -224,6 +237,7 @@ def deliver(
             block=block,
             noack=noack,
             claim_min_idle_time=claim_ms,
+            claim_dead=claim_dead,
             max_count=limits.max_count,
             max_size=limits.max_size,
         )
