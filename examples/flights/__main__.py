@@ -1,5 +1,7 @@
 """The demo: a year of flights through a store, from loading to a picture. Run it with `make demo`.
 
+`make demo-small` takes two months of it, and no Spark.
+
 The flights become one stream whose entry IDs are the scheduled departures. Each step prints what
 it did and how long it took, and compares the store's answer with the list of flights.
 """
@@ -13,13 +15,12 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import archive_steps
 import group_steps
-import lake_steps
 import streamkeep
-from flight_data import COUNT, Flight, day_ms, read_flights
+from flight_data import WINTER, YEAR, Flight, Part, day_ms, read_flights
 from reporting import expect, step
 from streamkeep import recovery
 from streamkeep.format.core.durations import duration_text
@@ -27,41 +28,54 @@ from streamkeep.format.shown import time_text
 
 KEY: Final = "flights"
 BATCH: Final = 1000
-CAP: Final = 300_000
+DAY_MS: Final = 86_400_000
+
+INTRODUCTION: Final = """\
+Streamkeep keeps Redis streams in a folder. This demo puts {count:,} flights that left New York
+in 2013 into one, checks every answer against the list of flights, and stops at the first wrong one.
+All that it makes is in {folder}. Each line is one step, with its time and what came out.
+"""
 
 
-def run(folder: Path) -> None:
-    """Run every step; leave the store and the picture in `folder`."""
+def run(folder: Path, part: Part, *, with_spark: bool) -> None:
+    """Run every step; leave the store and the pictures in `folder`."""
     path = folder / "flights.store"
-    for old in (path, folder / "march.store"):
+    print(INTRODUCTION.format(count=part.flights, folder=folder), flush=True)
+    for old in (path, folder / "month.store"):
         if old.exists():
             shutil.rmtree(old)
     with step("read the flights") as facts:
-        flights = read_flights()
+        flights = read_flights(part)
         facts.append(f"{len(flights):,} flights, {_day(flights[0].ms)} to {_day(flights[-1].ms)}")
-    expect("the number of flights", len(flights), COUNT)
+    expect("the number of flights", len(flights), part.flights)
     with streamkeep.open(path, decode_responses=True) as store:
         load(store, flights)
-        query(store, flights)
-        left = cap(store, flights)
+        query(store, flights, part)
+        left = cap(store, flights, part.cap)
         left = delete_cancelled(store, left)
         share(store)
-        archive_steps.run(store, flights, folder, BATCH)
-    with step("reopen and check") as facts, streamkeep.open(path, decode_responses=True) as store:
-        expect("the length after reopening", store.xlen(KEY), len(left))
-        findings = [str(finding) for finding in recovery.check(store)]
-        expect("what the check found", findings, [])
-        expect("the last entry", store.xrevrange(KEY, count=1)[0].fields, left[-1].fields)
-        facts.append(f"{len(left):,} entries, nothing wrong")
+        archive_steps.run(store, flights, folder, BATCH, part)
+    with streamkeep.open(path, decode_responses=True) as store:
+        with step("reopen and check") as facts:
+            expect("the length after reopening", store.xlen(KEY), len(left))
+            findings = [str(finding) for finding in recovery.check(store)]
+            expect("what the check found", findings, [])
+            expect("the last entry", store.xrevrange(KEY, count=1)[0].fields, left[-1].fields)
+            facts.append(f"{len(left):,} entries, nothing wrong")
         report(store, left, folder)
-    print()
-    page = lake_steps.run(folder, len(flights) - archive_steps.ERASED)
-    print(f"\nlook at  {page}")
-    print(f"and at   {folder / 'flights.png'}")
-    print(f"or try   streamkeep stat {path}")
-    print(f"         streamkeep group list {path}")
-    print(f"         streamkeep archive list {path} --plot {folder / 'archive.png'}")
-    print(f"         streamkeep spark audit {path} --lake {folder / 'flights.lake'}")
+    print(f"\nlook at  {folder / 'flights.png'}")
+    if with_spark:
+        import lake_steps
+
+        print("\nThe same flights on Spark, in a lake of Parquet files:\n", flush=True)
+        page = lake_steps.run(folder, len(flights) - archive_steps.ERASED)
+        print(f"\nlook at  {page}")
+    command = Path(sys.executable).with_name("streamkeep")
+    print(f"or try   {command} stat {path}")
+    print(f"         {command} group list {path}")
+    print(f"         {command} archive list {path} --plot {folder / 'archive.png'}")
+    if with_spark:
+        print(f"         {command} spark audit {path} --lake {folder / 'flights.lake'}")
 
 
 def load(store: streamkeep.Store[str], flights: list[Flight]) -> None:
@@ -81,17 +95,18 @@ def load(store: streamkeep.Store[str], flights: list[Flight]) -> None:
         facts.append(f"{stat.nodes:,} macro nodes, {per_entry:.1f} bytes per entry")
 
 
-def query(store: streamkeep.Store[str], flights: list[Flight]) -> None:
+def query(store: streamkeep.Store[str], flights: list[Flight], part: Part) -> None:
     """Read time ranges forwards and backwards."""
-    first, last = day_ms("2013-07-04"), day_ms("2013-07-05") - 1
-    with step("Independence Day, both ways") as facts:
+    first = day_ms(part.holiday)
+    last = first + DAY_MS - 1
+    with step(f"one day, {part.holiday}, both ways") as facts:
         wanted = [flight.fields for flight in flights if first <= flight.ms <= last]
         forwards = store.xrange(KEY, first, last)
         backwards = store.xrevrange(KEY, last, first)
         expect("the day forwards", [entry.fields for entry in forwards], wanted)
         expect("the day backwards", backwards, forwards[::-1])
         facts.append(f"{len(forwards)} flights from {forwards[0].id} to {forwards[-1].id}")
-    with step("the whole year in steps") as facts:
+    with step("all of it in steps") as facts:
         count, position = 0, "-"
         while page := store.xrange(KEY, position, "+", count=BATCH):
             count += len(page)
@@ -100,13 +115,13 @@ def query(store: streamkeep.Store[str], flights: list[Flight]) -> None:
         facts.append(f"{count:,} entries, {BATCH:,} at a time")
 
 
-def cap(store: streamkeep.Store[str], flights: list[Flight]) -> list[Flight]:
-    """Keep about the newest CAP entries; the trim removes whole macro nodes."""
-    with step(f"cap at about {CAP:,} (MAXLEN ~)") as facts:
-        removed = store.xtrim(KEY, maxlen=CAP, limit=0)
+def cap(store: streamkeep.Store[str], flights: list[Flight], most: int) -> list[Flight]:
+    """Keep about the newest `most` entries; the trim removes whole macro nodes."""
+    with step(f"cap at about {most:,} (MAXLEN ~)") as facts:
+        removed = store.xtrim(KEY, maxlen=most, limit=0)
         left = store.xlen(KEY)
         expect("what is left", removed + left, len(flights))
-        expect("whether at least the cap is left", CAP <= left < CAP + 500, True)
+        expect("whether at least the cap is left", most <= left < most + 500, True)
         expect("the oldest entry", store.xrange(KEY, count=1)[0].fields, flights[removed].fields)
         facts.append(f"{removed:,} entries removed, {left:,} are left")
     return flights[removed:]
@@ -152,7 +167,7 @@ def report(store: streamkeep.Store[str], flights: list[Flight], folder: Path) ->
     for entry in store.scan(KEY):
         carrier, delay = entry.fields["carrier"], int(entry.fields["dep_delay"])
         carriers[carrier] += 1
-        days[entry.id.ms // 86_400_000] += 1
+        days[entry.id.ms // DAY_MS] += 1
         local_hour = (entry.id.ms // 3_600_000 - 5) % 24  # Eastern Standard Time
         delays[local_hour].append(delay)
     expect("flights by carrier", carriers, Counter(f.fields["carrier"] for f in flights))
@@ -178,21 +193,44 @@ def _draw(days: Counter[int], means: dict[int, float], path: Path) -> None:
     figure = Figure(figsize=(10, 6), layout="constrained")
     FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1)
-    ordered = sorted(days)
+    ordered = sorted(days)[1:-1]  # the first and the last one are not whole
     top.fill_between(
         [datetime.fromtimestamp(day * 86_400, UTC) for day in ordered],
         [days[day] for day in ordered],
         step="mid",
         color="#4878a8",
     )
-    top.set_title("Flights per day in the stream (UTC)", loc="left")
+    fewest = min(ordered, key=lambda day: days[day])
+    typical = sorted(days[day] for day in ordered)[len(ordered) // 2]
+    lowest = datetime.fromtimestamp(fewest * 86_400, UTC)
+    day = f"{lowest.day} {lowest:%B}"
+    top.set_title(
+        f"{typical:,} flights on a typical day; on {day} only {days[fewest]:,} left", loc="left"
+    )
+    top.annotate(
+        f"{lowest.day} {lowest:%b}",
+        (cast(Any, lowest), days[fewest]),
+        xytext=(0, -14),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
+    )
     locator: Any = top.xaxis.get_major_locator()
     formatter: Any = ConciseDateFormatter
     top.xaxis.set_major_formatter(formatter(locator))
     top.set_ylim(bottom=0)
-    bottom.bar(list(means), list(means.values()), color="#c86432")
-    bottom.set_title("Mean departure delay in minutes by hour of day (EST)", loc="left")
-    bottom.set_xticks(sorted(means))
+    worst = max(means, key=lambda hour: means[hour])
+    best = min(means, key=lambda hour: means[hour])
+    colors = ["#c86432" if hour == worst else "#e0b090" for hour in means]
+    bars = bottom.bar(list(means), list(means.values()), color=colors)
+    bottom.bar_label(bars, fmt="%.0f", fontsize=8)
+    bottom.set_title(
+        f"Leave before {best + 1}:00, not at {worst}:00: delays grow over the day "
+        f"({means[best]:.0f} to {means[worst]:.0f} minutes on average)",
+        loc="left",
+    )
+    bottom.set_xticks(sorted(means), [f"{hour}:00" for hour in sorted(means)])
+    bottom.set_xlabel("scheduled departure, Eastern Standard Time", loc="left")
     for axes in (top, bottom):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3)
@@ -204,11 +242,13 @@ def _day(ms: int) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the demo in the given folder, or in `demo-output`."""
-    folder = Path(arguments[0] if arguments else "demo-output")
+    """Run the demo in the given folder, or in `demo-output`; with --small, a part of it."""
+    small = "--small" in arguments
+    folders = [one for one in arguments if one != "--small"]
+    folder = Path(folders[0] if folders else "demo-output")
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    run(folder)
+    run(folder, WINTER if small else YEAR, with_spark=not small)
     print(f"done in {duration_text(1000 * (time.perf_counter() - start))}")
 
 

@@ -1,6 +1,6 @@
 """The archive in the demo: entries go from the stream to segment files and back.
 
-The flights of the last quarter stay live, and older ones are archived. One query reads both. A
+The newest flights stay live, and older ones are archived. One query reads both. A
 month is restored into another store and compared there. One flight is erased.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import streamkeep
-from flight_data import Flight, day_ms
+from flight_data import Flight, Part, day_ms
 from reporting import expect, step
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.shown import size_text
@@ -20,16 +20,17 @@ KEY: Final = "archived flights"
 ERASED: Final = 1
 
 
-def run(store: streamkeep.Store[str], flights: list[Flight], folder: Path, batch: int) -> None:
-    """Run the steps on a separate stream; leave a store with the month of March in `folder`."""
-    october = day_ms("2013-10-01")
-    with step("archive what is older than October") as facts:
+def run(
+    store: streamkeep.Store[str], flights: list[Flight], folder: Path, batch: int, part: Part
+) -> None:
+    """Run the steps on a separate stream; leave a store with a restored month in `folder`."""
+    with step(f"archive what is before {part.archived}") as facts:
         store.set_retention(KEY, archive=True)
         for at in range(0, len(flights), batch):
-            part = flights[at : at + batch]
-            ids = [f"{flight.ms}-*" for flight in part]
-            store.xadd_many(KEY, [flight.fields for flight in part], ids=ids)
-        trimmed = store.xtrim(KEY, minid=october, limit=0)
+            some = flights[at : at + batch]
+            ids = [f"{flight.ms}-*" for flight in some]
+            store.xadd_many(KEY, [flight.fields for flight in some], ids=ids)
+        trimmed = store.xtrim(KEY, minid=day_ms(part.archived), limit=0)
         report = store.archive()
         expect("the entries archived", report.entries, trimmed)
         ratio = report.size_bytes / report.raw_bytes
@@ -42,16 +43,16 @@ def run(store: streamkeep.Store[str], flights: list[Flight], folder: Path, batch
         ]
         expect("the flights of one aircraft", found, wanted)
         facts.append(f"{len(found)} flights of N725MQ in {store.xlen(KEY) + trimmed:,}")
-    with step("restore March into another store") as facts:
-        first, last = day_ms("2013-03-01"), day_ms("2013-04-01") - 1
+    with step(f"restore {part.month[0]} and on elsewhere") as facts:
+        first, last = day_ms(part.month[0]), day_ms(part.month[1]) - 1
         month = [flight.fields for flight in flights if first <= flight.ms <= last]
-        with streamkeep.open(folder / "march.store", decode_responses=True) as other:
-            done = other.restore_archive("march", KEY, from_store=store, start=first, end=last)
+        with streamkeep.open(folder / "month.store", decode_responses=True) as other:
+            done = other.restore_archive("month", KEY, from_store=store, start=first, end=last)
             expect("the entries restored", done.entries, len(month))
-            expect("the month", [entry.fields for entry in other.scan("march")], month)
+            expect("the month", [entry.fields for entry in other.scan("month")], month)
         facts.append(f"{done.entries:,} entries, the same ones")
     with step("erase one flight for good") as facts:
-        doomed = store.xrange(KEY, day_ms("2013-05-04"), "+", 1, history=True)[0]
+        doomed = store.xrange(KEY, day_ms(part.erased), "+", 1, history=True)[0]
         expect("the entries erased", store.erase(KEY, doomed.id), ERASED)
         gone = store.xrange(KEY, doomed.id, doomed.id, history=True)
         expect("what is left of it", gone, [])

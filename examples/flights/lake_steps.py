@@ -53,10 +53,10 @@ def run(folder: Path, count: int) -> Path:
             facts.append(f"{checked.files} files, nothing wrong")
         with step("March back from the lake") as facts:
             first, last = f"{day_ms('2013-03-01')}-0", f"{day_ms('2013-04-01') - 1}"
-            target = folder / "march.store"
+            target = folder / "month.store"
             back = restore(spark, lake, str(target), KEY, into="lake", start=first, end=last)
             with streamkeep.open(target, decode_responses=True) as other:
-                expect("March from the lake", other.xrange("lake"), other.xrange("march"))
+                expect("March from the lake", other.xrange("lake"), other.xrange("month"))
             facts.append(f"{back.entries:,} flights, the same as from the archive")
         with step("a report with plots") as facts:
             drawn = report(

@@ -1,4 +1,4 @@
-"""How the demo reports: one line per step, and a stop at the first wrong answer."""
+"""How the demo reports: one line per step, which begins with it, and a stop at a wrong answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 
 @contextmanager
 def step(title: str) -> Iterator[list[str]]:
-    """Print a step with its duration and the facts that the block adds to the list."""
+    """Print a step at once, then its duration and the facts that the block adds to the list."""
     facts: list[str] = []
+    print(f"{title:<34} ", end="", flush=True)
     start = time.perf_counter()
     yield facts
     seconds = time.perf_counter() - start
-    print(f"{title:<34} {seconds:>7.2f} s  {'; '.join(facts)}", flush=True)
+    print(f"{seconds:>7.2f} s  {'; '.join(facts)}", flush=True)
 
 
 def expect(subject: str, found: Any, wanted: Any) -> None:
