@@ -85,7 +85,7 @@ def _dump_rows(names: list[str], lines: Iterator[tuple[int, list[str]]]) -> Iter
         flat: list[bytes] = []
         for field, cell in zip(fields, islice(cells, 2, None), strict=True):
             if cell:
-                flat += (field, _data(cell))
+                flat += (field, cell.encode("utf-8", "surrogateescape"))
         yield line, _data(cells[0]), ms, seq, flat or empty
 
 

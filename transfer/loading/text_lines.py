@@ -71,24 +71,23 @@ class TextLines:
     """
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
-        self._lines = bounded_lines(stream, limit)
+        self._stream = stream
         self._limit = limit
-        self._parts: list[bytes] = []
         self._record = 0  # bytes since the last record ended
         self._number = 0
         self._began = 1
 
     def __iter__(self) -> Iterator[str]:
-        return self
+        """Yield each line."""
+        for data in bounded_lines(self._stream, self._limit):
+            line = data.removeprefix(BOM) if self._number == 0 else data
+            if line.endswith(b"\n") and line.find(b"\r", 0, -2) < 0:
+                yield self._taken(line)
+                continue
+            for part in line.splitlines(keepends=True) or [b""]:
+                yield self._taken(part)
 
-    def __next__(self) -> str:
-        """Return the next line."""
-        if not self._parts:
-            data = next(self._lines)
-            if self._number == 0:
-                data = data.removeprefix(BOM)
-            self._parts = data.splitlines(keepends=True)[::-1] or [b""]
-        part = self._parts.pop()
+    def _taken(self, part: bytes) -> str:
         self._number += 1
         self._record += len(part)
         if self._record > self._limit:
