@@ -163,17 +163,15 @@ def xautoclaim(
     now_ms = txn.now_ms()
     consumer = group.see_consumer(consumer_name, now_ms)
     due = Due(min_idle, now_ms, Deliveries(txn, group.pel) if dead else None)
-    visited, cursor = _visit(txn, stream, group, start, count, due)
+    results, cursor = _visit(txn, stream, group, start, count, due)
     entries: list[object] = []
     gone: list[Id] = []
-    found = read_ids(txn, stream, [nack.id() for nack in visited], shape)
-    for nack in visited:
+    found = read_ids(txn, stream, [nack.id() for nack in results], shape)
+    for nack in results:
         entry = found.get(nack.id())
         if entry is None:
             group.ack(nack.ms, nack.seq)
             gone.append(nack.id())
-            continue
-        if not due.includes(nack):
             continue
         if not entries:
             group.hold(consumer, lease)
@@ -210,28 +208,29 @@ def _visit(
     count: int,
     due: Due,
 ) -> tuple[list[Nack], Id]:
-    """Return the NACKs that XAUTOCLAIM visits, and the ID of the first that it does not.
+    """Return the NACKs that are due or whose entry is gone, at most `count` of them.
 
-    NACKs that are due, or whose entry is gone, count against `count`.
+    Also return the ID of the first NACK that XAUTOCLAIM does not visit.
     """
-    visited: list[Nack] = []
-    results = 0
+    results: list[Nack] = []
+    visits = 0
     pel = group.pel
     page = pel.page_from(*start)
     while page is not None:
         data = page.data
         place = position_of(data, *start)
         nacks = [decode_nack(data, index) for index in range(place, count_nacks(data))]
-        young = [nack.id() for nack in nacks if not due.includes(nack)]
-        alive = read_ids(txn, stream, young, -1)
+        young = {nack.id() for nack in nacks if not due.includes(nack)}
+        alive = read_ids(txn, stream, list(young), -1)
         for nack in nacks:
-            if results == count or len(visited) == VISITS_PER_RESULT * count:
-                return visited, nack.id()
-            visited.append(nack)
-            if due.includes(nack) or nack.id() not in alive:
-                results += 1
+            nack_id = nack.id()
+            if len(results) == count or visits == VISITS_PER_RESULT * count:
+                return results, nack_id
+            visits += 1
+            if nack_id not in young or nack_id not in alive:
+                results.append(nack)
         page = pel.page_following(page)
-    return visited, (0, 0)
+    return results, (0, 0)
 
 
 def claimable(
