@@ -129,7 +129,7 @@ def finish(step: Step, ends: Sequence[End]) -> None:
         if ttl_ms and result is not None:
             put_result(step, job_id, Stored(step.now_ms + ttl_ms, DONE, *result))
         _tell(step, job_id)
-    step.counters.done += len(ends)
+    step.counters.count_done(len(ends), step.now_ms)
 
 
 def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:
@@ -171,7 +171,7 @@ def retry(step: Step, job: Taken, due_ms: int, *, counts: bool) -> None:
         step.unschedule(job.runtime_key)
     step.counters.retrying += 1
     if counts:
-        step.counters.failed += 1
+        step.counters.count_failed(step.now_ms)
     step.schedule(due_ms, RETRY, job.place.pack())
     if step.settings.concurrency:
         step.wake_workers()
@@ -205,7 +205,7 @@ def fail_attempt(
         wait_ms = policy.backoff.delay_ms(attempts) if after_ms is None else after_ms
         retry(step, job, step.now_ms + wait_ms, counts=True)
         return True
-    step.counters.failed += 1
+    step.counters.count_failed(step.now_ms)
     name = step.stream(job.place.priority)
     step.txn.xackdel(name, GROUP, job.place.entry_id, ref_policy="ACKED")
     if job.runtime_key:

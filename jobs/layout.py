@@ -65,6 +65,8 @@ _TIME: Final = struct.Struct(">Q")
 _PLACE: Final = struct.Struct(">BQQ")
 _SIZE: Final = struct.Struct(">I")
 _COUNTERS: Final = struct.Struct(">9Q")
+_RATES: Final = struct.Struct(">5Q")  # after the counters, since the first end of a job
+_MINUTE_MS: Final = 60_000
 MOST_DUE: Final = (1 << 63) - 1
 
 
@@ -192,6 +194,48 @@ def unpack_fields(data: bytes) -> Fields:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+class Rates:
+    """How many jobs ended well, and attempts failed, in the minute of the clock and in the last."""
+
+    __slots__ = ("done", "done_before", "failed", "failed_before", "minute")
+
+    def __init__(self, data: bytes) -> None:
+        values = _RATES.unpack(data) if data else (0, 0, 0, 0, 0)
+        self.minute: int = values[0]  # since 1970
+        self.done: int = values[1]
+        self.failed: int = values[2]
+        self.done_before: int = values[3]
+        self.failed_before: int = values[4]
+
+    def turn(self, now_ms: int) -> None:
+        """Begin another minute if it is time; a clock that was set back begins one, too."""
+        minute = now_ms // _MINUTE_MS
+        if minute == self.minute:
+            return
+        follows = minute == self.minute + 1
+        self.done_before = self.done if follows else 0
+        self.failed_before = self.failed if follows else 0
+        self.minute, self.done, self.failed = minute, 0, 0
+
+    def per_minute(self, now_ms: int) -> tuple[float, float]:
+        """Return how many of both there were in the last minute, estimated.
+
+        What happened in the minute of the clock before this one counts for the share of it that is
+        less than a minute ago.
+        """
+        self.turn(now_ms)
+        share = 1 - now_ms % _MINUTE_MS / _MINUTE_MS
+        return self.done + share * self.done_before, self.failed + share * self.failed_before
+
+    def pack(self) -> bytes:
+        """Return it for the row."""
+        if not self.minute:
+            return b""
+        return _RATES.pack(
+            self.minute, self.done, self.failed, self.done_before, self.failed_before
+        )
+
+
 class Counters:
     """The counters of a queue, as one row."""
 
@@ -204,11 +248,13 @@ class Counters:
         "held",
         "next_number",
         "parked",
+        "rates",
         "retrying",
     )
 
     def __init__(self, data: bytes | None) -> None:
-        values = _COUNTERS.unpack(data) if data else (1, 0, 0, 0, 0, 0, 0, 0, 0)
+        values = _COUNTERS.unpack_from(data) if data else (1, 0, 0, 0, 0, 0, 0, 0, 0)
+        self.rates = Rates(data[_COUNTERS.size :] if data else b"")
         self.next_number: int = values[0]
         self.done: int = values[1]  # jobs that ended well
         self.failed: int = values[2]  # attempts that failed
@@ -219,18 +265,33 @@ class Counters:
         self.retrying: int = values[7]  # pending entries without a consumer that wait for a retry
         self.parked: int = values[8]  # pending entries whose task no worker has known
 
+    def count_done(self, count: int, now_ms: int) -> None:
+        """Count jobs that ended well."""
+        self.done += count
+        self.rates.turn(now_ms)
+        self.rates.done += count
+
+    def count_failed(self, now_ms: int) -> None:
+        """Count an attempt that failed."""
+        self.failed += 1
+        self.rates.turn(now_ms)
+        self.rates.failed += 1
+
     def pack(self) -> bytes:
         """Return the value of the row."""
-        return _COUNTERS.pack(
-            self.next_number,
-            self.done,
-            self.failed,
-            self.dead,
-            self.cancelled,
-            self.delayed,
-            self.held,
-            self.retrying,
-            self.parked,
+        return (
+            _COUNTERS.pack(
+                self.next_number,
+                self.done,
+                self.failed,
+                self.dead,
+                self.cancelled,
+                self.delayed,
+                self.held,
+                self.retrying,
+                self.parked,
+            )
+            + self.rates.pack()
         )
 
 

@@ -27,6 +27,7 @@ class QueueStats(NamedTuple):
         buried: dead letters that were made, ever.
         cancelled: jobs that were cancelled, ever.
         paused, draining: whether it is.
+        done_per_minute, failed_per_minute: of `done` and `failed`, in the last minute, estimated.
     """
 
     waiting: int
@@ -44,6 +45,8 @@ class QueueStats(NamedTuple):
     cancelled: int
     paused: bool
     draining: bool
+    done_per_minute: float
+    failed_per_minute: float
 
 
 def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
@@ -57,6 +60,7 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
         name = names.streams[priority]
         oldest = max(oldest, _oldest(snapshot, name))
         alive |= _alive(snapshot, name)
+    done_rate, failed_rate = counters.rates.per_minute(snapshot.txn.now_ms())
     return QueueStats(
         waiting=waiting + counters.held + counters.parked,
         running=running,
@@ -73,6 +77,8 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
         cancelled=counters.cancelled,
         paused=settings.paused,
         draining=settings.draining,
+        done_per_minute=done_rate,
+        failed_per_minute=failed_rate,
     )
 
 

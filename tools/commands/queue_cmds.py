@@ -74,8 +74,8 @@ def status(store_path: Path, name: str | None) -> None:
     Of QUEUE, or of all queues.
 
     `done` and `failed` count jobs that ended well and attempts that failed, since the queue was
-    made. `oldest` is how long the oldest job has been waiting. `workers` are processes that live
-    and have taken a job.
+    made. `per-min` is how many jobs ended well in the last minute. `oldest` is how long the oldest
+    job has been waiting. `workers` are processes that live and have taken a job.
 
     \b
     Examples:
@@ -99,10 +99,10 @@ def status(store_path: Path, name: str | None) -> None:
             output.json_line("queue", name=one, **stats._asdict())
         output.summary(queues=len(found))
         return
-    headings = ("queue", "waiting", "running", "delayed", "dead", "done", "failed", "oldest")
+    headings = ("queue", "waiting", "running", "delayed", "dead", "done", "per-min", "failed")
     if found:
         output.table(
-            (*headings, "workers", "state"),
+            (*headings, "oldest", "workers", "state"),
             [
                 (
                     one,
@@ -111,6 +111,7 @@ def status(store_path: Path, name: str | None) -> None:
                     stats.delayed,
                     stats.dead,
                     stats.done,
+                    round(stats.done_per_minute),
                     stats.failed,
                     output.span_text(stats.oldest_ms / 1000) if stats.waiting else "-",
                     stats.workers,
@@ -118,7 +119,7 @@ def status(store_path: Path, name: str | None) -> None:
                 )
                 for one, stats in found.items()
             ],
-            left=(0, 9),
+            left=(0, 10),
         )
     output.note(output.count_text(len(found), "queue"))
 
