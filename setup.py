@@ -100,6 +100,7 @@ HOT = [
     "src/streamkeep/server/resp/encoder.py",
     "src/streamkeep/server/resp/requests.py",
     "src/streamkeep/server/resp/turn.py",
+    "src/streamkeep/server/resp/turns.py",
 ]
 
 

@@ -31,6 +31,7 @@ from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.recovery.backups.backup import backup
 from streamkeep.server.resp.access import Access
 from streamkeep.server.resp.connection import Connection
+from streamkeep.server.resp.info import prometheus_lines
 from streamkeep.server.resp.server import Server
 from streamkeep.supported import install_hint
 
@@ -165,7 +166,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
                 loop.add_signal_handler(number, stopped.set)
-        http = await _start_http(store, options, context)
+        http = await _start_http(store, options, context, server)
         if http is not None:
             settings.shown["http"] = str(options.http)
         _notify("READY=1")
@@ -181,7 +182,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
 
 
 async def _start_http(
-    store: Store[bytes], options: Options, tls: ssl.SSLContext | None
+    store: Store[bytes], options: Options, tls: ssl.SSLContext | None, server: Server
 ) -> HttpServer | None:
     """Begin to serve HTTP and the page, if that is wanted."""
     if options.http is None:
@@ -203,7 +204,9 @@ async def _start_http(
         sockets = bind(host, port)
     except OSError as error:
         raise StoreError(f"cannot listen on {options.http}: {error}") from error
-    http = HttpServer(create_app(store, access), sockets, tls=tls)
+    app = create_app(store, access)
+    app.state.more_metrics = lambda: prometheus_lines(server)
+    http = HttpServer(app, sockets, tls=tls)
     await http.start()
     return http
 

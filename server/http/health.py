@@ -93,7 +93,7 @@ async def metrics(request: Request) -> Response:
     state = state_of(request)
     async with state.heavy:
         text = await asyncio.to_thread(prometheus_text, state.store)
-    own = _OWN_METRICS.format(state.event_streams)
+    own = _OWN_METRICS.format(state.event_streams) + state.more_metrics()
     return Response(text + own, media_type=CONTENT_TYPE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -24,6 +25,7 @@ class State:
         async_store: the same for tasks.
         heavy: to be held by what reads much.
         event_streams: how many clients follow a stream.
+        more_metrics: returns further figures for Prometheus, as text.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class State:
         self.heavy = asyncio.Semaphore(_HEAVY_AT_ONCE)
         self.checker: Any = None  # a health.Checker, once one is asked for
         self.event_streams = 0
+        self.more_metrics: Callable[[], str] = str
         self._stopping = False
 
     def stop(self) -> None:

@@ -4,6 +4,8 @@ From the bottom up:
 
     requests, encoder    bytes to commands, replies to bytes
     turn                 the commands of one turn of the event loop, in one transaction
+    turns                clients as turns see them, and when a turn begins
+    slow                 what was slow: SLOWLOG, LATENCY, waits for the disk
     blocked, expiry      clients that wait for entries; keys that end at a deadline
     access, settings     users and their rights; what CONFIG shows and changes
     handlers, client_commands, transactions, server_commands, session_commands

@@ -23,7 +23,8 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.read import Waiting
 from streamkeep.server.commands.replies import NIL_ARRAY, Named
 from streamkeep.server.resp.encoder import encode, error_line
-from streamkeep.server.resp.turn import ClientState, Step, Turn, Watcher, failure_line
+from streamkeep.server.resp.turn import Step, Turn, Watcher, failure_line
+from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +107,6 @@ class BlockedClients(Watcher):
         self._bell: Bell | None = None
         self._added: dict[bytes, int] = {}
         self._events = 0
-        self.count = 0
 
     # --- begin and end ----------------------------------------------------------------------
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.table import Spec, find
-from streamkeep.server.resp.encoder import encode, error_line, error_text
+from streamkeep.server.resp.encoder import encode, error_line
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE
-from streamkeep.server.resp.requests import ProtocolError
 from streamkeep.server.resp.session_commands import IN_TRANSACTION, WITHOUT_PASSWORD
-from streamkeep.server.resp.turn import ClientState, Turn, run_commands
+from streamkeep.server.resp.turn import Turn
+from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.blocked import Blocked
     from streamkeep.server.resp.server import Server
 
 _MOST_PENDING: Final = 1 << 20  # unread bytes of a client that cannot run commands now
-_COMMANDS_PER_TURN: Final = 1024
 NO_AUTH: Final = "NOAUTH Authentication required."
 
 
@@ -39,10 +38,9 @@ class Connection(ClientState, asyncio.Protocol):
     """
 
     def __init__(self, server: Server) -> None:
-        super().__init__()
+        super().__init__(server.turns)
         self.server = server
         self.id = 0
-        self.transport: Any = None
         self.address = "?:0"
         self.local_address = "?:0"
         self.made = time.time()
@@ -57,11 +55,8 @@ class Connection(ClientState, asyncio.Protocol):
         self.watched: dict[bytes, object] = {}
         self.mode = "on"
         self.blocked: Blocked | None = None
-        self.waits_for_disk = 0  # commits with replies in `out` that are not on disk
-        self.closing = False
         self.paused = False
         self.full = False  # the transport has more to send than it likes to keep
-        self.in_ready = False
 
     # --- the transport ----------------------------------------------------------------------
 
@@ -69,17 +64,6 @@ class Connection(ClientState, asyncio.Protocol):
         """Take the connection, unless there are too many."""
         self.transport = transport
         self.server.connected(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes; their commands run in the next turn."""
-        if self.closing:
-            return
-        self.server.statistics.bytes_in += len(data)
-        self.parser.feed(data)
-        if self.stopped:
-            self.check_pending()
-        else:
-            self.server.ready(self)
 
     def check_pending(self) -> None:
         """Stop reading from a client that sends faster than its commands run."""
@@ -97,7 +81,8 @@ class Connection(ClientState, asyncio.Protocol):
         if self.paused:
             self.paused = False
             self.transport.resume_reading()
-        self.server.ready(self)
+        if self.parser.pending():
+            self.turns.ready(self)
 
     def eof_received(self) -> bool:
         """Close the connection: a client that has sent all has gone, for Redis."""
@@ -119,45 +104,12 @@ class Connection(ClientState, asyncio.Protocol):
         self.full = False
         self.resume()
 
-    def flush(self) -> None:
-        """Send the replies that are ready."""
-        if self.out and not self.waits_for_disk:
-            statistics = self.server.statistics
-            for reply in self.out:
-                if reply[:1] == b"-":
-                    statistics.note_error(reply)
-            data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
-            statistics.bytes_out += len(data)
-            self.out.clear()
-            self.out_size = 0
-            if data and self.transport is not None:
-                self.transport.write(data)
-        if self.closing and not self.out and self.transport is not None:
-            self.transport.close()
-
     def close(self) -> None:
         """Close the connection after what was replied."""
         self.closing = True
         self.stopped = True
 
     # --- commands ---------------------------------------------------------------------------
-
-    def take_turn(self, turn: Turn) -> None:
-        """Run what the client has sent."""
-        turn.clients.append(self)
-        try:
-            more = run_commands(turn, self, _COMMANDS_PER_TURN)
-        except ProtocolError as error:
-            self.server.statistics.protocol_errors += 1
-            self.reply(error_text(f"ERR Protocol error: {error}"))
-            self.close()
-            return
-        if more:
-            self.server.ready(self)
-        elif self.parser.pending() > self.server.settings.query_buffer_limit:
-            self.server.log(f"closed client {self.id}: its query buffer is over the limit")
-            self.close()
-            self.out.clear()
 
     def renew_plain(self) -> None:
         """Note whether commands run as they come."""
@@ -192,18 +144,21 @@ class Connection(ClientState, asyncio.Protocol):
         try:
             spec = find(words, TABLE)
             self.last_command = spec.name
-            turn.calls[spec.name] = turn.calls.get(spec.name, 0) + 1
             if not self.authenticated and spec.name not in WITHOUT_PASSWORD:
                 raise _NotAuthenticated(NO_AUTH)
             if self.authenticated:
                 self.user.check(spec, words)
         except CommandError:
             self.broken = self.queued is not None
+            known = TABLE.get(words[0].upper())
+            if known is not None:
+                self.turns.calls_of(known.name).rejected += 1
             raise
         if self.queued is not None and spec.name not in IN_TRANSACTION:
             self.queued.append((spec, words))
             self.reply(b"+QUEUED\r\n")
             return
+        turn.called = self.turns.calls_of(spec.name)
         expiry = self.server.expiry
         if self.server.watches_commands:
             expiry.before(spec, words, turn)
@@ -237,6 +192,7 @@ class Connection(ClientState, asyncio.Protocol):
         self.stopped = True
         self.blocked = self.server.blocked.add(self, waiting)
         turn.watcher = self.server.blocked
+        self.turns.ends = True
 
 
 class _NotAuthenticated(CommandError):

@@ -74,7 +74,7 @@ class Expiry:
     def note(self, name: str) -> None:
         """Note that a command may have changed deadlines or strings."""
         if name in CHANGES:
-            self._changed = True
+            self._changed = self._server.turns.ends = True
             if name in ("set", "expire", "pexpire", "expireat", "pexpireat", "restore", "exec"):
                 self._server.watch_commands(True)
 
@@ -122,7 +122,7 @@ class Expiry:
         if not self._due:
             return
         self._due = False
-        self._changed = True
+        self._changed = self._server.turns.ends = True
         txn = turn.write_txn()
         now_ms = txn.now_ms()
         for number, when in list(self._by_number.items()):
@@ -140,7 +140,7 @@ class Expiry:
             for key in spec.keys(words):
                 if self._by_name.get(key, now_ms + 1) <= now_ms:
                     self._delete(turn, turn.write_txn(), key)
-                    self._changed = True
+                    self._changed = self._server.turns.ends = True
 
     def check(self, txn: Any, spec: Spec, words: list[bytes]) -> None:
         """Raise if a command of streams names a string."""

@@ -7,15 +7,18 @@ import platform
 import resource
 import sys
 import time
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.server.resp.slow import SYNC_BOUNDS_S, SyncTimes
 from streamkeep.server.resp.versions import REDIS_VERSION
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
     from streamkeep.server.resp.server import Server
     from streamkeep.server.resp.turn import Turn
+    from streamkeep.server.resp.turns import Calls, Turns
 
 _SECTIONS: Final = (
     "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "errorstats",
@@ -28,7 +31,10 @@ _ALL: Final = {"all", "default", "everything"}
 class Statistics:
     """Counters since the server began, or since CONFIG RESETSTAT."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.syncs = SyncTimes()
+        self.changes_at_save = 0
         self.began = time.time()
         self.last_save = self.began
         self.saving = False
@@ -38,14 +44,14 @@ class Statistics:
     def reset(self) -> None:
         """Begin to count again."""
         self.connections = 0
-        self.commands = 0
         self.refused = 0
         self.refused_logins = 0
         self.protocol_errors = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
+        turns = self.turns
+        turns.commands = turns.bytes_in = turns.bytes_out = 0
+        for calls in turns.calls.values():
+            calls.reset()
         self.per_second = 0
-        self.calls: dict[str, int] = {}  # by command
         self.errors: dict[str, int] = {}  # error replies by their first word
         self._sampled = time.monotonic(), 0
 
@@ -58,9 +64,14 @@ class Statistics:
     def sample(self) -> None:
         """Measure how many commands per second there are; about once a second."""
         then, commands = self._sampled
-        now = time.monotonic()
-        self.per_second = round((self.commands - commands) / max(now - then, 0.001))
-        self._sampled = now, int(self.commands)
+        now, done = time.monotonic(), int(self.turns.commands)
+        self.per_second = round(max(done - commands, 0) / max(now - then, 0.001))
+        self._sampled = now, done
+
+    def saved(self, changes: int) -> None:
+        """Note a backup that was begun after so many changes."""
+        self.last_save = time.time()
+        self.changes_at_save = changes
 
 
 def client_line(client: Connection) -> str:
@@ -167,7 +178,7 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         return [
             ("loading", 0),
             ("async_loading", 0),
-            ("rdb_changes_since_last_save", max(environment.context.last_commit, 0)),
+            ("rdb_changes_since_last_save", server.turns.changes - statistics.changes_at_save),
             ("rdb_bgsave_in_progress", int(statistics.saving)),
             ("rdb_last_save_time", int(statistics.last_save)),
             ("rdb_last_bgsave_status", "err" if statistics.save_failed else "ok"),
@@ -175,14 +186,17 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
             ("aof_rewrite_in_progress", 0),
             ("aof_last_write_status", "ok"),
             ("aof_current_size", environment.used_size()),
+            ("streamkeep_syncs", statistics.syncs.count),
+            ("streamkeep_sync_usec_p50", statistics.syncs.at_most_us(0.5)),
+            ("streamkeep_sync_usec_p99", statistics.syncs.at_most_us(0.99)),
         ]
     if name == "stats":
         return [
             ("total_connections_received", statistics.connections),
-            ("total_commands_processed", int(statistics.commands + turn.commands)),
+            ("total_commands_processed", int(server.turns.commands + turn.commands)),
             ("instantaneous_ops_per_sec", statistics.per_second),
-            ("total_net_input_bytes", statistics.bytes_in),
-            ("total_net_output_bytes", statistics.bytes_out),
+            ("total_net_input_bytes", int(server.turns.bytes_in)),
+            ("total_net_output_bytes", int(server.turns.bytes_out)),
             ("rejected_connections", statistics.refused),
             ("expired_keys", server.expiry.expired),
             ("evicted_keys", 0),
@@ -217,11 +231,9 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         ]
     if name == "commandstats":
         return [
-            (
-                f"cmdstat_{one}",
-                f"calls={n},usec=0,usec_per_call=0.00,rejected_calls=0,failed_calls=0",
-            )
-            for one, n in sorted(statistics.calls.items())
+            (f"cmdstat_{one}", _calls_line(calls))
+            for one, calls in sorted(server.turns.calls.items())
+            if calls.count or calls.rejected
         ]
     if name == "cluster":
         return [("cluster_enabled", 0)]
@@ -229,3 +241,33 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         count = sum(1 for _ in iter_keys(turn.read_txn()))
         return [("db0", f"keys={count},expires={server.expiry.count},avg_ttl=0")] if count else []
     return []
+
+
+def _calls_line(calls: Calls) -> str:
+    micros = int(calls.nanos) // 1000
+    each = int(calls.nanos) / 1000 / max(int(calls.count), 1)
+    return (
+        f"calls={calls.count},usec={micros},usec_per_call={each:.2f},"
+        f"rejected_calls={calls.rejected},failed_calls={calls.failed}"
+    )
+
+
+def prometheus_lines(server: Server) -> str:
+    """Return the figures of a server for Prometheus: clients, commands, waits for the disk."""
+    turns, syncs = server.turns, server.statistics.syncs
+    lines = []
+    for name, kind, text, value in (
+        ("clients", "gauge", "Redis clients that are connected.", len(server.clients)),
+        ("blocked_clients", "gauge", "Redis clients that wait for entries.", server.blocked.count),
+        ("commands_total", "counter", "Commands of Redis clients.", turns.commands),
+        ("changes_total", "counter", "Commands that wrote.", turns.changes),
+    ):
+        name = f"streamkeep_redis_{name}"
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name} {int(value)}"]
+    name = "streamkeep_sync_seconds"
+    lines += [f"# HELP {name} Waits for the disk.", f"# TYPE {name} histogram"]
+    bounds = [*map(repr, SYNC_BOUNDS_S), "+Inf"]
+    for bound, count in zip(bounds, accumulate(syncs.counts), strict=True):
+        lines.append(f'{name}_bucket{{le="{bound}"}} {count}')
+    lines += [f"{name}_sum {syncs.seconds:.6f}", f"{name}_count {syncs.count}"]
+    return "\n".join(lines) + "\n"

@@ -27,14 +27,17 @@ from streamkeep.server.resp import info
 from streamkeep.server.resp.access import Access
 from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection
-from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.encoder import encode, error_line, error_text
 from streamkeep.server.resp.expiry import Expiry
+from streamkeep.server.resp.requests import ProtocolError
 from streamkeep.server.resp.settings import Settings
-from streamkeep.server.resp.turn import ClientState, Step, Turn, failure_line
+from streamkeep.server.resp.slow import DISK, SlowLog
+from streamkeep.server.resp.turn import Step, Turn, failure_line
+from streamkeep.server.resp.turns import ClientState, Host, Turns
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.txn.txn import ReadTxn
+    from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
 _SYNC_THREADS: Final = 2
@@ -57,7 +60,7 @@ class WrongPasswordError(CommandError):
     redis_code = "WRONGPASS"
 
 
-class Server:
+class Server(Host):
     """Serves one store to Redis clients; `listeners` makes it reachable.
 
     Args:
@@ -74,22 +77,22 @@ class Server:
         stopped: Callable[[], None] | None = None,
         backup: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__()
         self.store = store
         self.environment = store._environment
         self.loop = asyncio.get_running_loop()
+        self.turns = Turns(self, self.environment, self.loop.call_soon)
         self.access = access or Access()
-        self.settings = Settings(store)
-        self.statistics = info.Statistics()
+        self.slow = SlowLog(self.turns)
+        self.settings = Settings(store, self.turns, self.slow)
+        self.statistics = info.Statistics(self.turns)
         self.clients: dict[int, Connection] = {}
         self.blocked = BlockedClients(self.environment, self.loop, self._unblocked, self.schedule)
+        self.turns.watcher = self.blocked
         self.watches_commands = False  # deadlines or strings exist, so that each must be checked
         self._stopped = stopped
         self._backup = backup
         self._next_id = 1
-        self._ready: list[Connection] = []
-        self._scheduled = False
-        self._in_turn = False
-        self._big_batches = 0  # that wait for the disk
         self._to_sync: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._sync_batches, name="streamkeep sync", daemon=True)
@@ -180,13 +183,6 @@ class Server:
 
     # --- turns ------------------------------------------------------------------------------
 
-    def ready(self, client: Connection) -> None:
-        """Run what a client has sent in the next turn."""
-        if not client.in_ready:
-            client.in_ready = True
-            self._ready.append(client)
-            self.schedule()
-
     def watch_commands(self, needed: bool) -> None:
         """Have each command checked for deadlines and strings, or run without."""
         if self.watches_commands != needed:
@@ -201,59 +197,47 @@ class Server:
         return [(name, number) for name, number in iter_keys(txn) if number in numbers]
 
     def schedule(self) -> None:
-        """Have a turn soon."""
-        if not self._scheduled and not self._in_turn and not self._big_batches:
-            self._scheduled = True
-            self.loop.call_soon(self._turn)
+        """Have a turn soon, before which something is due."""
+        self.turns.due = True
+        self.turns.schedule()
 
-    def _turn(self) -> None:
-        """Run what all ready clients have sent, commit, and send the replies."""
-        self._scheduled = False
-        ready, self._ready = self._ready, []
-        turn = Turn(
-            self.environment,
-            self.blocked if self.blocked.count else None,
-            self.settings.sync == "commit",
-            self.statistics.calls,
-        )
-        now = time.time()
-        self._in_turn = True
-        try:
-            self._begin(turn)
-            for client in ready:
-                client.in_ready = False
-                if client.stopped:
-                    turn.clients.append(client)
-                    continue
-                client.active = now
-                client.take_turn(turn)
-            txn = turn.finish()
-        finally:
-            self._in_turn = False
-        self.statistics.commands += turn.commands
-        wrote = [client for client in turn.clients if client.wrote]
-        changed = turn.apart or (txn is not None and txn.operations is not None)
-        if turn.durable and changed and wrote:
-            self._hold(wrote, None if turn.apart else txn)
-        for one in turn.clients:
-            one.wrote = False
-            assert isinstance(one, Connection)
-            one.flush()
-        self.expiry.renew_if_changed()
-        self.blocked.start_fresh()
-        if txn is not None:
-            self._settle(txn.garbage)
-        if self._ready:
-            self.schedule()
-
-    def _begin(self, turn: Turn) -> None:
+    def begin(self, turn: Turn) -> None:
         """Do what is due before the commands of a turn."""
         try:
             self.expiry.run_due(turn)
             self.blocked.run_woken(turn)
+            self.turns.ends = True
         except Exception as error:
             self.log(f"what was due in a turn failed: {error}")
             turn.run_apart()
+
+    def end(self) -> None:
+        """Do what commands of a turn have asked for."""
+        self.expiry.renew_if_changed()
+        self.blocked.start_fresh()
+
+    def note_error(self, reply: bytes) -> None:
+        """Count an error reply."""
+        self.statistics.note_error(reply)
+
+    def note_slow(self, client: ClientState, words: list[bytes], nanos: int) -> None:
+        """Note a command that took long."""
+        assert isinstance(client, Connection)
+        self.slow.note(client, words, nanos)
+
+    def refuse(self, client: ClientState, error: ProtocolError) -> None:
+        """End the connection of a client that did not send a command."""
+        assert isinstance(client, Connection)
+        self.statistics.protocol_errors += 1
+        client.reply(error_text(f"ERR Protocol error: {error}"))
+        client.close()
+
+    def overflow(self, client: ClientState) -> None:
+        """End the connection of a client that sends too long a command."""
+        assert isinstance(client, Connection)
+        self.log(f"closed client {client.id}: its query buffer is over the limit")
+        client.close()
+        client.out.clear()
 
     def attempt(
         self, client: Connection, spec: Spec, words: list[bytes], waiting: Waiting, turn: Turn
@@ -288,12 +272,12 @@ class Server:
         assert isinstance(client, Connection)
         client.blocked = None
         client.resume()
-        if not self._in_turn:
+        if not self.turns.in_turn:
             client.flush()
 
     # --- the disk ---------------------------------------------------------------------------
 
-    def _hold(self, clients: list[ClientState], txn: Any) -> None:
+    def hold(self, clients: list[ClientState], txn: WriteTxn | None) -> None:
         """Keep the replies of these clients until a commit is on disk."""
         held: list[Connection] = []
         for client in clients:
@@ -302,7 +286,7 @@ class Server:
             client.stopped = True
             held.append(client)
         big = len(held) >= _MANY
-        self._big_batches += big
+        self.turns.big_batches += big
         self._to_sync.put((txn, held, big))
 
     def _sync_batches(self) -> None:
@@ -313,6 +297,7 @@ class Server:
                 return
             txn, held, big = batch
             error: Exception | None = None
+            began = time.monotonic()
             try:
                 if txn is None:
                     self.environment.sync()
@@ -321,12 +306,17 @@ class Server:
             except Exception as failure:
                 error = failure
             del txn
+            taken = time.monotonic() - began
             with suppress(RuntimeError):  # the loop was closed
-                self.loop.call_soon_threadsafe(self._synced, held, big, error)
+                self.loop.call_soon_threadsafe(self._synced, held, big, error, taken)
 
-    def _synced(self, held: list[Connection], big: bool, error: Exception | None) -> None:
+    def _synced(
+        self, held: list[Connection], big: bool, error: Exception | None, taken: float
+    ) -> None:
         """Send the replies of clients whose commit is on disk."""
-        self._big_batches -= big
+        self.statistics.syncs.note(taken)
+        self.slow.note_event(DISK, taken)
+        self.turns.big_batches -= big
         for client in held:
             client.waits_for_disk -= 1
             if error is not None:
@@ -335,8 +325,7 @@ class Server:
                 client.out += [failure_line(error)] * count
             client.flush()
             client.resume()
-        if self._ready:
-            self.schedule()
+        self.turns.go_on()
 
     def wait_for_disk(self, client: Connection, reply: Callable[[], bytes]) -> None:
         """Reply when everything that is committed now is on disk."""
@@ -347,7 +336,7 @@ class Server:
         # After the commit of this turn, which this client may have a part in.
         self.loop.call_soon(self._to_sync.put, (None, [client], False))
 
-    def _settle(self, garbage: bool) -> None:
+    def settle(self, garbage: bool) -> None:
         """Do what commits have made due, in a thread."""
         if self._settling or not (garbage or self.environment.is_due()):
             return
@@ -382,11 +371,12 @@ class Server:
             raise CommandError("Background save already in progress")
         self.statistics.saving = True
         make = self._backup
+        changes = int(self.turns.changes)
 
         def save() -> None:
             try:
                 make()
-                self.statistics.last_save = time.time()
+                self.statistics.saved(changes)
                 self.statistics.save_failed = False
             except Exception as error:
                 self.statistics.save_failed = True

@@ -136,16 +136,39 @@ def _script_exists(client: Connection, words: list[bytes], turn: Turn) -> object
     return [int(word.lower() in KNOWN_DIGESTS) for word in words[2:]]
 
 
-def _empty(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return []
-
-
-def _zero(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return 0
-
-
 def _ok(client: Connection, words: list[bytes], turn: Turn) -> object:
     return OK
+
+
+def _slowlog_get(client: Connection, words: list[bytes], turn: Turn) -> object:
+    problem = "count should be greater than or equal to -1"
+    count = integer(words[2], problem) if len(words) > 2 else 10
+    if count < -1:
+        raise CommandError(problem)
+    entries = list(client.server.slow.entries)
+    return [entry.row() for entry in (entries if count < 0 else entries[:count])]
+
+
+def _slowlog_len(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return len(client.server.slow.entries)
+
+
+def _slowlog_reset(client: Connection, words: list[bytes], turn: Turn) -> object:
+    client.server.slow.entries.clear()
+    return OK
+
+
+def _latency_latest(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return client.server.slow.latest()
+
+
+def _latency_history(client: Connection, words: list[bytes], turn: Turn) -> object:
+    samples = client.server.slow.events.get(text_of(words[2]), ())
+    return [[when, millis] for when, millis in samples]
+
+
+def _latency_reset(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return client.server.slow.forget([text_of(word) for word in words[2:]])
 
 
 # --- ACL ----------------------------------------------------------------------------------------
@@ -182,10 +205,12 @@ COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("script|load", 3, _script_load),
     ("script|exists", -3, _script_exists),
     ("script|flush", -2, _ok),
-    ("slowlog|get", -2, _empty),
-    ("slowlog|len", 2, _zero),
-    ("slowlog|reset", 2, _ok),
-    ("latency|latest", 2, _empty),
+    ("slowlog|get", -2, _slowlog_get),
+    ("slowlog|len", 2, _slowlog_len),
+    ("slowlog|reset", 2, _slowlog_reset),
+    ("latency|history", 3, _latency_history),
+    ("latency|latest", 2, _latency_latest),
+    ("latency|reset", -2, _latency_reset),
     ("acl|whoami", 2, _acl_whoami),
     ("acl|users", 2, _acl_users),
     ("acl|list", 2, _acl_list),

@@ -24,6 +24,8 @@ from streamkeep.server.commands.words import integer, text_of
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
+    from streamkeep.server.resp.slow import SlowLog
+    from streamkeep.server.resp.turns import Turns
 
 _SYNC_OF: Final = {"always": "commit", "everysec": "interval", "no": "none"}
 _FSYNC_OF: Final = {mode: name for name, mode in _SYNC_OF.items()}
@@ -39,14 +41,20 @@ _FIXED: Final = {
     "notify-keyspace-events": "",
     "proto-max-bulk-len": "536870912",
     "save": "",
-    "slowlog-log-slower-than": "-1",
-    "slowlog-max-len": "0",
     "tcp-keepalive": "300",
+}
+_SLOW: Final = {
+    "latency-monitor-threshold": "threshold_ms",
+    "slowlog-log-slower-than": "slower_than_us",
+    "slowlog-max-len": "most",
 }
 _NUMBERS: Final = {
     "maxclients": (1, 1 << 32),
     "timeout": (0, 1 << 31),
     "client-query-buffer-limit": (1 << 20, 1 << 40),
+    "latency-monitor-threshold": (0, 1 << 31),
+    "slowlog-log-slower-than": (-1, 1 << 53),
+    "slowlog-max-len": (0, 1 << 20),
     "stream-idmp-duration": (1, MAX_DURATION + 1),
     "stream-idmp-maxsize": (1, MAX_MAXSIZE + 1),
     "stream-node-max-bytes": (0, (1 << 32) - 2),
@@ -61,15 +69,26 @@ class Settings:
         password: what CONFIG GET requirepass shows, if it shows anything: never the password.
     """
 
-    def __init__(self, store: Store[bytes]) -> None:
+    def __init__(self, store: Store[bytes], turns: Turns, slow: SlowLog) -> None:
         self._context = store._environment.context
         self._store = store
         self.max_clients = 10_000
         self.timeout_s = 0
-        self.query_buffer_limit = 1 << 30
         self.allow_flush = False
         self.sync = store.sync_mode
+        self.slow = slow
+        self._turns = turns
+        turns.durable = self.sync == "commit"
         self.shown: dict[str, str] = {"dir": str(store.path), "dbfilename": "data.mdb"}
+
+    @property
+    def query_buffer_limit(self) -> int:
+        """Bytes that a command may have which has not arrived whole."""
+        return int(self._turns.query_limit)
+
+    @query_buffer_limit.setter
+    def query_buffer_limit(self, limit: int) -> None:
+        self._turns.query_limit = limit
 
     def values(self) -> dict[str, str]:
         """Return all settings as text."""
@@ -84,6 +103,9 @@ class Settings:
             "maxclients": str(self.max_clients),
             "timeout": str(self.timeout_s),
             "client-query-buffer-limit": str(self.query_buffer_limit),
+            "latency-monitor-threshold": str(self.slow.threshold_ms),
+            "slowlog-log-slower-than": str(self.slow.slower_than_us),
+            "slowlog-max-len": str(self.slow.most),
             "stream-idmp-duration": str(messages.duration),
             "stream-idmp-maxsize": str(messages.maxsize),
             "stream-node-max-bytes": str(most_bytes),
@@ -121,12 +143,16 @@ class Settings:
         if name == "appendfsync":
             self.sync = _SYNC_OF[text.lower()]  # type: ignore[assignment]  # one of the modes
             self._store._note_sync(self.sync)
+            self._turns.durable = self.sync == "commit"
         elif name == "maxclients":
             self.max_clients = int(text)
         elif name == "timeout":
             self.timeout_s = int(text)
         elif name == "client-query-buffer-limit":
             self.query_buffer_limit = int(text)
+        elif name in _SLOW:
+            setattr(self.slow, _SLOW[name], int(text))
+            self.slow.renew()
         elif name.startswith("stream-idmp-"):
             messages = idempotence_of(context.new_extension, "settings")
             if name.endswith("duration"):
@@ -155,7 +181,7 @@ def _check(name: str, text: str, present: str) -> None:
             raise _refused(name, "argument couldn't be parsed into an integer") from None
         if not least <= number < most:
             raise _refused(name, f"argument must be between {least} and {most - 1} inclusive")
-    elif name in _FIXED and name not in ("slowlog-log-slower-than", "slowlog-max-len", "loglevel"):
+    elif name in _FIXED and name != "loglevel":
         if text != present:
             raise _refused(name, "can't set immutable config")
     elif name not in _FIXED and text != present:

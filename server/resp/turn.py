@@ -14,11 +14,11 @@ Compiled by mypyc.
 
 from __future__ import annotations
 
-from typing import Any, Final
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 from streamkeep.format.core.errors import (
     CommandError,
@@ -29,41 +29,13 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.node.node import RESP
 from streamkeep.server.commands.table import BY_NAME, FREES, READS, Spec
 from streamkeep.server.resp.encoder import encode, error_line, error_text
-from streamkeep.server.resp.requests import RequestParser
+
+if TYPE_CHECKING:
+    from streamkeep.server.resp.turns import Calls, ClientState, Turns
 
 _RESP: Final = int(RESP)
 _MOST_REPLY: Final[i64] = 1 << 20  # bytes of replies of one client in one turn
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class ClientState:
-    """What a turn needs to know of a client.
-
-    Attributes:
-        out: replies that were not sent.
-        plain: no transaction, no password or rights to check: commands run as they come.
-        stopped: it is blocked, closed, or waits for the disk; its next command must wait.
-    """
-
-    def __init__(self) -> None:
-        self.parser = RequestParser()
-        self.out: list[bytes] = []
-        self.out_size: i64 = 0
-        self.resp3 = False
-        self.plain = False
-        self.stopped = False
-        self.wrote = False  # in this turn
-        self.served: i64 = 0  # commands, for CLIENT LIST
-        self.last_command = "NULL"
-
-    def command(self, words: list[bytes], turn: Turn) -> None:
-        """Run a command that is not plain, or refuse it."""
-        raise NotImplementedError
-
-    def reply(self, data: bytes) -> None:
-        """Queue a reply."""
-        self.out.append(data)
-        self.out_size += len(data)
+_clock_ns: Final = time.perf_counter_ns
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -87,7 +59,14 @@ class Step:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Watcher:
-    """Serves the blocked clients of this server after a command has written."""
+    """Serves the blocked clients of this server after a command has written.
+
+    Attributes:
+        count: of blocked clients.
+    """
+
+    def __init__(self) -> None:
+        self.count: i64 = 0
 
     def before(self, txn: WriteTxn, keys: list[bytes]) -> None:
         """Note what the transaction has noted of these keys."""
@@ -118,20 +97,16 @@ class Turn:
         clients: those that may have replies to send.
         watcher: serves blocked clients; None while no client is blocked.
         durable: a caller will wait until the commit is on disk.
-        calls: how often each command was called; the server's own counters.
+        called: the counters of the command that is running; None for none.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        watcher: Watcher | None,
-        durable: bool,
-        calls: dict[str, int],
-    ) -> None:
-        self.environment = environment
-        self.watcher = watcher
-        self.durable = durable
-        self.calls = calls
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.environment = turns.environment
+        watcher = turns.watcher
+        self.watcher = watcher if watcher is not None and watcher.count else None
+        self.durable = turns.durable
+        self.called: Calls | None = None
         self.clients: list[ClientState] = []
         self.reader: ReadTxn | None = None
         self.writer: WriteTxn | None = None
@@ -283,7 +258,9 @@ def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
         ProtocolError: the client did not send a command.
     """
     parser = client.parser
+    turns = turn.turns
     count: i64 = 0
+    then = i64(_clock_ns())
     while count < most and client.out_size < _MOST_REPLY:
         if client.stopped:
             return False
@@ -293,17 +270,28 @@ def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
         count += 1
         turn.commands += 1
         client.served += 1
-        if client.plain:
-            spec = BY_NAME.get(words[0])
-            if (
-                spec is not None
-                and spec.run is not None
-                and (spec.arity == len(words) if spec.arity > 0 else len(words) >= -spec.arity)
-            ):
-                client.last_command = spec.name
-                calls = turn.calls
-                calls[spec.name] = calls.get(spec.name, 0) + 1
-                turn.run(client, spec, words)
-                continue
-        client.command(words, turn)
+        replies = len(client.out)
+        spec = BY_NAME.get(words[0]) if client.plain else None
+        if (
+            spec is not None
+            and spec.run is not None
+            and (spec.arity == len(words) if spec.arity > 0 else len(words) >= -spec.arity)
+        ):
+            client.last_command = spec.name
+            turn.called = turns.calls_of(spec.name)
+            turn.run(client, spec, words)
+        else:
+            turn.called = None
+            client.command(words, turn)
+        now = i64(_clock_ns())
+        nanos: i64 = now - then
+        then = now
+        called = turn.called
+        if called is not None:
+            called.count += 1
+            called.nanos += nanos
+            if len(client.out) > replies and client.out[replies].startswith(b"-"):
+                called.failed += 1
+        if nanos >= turns.slow_ns:
+            turns.host.note_slow(client, words, int(nanos))
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from real_redis.replies import as_newest
 from real_redis.server import RealRedis, running_redis
 from resp_peer import Peer, Running
+from streamkeep.server.resp.info import prometheus_lines
 from test_server.conftest import Connect
 
 
@@ -162,9 +164,34 @@ def test_info_has_what_exporters_read(connect: Connect, peer: Peer) -> None:
     peer.call("XADD", "k")
     peer.call("PING")
     counters = peer.ask("INFO", "commandstats").decode() + peer.ask("INFO", "errorstats").decode()
-    assert "cmdstat_xadd:calls=1," in counters
+    assert re.search(
+        r"cmdstat_xadd:calls=1,usec=[1-9]\d*,.*,rejected_calls=1,failed_calls=0", counters
+    )
     assert "errorstat_ERR:count=1\r\n" in counters
     assert set(peer.ask("INFO", "clients").decode().split("\r\n")[0:1]) == {"# Clients"}
+
+
+def test_changes_are_counted_since_the_last_backup(running: Running, peer: Peer) -> None:
+    def changes() -> int:
+        text = peer.ask("INFO", "persistence").decode()
+        return int(text.partition("rdb_changes_since_last_save:")[2].split("\r\n")[0])
+
+    for _ in range(3):
+        peer.call("XADD", "k", "*", "f", "v")
+    peer.call("XLEN", "k")
+    assert changes() == 3
+    running.ask(lambda server: server.statistics.saved(2))
+    assert changes() == 1
+
+
+def test_waits_for_the_disk_are_measured(running: Running, peer: Peer) -> None:
+    peer.call("CONFIG", "SET", "appendfsync", "always")
+    peer.call("XADD", "k", "*", "f", "v")
+    text = peer.ask("INFO", "persistence").decode()
+    assert "streamkeep_syncs:1\r\n" in text
+    lines = running.ask(prometheus_lines).splitlines()
+    assert 'streamkeep_sync_seconds_bucket{le="+Inf"} 1' in lines
+    assert "streamkeep_redis_changes_total 1" in lines
 
 
 def test_waitaof_replies_when_everything_is_on_disk(running: Running, peer: Peer) -> None:

@@ -1,0 +1,278 @@
+"""Clients as turns see them, and when a turn begins.
+
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.server.resp.requests import ProtocolError, RequestParser
+from streamkeep.server.resp.turn import Turn, Watcher, run_commands
+
+_COMMANDS: Final[i64] = 1024  # of one client in one turn
+_now: Final = time.time
+
+
+class Calls:
+    """What INFO commandstats says of one command."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin to count again."""
+        self.count: i64 = 0
+        self.nanos: i64 = 0
+        self.rejected: i64 = 0  # refused before they ran
+        self.failed: i64 = 0
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ClientState:
+    """What a turn needs to know of a client.
+
+    Attributes:
+        transport: where its replies go; None before it is connected.
+        out: replies that were not sent.
+        plain: no transaction, no password or rights to check: commands run as they come.
+        stopped: it is blocked, closed, or waits for the disk; its next command must wait.
+        closing: its connection ends after what was replied.
+        waits_for_disk: commits with replies in `out` that are not on disk.
+        active: when it last sent something, in Unix seconds.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.parser = RequestParser()
+        self.transport: Any = None
+        self.out: list[bytes] = []
+        self.out_size: i64 = 0
+        self.resp3 = False
+        self.plain = False
+        self.stopped = False
+        self.closing = False
+        self.waits_for_disk: i64 = 0
+        self.in_ready = False
+        self.active = 0.0
+        self.wrote = False  # in this turn
+        self.served: i64 = 0  # commands, for CLIENT LIST
+        self.last_command = "NULL"
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; their commands run at once, or in the next turn."""
+        if self.closing:
+            return
+        turns = self.turns
+        turns.bytes_in += len(data)
+        self.parser.feed(data)
+        if self.stopped:
+            self.check_pending()
+        else:
+            turns.take(self)
+
+    def check_pending(self) -> None:
+        """Stop reading from a client that sends faster than its commands run."""
+        raise NotImplementedError
+
+    def command(self, words: list[bytes], turn: Turn) -> None:
+        """Run a command that is not plain, or refuse it."""
+        raise NotImplementedError
+
+    def reply(self, data: bytes) -> None:
+        """Queue a reply."""
+        self.out.append(data)
+        self.out_size += len(data)
+
+    def flush(self) -> None:
+        """Send the replies that are ready."""
+        out = self.out
+        if out and not self.waits_for_disk:
+            turns = self.turns
+            for reply in out:
+                if reply.startswith(b"-"):
+                    turns.host.note_error(reply)
+            data = out[0] if len(out) == 1 else b"".join(out)
+            turns.bytes_out += len(data)
+            out.clear()
+            self.out_size = 0
+            if data and self.transport is not None:
+                self.transport.write(data)
+        if self.closing and not out and self.transport is not None:
+            self.transport.close()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Host:
+    """The server around its turns."""
+
+    def begin(self, turn: Turn) -> None:
+        """Do what is due before the commands of a turn."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Do what commands of a turn have asked for."""
+        raise NotImplementedError
+
+    def hold(self, clients: list[ClientState], txn: WriteTxn | None) -> None:
+        """Keep the replies of these clients until a commit is on disk."""
+        raise NotImplementedError
+
+    def settle(self, garbage: bool) -> None:
+        """Do what commits have made due."""
+        raise NotImplementedError
+
+    def note_error(self, reply: bytes) -> None:
+        """Count an error reply."""
+        raise NotImplementedError
+
+    def note_slow(self, client: ClientState, words: list[bytes], nanos: int) -> None:
+        """Note a command that took long."""
+        raise NotImplementedError
+
+    def refuse(self, client: ClientState, error: ProtocolError) -> None:
+        """End the connection of a client that did not send a command."""
+        raise NotImplementedError
+
+    def overflow(self, client: ClientState) -> None:
+        """End the connection of a client that sends too long a command."""
+        raise NotImplementedError
+
+
+class Turns:
+    """Runs what clients have sent.
+
+    The commands of all clients that have sent something share a turn, which begins in the next
+    round of the event loop. A client that alone sends commands does not wait for that round: its
+    commands run as they come.
+
+    Attributes:
+        durable: replies to commands that wrote wait for the disk.
+        watcher: serves blocked clients.
+        due: the host has something to do before the next turn.
+        ends: a command has asked the host for something after the turn.
+        big_batches: that wait for the disk; the next turn begins after them.
+        calls: what commands were called; the server's own counters.
+        slow_ns: how long a command takes at least that is noted as slow.
+    """
+
+    def __init__(
+        self, host: Host, environment: Environment, call_soon: Callable[[Callable[[], None]], Any]
+    ) -> None:
+        self.host = host
+        self.environment = environment
+        self.durable = False
+        self.watcher: Watcher | None = None
+        self.due = False
+        self.ends = False
+        self.big_batches: i64 = 0
+        self.commands: i64 = 0
+        self.changes: i64 = 0  # commands that wrote
+        self.bytes_in: i64 = 0
+        self.bytes_out: i64 = 0
+        self.query_limit: i64 = 1 << 30
+        self.slow_ns: i64 = 1 << 62
+        self.calls: dict[str, Calls] = {}
+        self.in_turn = False
+        self._call_soon = call_soon
+        self._ready: list[ClientState] = []
+        self._scheduled = False
+        self._alone: ClientState | None = None  # the only client of the last turn
+
+    def calls_of(self, name: str) -> Calls:
+        """Return the counters of a command."""
+        calls = self.calls.get(name)
+        if calls is None:
+            calls = Calls()
+            self.calls[name] = calls
+        return calls
+
+    def take(self, client: ClientState) -> None:
+        """Run what a client has sent: at once if it is alone, else in the next turn."""
+        if (
+            self._alone is client
+            and not self._scheduled
+            and not self.in_turn
+            and not self.big_batches
+            and not self._ready
+        ):
+            self._run([client])
+        else:
+            self.ready(client)
+
+    def ready(self, client: ClientState) -> None:
+        """Run what a client has sent in the next turn."""
+        if not client.in_ready:
+            client.in_ready = True
+            self._ready.append(client)
+            self.schedule()
+
+    def schedule(self) -> None:
+        """Have a turn soon, unless the next one must wait for the disk."""
+        if not self._scheduled and not self.in_turn and not self.big_batches:
+            self._scheduled = True
+            self._call_soon(self.run)
+
+    def go_on(self) -> None:
+        """Have a turn soon if a client is ready."""
+        if self._ready or self.due:
+            self.schedule()
+
+    def run(self) -> None:
+        """Run what all ready clients have sent."""
+        self._scheduled = False
+        ready = self._ready
+        self._ready = []
+        self._alone = ready[0] if len(ready) == 1 else None
+        self._run(ready)
+
+    def _run(self, ready: list[ClientState]) -> None:
+        """Run what these clients have sent, commit, and send the replies."""
+        turn = Turn(self)
+        host = self.host
+        now = _now()
+        self.in_turn = True
+        try:
+            if self.due:
+                self.due = False
+                host.begin(turn)
+            for client in ready:
+                client.in_ready = False
+                turn.clients.append(client)
+                if client.stopped:
+                    continue
+                client.active = now
+                try:
+                    more = run_commands(turn, client, _COMMANDS)
+                except ProtocolError as error:
+                    host.refuse(client, error)
+                    continue
+                if more:
+                    self.ready(client)
+                elif client.parser.pending() > self.query_limit:
+                    host.overflow(client)
+            txn = turn.finish()
+        finally:
+            self.in_turn = False
+        self.commands += turn.commands
+        if turn.apart or (txn is not None and txn.operations is not None):
+            self.changes += len(turn.steps)
+        if turn.durable and (turn.apart or (txn is not None and txn.operations is not None)):
+            wrote = [client for client in turn.clients if client.wrote]
+            if wrote:
+                host.hold(wrote, None if turn.apart else txn)
+        for client in turn.clients:
+            client.wrote = False
+            client.flush()
+        if self.ends:
+            self.ends = False
+            host.end()
+        if txn is not None and (txn.garbage or self.environment.is_due()):
+            host.settle(txn.garbage)
+        self.go_on()
