@@ -75,11 +75,11 @@ def figures(store: Store[bytes], key: bytes, span: Span) -> dict[str, Any]:
         live = count_live(snapshot.txn, stream, edges)
     archived = [0.0] * (len(edges) - 1)
     retired = archived.copy()
-    erased = 0
+    erased = archived.copy()
     for node in waiting:
         _spread(retired, edges, node.first_id.ms, node.last_id.ms, node.entries)
     for one in segments:
-        erased += one.erased
+        _spread(erased, edges, one.first_ms, one.last_ms, one.erased)
         _spread(archived, edges, one.first_ms, one.last_ms, one.entries)
     return {
         "key": json_bytes(key),
@@ -87,12 +87,13 @@ def figures(store: Store[bytes], key: bytes, span: Span) -> dict[str, Any]:
         "live": live.entries,
         "trimmed": [round(count) for count in retired],
         "archived": [round(count) for count in archived],
+        "erased": [round(count) for count in erased],
         "exact": live.exact and not segments and not waiting,
         "first_live_ms": record.first_ms if record.length else None,
         "last_live_ms": record.last_live_ms if record.length else None,
         "archived_entries": sum(one.entries for one in segments),
         "trimmed_entries": sum(node.entries for node in waiting),
-        "erased_entries": erased,
+        "erased_entries": sum(one.erased for one in segments),
     }
 
 

@@ -38,10 +38,10 @@ export function sparkline(counts, edges, firstMs) {
   return drawn;
 }
 
-// Stacked bars of live and archived entries. `onPick(from, to)` is called with a bucket's bounds.
+// Stacked bars of live, trimmed, archived and erased entries. `onPick(from, to)` is called with a bucket's bounds.
 export function bars(figures, onPick) {
-  const { edges_ms: edges, live, trimmed, archived } = figures;
-  const sums = live.map((value, at) => value + trimmed[at] + archived[at]);
+  const { edges_ms: edges, live, trimmed, archived, erased } = figures;
+  const sums = live.map((value, at) => value + trimmed[at] + archived[at] + erased[at]);
   const width = 1000, height = 130, gap = live.length > 100 ? 0 : 1.5;
   const most = Math.max(1, ...sums);
   const step = width / live.length;
@@ -50,10 +50,11 @@ export function bars(figures, onPick) {
   live.forEach((value, at) => {
     const both = sums[at];
     const scaled = (part) => part ? Math.max(2, (height - 6) * part / most) : 0;
-    const high = scaled(value), middle = scaled(trimmed[at]), low = scaled(archived[at]);
+    const high = scaled(value), middle = scaled(trimmed[at]), low = scaled(archived[at]), gone = scaled(erased[at]);
     const about = figures.exact ? "" : "about ";
     const text = `${clock(edges[at])} to ${clock(edges[at + 1])}: ${about}${entries(both)}`
-      + (trimmed[at] ? `, ${count(trimmed[at])} trimmed` : "") + (archived[at] ? `, ${count(archived[at])} archived` : "");
+      + (trimmed[at] ? `, ${count(trimmed[at])} trimmed` : "") + (archived[at] ? `, ${count(archived[at])} archived` : "")
+      + (erased[at] ? `, ${count(erased[at])} erased` : "");
     const box = { x: (at * step + gap / 2).toFixed(2), width: Math.max(0.5, step - gap).toFixed(2) };
     const group = svg("g", { class: "bucket", ...(both && { role: "button", tabindex: at === sums.findIndex(Boolean) ? 0 : -1 }),
       "aria-label": text });
@@ -63,6 +64,7 @@ export function bars(figures, onPick) {
       svg("rect", { class: "live", ...box, y: height - high, height: high }),
       svg("rect", { class: "trimmed", ...box, y: height - high - middle, height: middle }),
       svg("rect", { class: "archived", ...box, y: height - high - middle - low, height: low }),
+      svg("rect", { class: "erased", ...box, y: height - high - middle - low - gone, height: gone }),
     );
     if (both) {
       const pick = () => onPick(edges[at], edges[at + 1] - 1);

@@ -47,7 +47,7 @@ export function stream(main, state, signal, address) {
     try {
       const found = await get(streamPath(key, "figures", { buckets: 80, ...window }), signal);
       if (signal.aborted) return;
-      const total = [...found.live, ...found.trimmed, ...found.archived].some(Boolean);
+      const total = [...found.live, ...found.trimmed, ...found.archived, ...found.erased].some(Boolean);
       fill(figures, total ? bars(found, (from, to) => {
         form.set(isTime(from) ? `${clock(from, true).replace(" ", "T")}Z` : String(from),
           isTime(to) ? `${clock(to, true).replace(" ", "T")}Z` : String(to));
@@ -57,7 +57,7 @@ export function stream(main, state, signal, address) {
         el("span", { class: "key live" }), " live ",
         found.trimmed_entries > 0 && [el("span", { class: "key trimmed" }), ` trimmed, to be archived (${count(found.trimmed_entries)}) `],
         found.archived_entries > 0 && [el("span", { class: "key archived" }), ` archived (${count(found.archived_entries)}) `],
-        found.erased_entries > 0 && `${count(found.erased_entries)} erased from the archive. `,
+        found.erased_entries > 0 && [el("span", { class: "key erased" }), ` erased from the archive (${count(found.erased_entries)}) `],
         "· ", !found.exact && "Estimated from the index, without reading the entries. ",
         "A bar shows its entries below."));
     } catch (error) { if (!signal.aborted) problem(error); }
