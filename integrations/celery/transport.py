@@ -33,9 +33,9 @@ from streamkeep.integrations.celery.intake import (
     end,
     opened,
 )
-from streamkeep.integrations.celery.purging import purge
 from streamkeep.integrations.celery.stores import CODEC, Shared, shared
 from streamkeep.integrations.celery.topology import Binding, Topology
+from streamkeep.integrations.purging import purge
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options

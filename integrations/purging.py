@@ -1,4 +1,4 @@
-"""Removing the jobs of a queue that no worker has taken: `celery purge`, and deleted queues."""
+"""Removing the jobs of a queue that no worker has taken: for `celery purge`, `broker.flush`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,287 @@
+"""The broker and the results backend of dramatiq, in one process and with real workers.
+
+What dramatiq tests of its Redis broker is here in its sense: messages run, are delayed, retried and
+dead-lettered, go back when a worker stops, and are flushed and joined.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dramatiq
+import pytest
+from dramatiq import Message, QueueJoinTimeout, Worker
+from dramatiq.errors import QueueNotFound
+from dramatiq.results import ResultMissing, Results, ResultTimeout
+
+from patience import PATIENCE_S, wait_until
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
+
+PATIENCE_MS = int(PATIENCE_S * 1000)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[StreamkeepBroker]:
+    one = StreamkeepBroker(f"streamkeep:///{tmp_path}/s")
+    backend = StreamkeepBackend(tmp_path / "s")
+    one.add_middleware(Results(backend=backend))
+    dramatiq.set_broker(one)  # where messages look for their results
+    yield one
+    dramatiq.broker.global_broker = None
+    one.close()
+    backend.close()
+
+
+@pytest.fixture
+def worker(broker: StreamkeepBroker) -> Iterator[Worker]:
+    one = Worker(broker, worker_timeout=10, worker_threads=2)
+    one.start()
+    yield one
+    one.stop()
+
+
+def actor_of(broker: StreamkeepBroker, work: Any, name: str = "work", **options: Any) -> Any:
+    return dramatiq.actor(work, actor_name=name, broker=broker, **options)
+
+
+def test_actors_run_and_their_results_wake_callers(
+    broker: StreamkeepBroker, worker: Worker
+) -> None:
+    double = actor_of(broker, lambda number: 2 * number, store_results=True)
+    messages = [double.send(number) for number in range(20)]
+    assert [one.get_result(block=True, timeout=PATIENCE_MS) for one in messages] == [
+        *range(0, 40, 2)
+    ]
+    broker.join("default", timeout=PATIENCE_MS)
+    assert broker.queue().stats().done == 20
+
+
+def test_a_failed_message_is_retried_and_then_a_dead_letter(
+    broker: StreamkeepBroker, worker: Worker
+) -> None:
+    attempts: list[float] = []
+
+    def fail() -> None:
+        attempts.append(time.monotonic())
+        raise ValueError("no")
+
+    actor_of(broker, fail, max_retries=2, min_backoff=1, max_backoff=1).send()
+    wait_until(lambda: broker.queue().stats().dead == 1)
+    assert len(attempts) == 3
+    [letter] = broker.queue().dead_letters()
+    assert letter.reason.startswith("it failed")
+
+
+def test_a_delayed_message_stays_in_the_store_until_its_time(
+    broker: StreamkeepBroker, worker: Worker
+) -> None:
+    ran: list[str] = []
+    work = actor_of(broker, ran.append)
+    work.send_with_options(args=("late",), delay=300)
+    work.send_with_options(args=("never",), delay=3_600_000)
+    work.send("now")
+    wait_until(lambda: len(ran) == 2)
+    assert ran == ["now", "late"]
+    assert broker.queue().stats().delayed == 1
+    broker.flush_all()
+    broker.join("default", timeout=PATIENCE_MS)
+
+
+def test_priorities_of_the_store(broker: StreamkeepBroker) -> None:
+    low = actor_of(broker, print, broker_priority="low")
+    low.send("low")
+    low.send_with_options(args=("high",), broker_priority="high")
+    with pytest.raises(ArgumentError, match="broker_priority"):
+        low.send_with_options(args=("?",), broker_priority="urgent")
+    consumer = broker.consume("default", prefetch=5, timeout=0)
+    assert [next(consumer).args for _ in range(2)] == [("high",), ("low",)]
+    consumer.close()
+
+
+def test_a_consumer_takes_what_it_may_have_and_returns_the_rest(broker: StreamkeepBroker) -> None:
+    work = actor_of(broker, print)
+    for number in range(4):
+        work.send(number)
+    consumer = broker.consume("default", prefetch=2, timeout=0)
+    first, second = next(consumer), next(consumer)
+    assert first is not None
+    assert second is not None
+    assert next(consumer) is None
+    consumer.ack(first)
+    third = next(consumer)
+    assert third is not None
+    consumer.nack(third)
+    consumer.requeue([second])
+    assert next(consumer) is not None
+    assert broker.queue().stats().running == 2
+    consumer.close()  # returns the one that was taken with it
+    assert broker.queue().stats().running == 1
+    stats = broker.queue().stats()
+    assert (stats.done, stats.dead) == (1, 1)
+
+
+def test_a_worker_that_stops_returns_what_it_has_not_begun(broker: StreamkeepBroker) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def wait(number: int) -> None:
+        begun.set()
+        go.wait(PATIENCE_S)
+
+    work = actor_of(broker, wait)
+    for number in range(5):
+        work.send(number)
+    worker = Worker(broker, worker_timeout=10, worker_threads=1)
+    worker.start()
+    assert begun.wait(PATIENCE_S)
+    threading.Timer(0.05, go.set).start()
+    worker.stop()
+    stats = broker.queue().stats()
+    assert stats.running == 0
+    assert stats.done + stats.waiting + stats.delayed == 5
+
+
+def test_a_message_of_an_actor_that_the_worker_does_not_have_waits(
+    broker: StreamkeepBroker, worker: Worker
+) -> None:
+    broker.declare_queue("default")
+    message: Message[None] = Message(
+        queue_name="default", actor_name="later", args=(), kwargs={}, options={}
+    )
+    broker.enqueue(message)
+    wait_until(lambda: broker.queue().stats().parked == 1)
+    ran: list[int] = []
+    actor_of(broker, lambda: ran.append(1), name="later")
+    wait_until(lambda: ran)
+
+
+def test_what_dramatiq_cannot_read_becomes_a_dead_letter(broker: StreamkeepBroker) -> None:
+    actor_of(broker, print)
+    broker.queue().put(b"\xff")
+    broker.queue().put_prepared([(b"\xff", {})], {b"task": b"work"})
+    consumer = broker.consume("default", timeout=0)
+    assert next(consumer) is None
+    assert broker.queue().stats().dead == 1
+    assert broker.queue().stats().parked == 1  # it has no actor
+    consumer.close()
+
+
+def test_results_are_missing_late_and_expire(broker: StreamkeepBroker, worker: Worker) -> None:
+    work = actor_of(broker, lambda: 1, store_results=True, result_ttl=1)
+    message = work.message()
+    with pytest.raises(ResultMissing):
+        message.get_result()
+    with pytest.raises(ResultTimeout):
+        message.get_result(block=True, timeout=1)
+    sent = work.send()
+    broker.join("default", timeout=PATIENCE_MS)
+
+    def is_gone() -> bool:
+        try:
+            sent.get_result()
+        except ResultMissing:
+            return True
+        return False
+
+    wait_until(is_gone)
+
+
+def test_joins_end_and_unknown_queues_are_refused(broker: StreamkeepBroker) -> None:
+    actor_of(broker, print).send()
+    with pytest.raises(QueueJoinTimeout):
+        broker.join("default", timeout=1)
+    broker.flush("default")
+    broker.join("default", timeout=1)
+    for call in (broker.flush, broker.join, broker.consume):
+        with pytest.raises(QueueNotFound):
+            call("missing")
+    for wrong in ("redis://localhost", "streamkeep://localhost/s"):
+        with pytest.raises(ArgumentError, match="streamkeep:"):
+            StreamkeepBroker(wrong)
+        with pytest.raises(ArgumentError, match="streamkeep:"):
+            StreamkeepBackend(wrong)
+
+
+APPLICATION = """
+import dramatiq, os, time
+from dramatiq.results import Results
+from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
+
+broker = StreamkeepBroker("s", max_deaths=1000)
+broker.add_middleware(Results(backend=StreamkeepBackend("s")))
+dramatiq.set_broker(broker)
+
+def note(name, what):
+    with open(name, "a") as log:
+        log.write(f"{what}\\n")
+
+@dramatiq.actor(store_results=True, time_limit=3_600_000)
+def work(number, seconds=0.05):
+    note("started", number)
+    time.sleep(seconds)
+    note("ended", number)
+    return number
+"""
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+def test_workers_that_are_killed_lose_nothing_and_a_long_message_runs_once(
+    tmp_path: Path, broker: StreamkeepBroker
+) -> None:
+    (tmp_path / "application.py").write_text(APPLICATION)
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        with (tmp_path / "log").open("ab") as log:
+            one = subprocess.Popen(
+                [sys.executable, "-m", "dramatiq", "application", "-p", "1", "-t", "3"],
+                cwd=tmp_path,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        running.append(one)
+        return one
+
+    def kill(one: subprocess.Popen[bytes]) -> None:
+        os.killpg(one.pid, signal.SIGKILL)
+        one.wait()
+        running.remove(one)
+
+    work = actor_of(broker, print, store_results=True)
+    try:
+        steady = start()
+        long = work.send_with_options(args=(0, 25))
+        wait_until(lambda: lines(tmp_path / "started"))
+        other = start()
+        messages = [long, *[work.send(number) for number in range(1, 301)]]
+        kills = 0
+        ends_at = time.monotonic() + 15
+        while time.monotonic() < ends_at or len(set(lines(tmp_path / "ended"))) < 301:
+            time.sleep(1.0)
+            kill(other)
+            kills += 1
+            other = start()
+        assert steady.poll() is None
+        assert [one.get_result(block=True, timeout=PATIENCE_MS) for one in messages] == [
+            *range(301)
+        ]
+        broker.join("default", timeout=PATIENCE_MS)
+        assert lines(tmp_path / "started").count("0") == 1
+        assert len(lines(tmp_path / "ended")) <= 301 + 3 * kills
+    finally:
+        for one in list(running):
+            kill(one)
