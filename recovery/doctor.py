@@ -20,9 +20,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
+from streamkeep.engine.system.pages import PAGE
+
 State = Literal["ok", "note", "wrong"]
 
-PAGE: Final = 4096  # of LMDB's file and of everything that a store reserves
 _SYNCS: Final = 32
 _SLOW_SYNC_MS: Final = 20.0
 _FEW_FILES: Final = 256
@@ -33,19 +35,43 @@ _LOCAL: Final = "use a folder on a local file system, such as ext4 or XFS"
 # What is known of file systems: the state, and a sentence for people.
 FILE_SYSTEMS: Final[dict[str, tuple[State, str]]] = {
     "ext4": ("ok", "overwrites blocks in place"),
-    "xfs": ("ok", "overwrites blocks in place, except in files that share blocks"),
-    "btrfs": ("ok", "copies blocks on writing; a store turns that off for its own files"),
-    "tmpfs": ("note", "is memory: nothing of it outlives the machine"),
+    "xfs": (
+        "ok",
+        "overwrites blocks in place, except those that a copy by reflink shares, for which a store "
+        "has a way of its own",
+    ),
+    "btrfs": (
+        "ok",
+        "copies blocks when they are written; a store turns that off for the files that it maps, "
+        "so btrfs keeps no checksums of them (a store has its own)",
+    ),
+    "tmpfs": (
+        "note",
+        "is memory: all works, a sync costs nothing, and nothing outlives the machine",
+    ),
     "ramfs": ("note", "is memory: nothing of it outlives the machine"),
-    "overlay": ("note", "is the layer of a container, which ends with it; mount a volume"),
+    "overlay": (
+        "note",
+        "is the layer of a container: locks and syncs work, and all is gone with the container; "
+        "mount a volume",
+    ),
     "nfs": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
     "nfs4": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
     "cifs": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
     "smb3": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
     "ceph": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
-    "9p": ("wrong", "shares a folder of a host: its maps are not those of other guests"),
-    "virtiofs": ("note", "shares a folder of a host: only this guest may use the store"),
+    "9p": (
+        "wrong",
+        "shares a folder of a host or of Windows: maps are not shared with the host and other "
+        "guests, and a sync may not reach the disk (in WSL2, use the Linux disk, not /mnt/c)",
+    ),
+    "virtiofs": (
+        "note",
+        "shares a folder of a host: locks and maps hold in this guest only, so no other guest and "
+        "not the host may use the store; the host decides what a sync is worth",
+    ),
     "fuse": ("note", "is a program: it decides what locks, maps and syncs are worth"),
+    "zfs": ("note", "copies blocks when they are written: a full disk can end a process by SIGBUS"),
     "vfat": ("wrong", "has no owners and no links"),
     "exfat": ("wrong", "has no owners and no links"),
 }
@@ -90,7 +116,7 @@ def examine(place: str | Path) -> Iterator[Check]:
         OSError: no folder can be made there.
     """
     folder = _writable_place(Path(place).absolute())
-    yield check_page_size()
+    yield check_page_size(page_size_of(Path(place)))
     yield check_limits()
     yield check_file_system(file_system_of(folder))
     with tempfile.TemporaryDirectory(prefix=".streamkeep-doctor-", dir=folder) as made:
@@ -119,12 +145,28 @@ def _tried(check: Callable[[Path], Check], folder: Path) -> Check:
 # --- the machine --------------------------------------------------------------------------------
 
 
-def check_page_size(size: int = mmap.PAGESIZE) -> Check:
-    """The pages of the system are those of a store."""
-    if size == PAGE:
-        return Check("page size", "ok", f"{size:,} bytes")
-    text = f"{size:,} bytes; a store has pages of {PAGE:,}"
-    return Check("page size", "wrong", text, "use a kernel with pages of 4,096 bytes")
+def check_page_size(stored: int = 0, page: int = PAGE) -> Check:
+    """The pages of a store, if there is one, are those that LMDB uses on this system."""
+    if not stored:
+        return Check("page size", "ok", f"{page:,} bytes, as a store made here will have")
+    if stored == page:
+        return Check("page size", "ok", f"{page:,} bytes, of the system and of the store")
+    text = f"{page:,} bytes; the store was made with pages of {stored:,}"
+    hint = "on a system with such pages, run `streamkeep dump`, and here `streamkeep load`"
+    return Check("page size", "wrong", text, hint)
+
+
+def page_size_of(place: Path) -> int:
+    """Return the size of the pages of the store at `place`; 0 if there is none that can be read."""
+    try:
+        handle = os.open(place / DATA_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return 0
+    try:
+        metas = read_meta_pages(handle)
+    finally:
+        os.close(handle)
+    return metas[-1].page_size if metas else 0
 
 
 def check_limits() -> Check:

@@ -125,7 +125,8 @@ def set_up(path: os.PathLike[str], modes: Modes | None) -> None:
         except OSError as error:
             raise StoreError(
                 f"{path}: this process may not give the folder mode {_octal(modes.folder)} and "
-                f"group {_group_name(modes.group, status)}: {error.strerror}; next: create the "
+                f"group {group_name(status.st_gid if modes.group == _KEPT else modes.group)}: "
+                f"{error.strerror}; next: create the "
                 "store as a member of that group, and as the owner of the folder"
             ) from error
     finally:
@@ -143,12 +144,12 @@ def _group_number(group: Group) -> int:
         ) from None
 
 
-def _group_name(group: int, folder: os.stat_result) -> str:
-    number = folder.st_gid if group == _KEPT else group
+def group_name(group: int) -> str:
+    """Return the name of a group, or the number as text if the machine has no name for it."""
     try:
-        return grp.getgrgid(number).gr_name
+        return grp.getgrgid(group).gr_name
     except KeyError:
-        return str(number)
+        return str(group)
 
 
 def _octal(mode: int) -> str:

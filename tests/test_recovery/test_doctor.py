@@ -34,8 +34,10 @@ def test_nothing_is_wrong_where_the_tests_run_and_nothing_remains(tmp_path: Path
 
 
 def test_other_pages_are_wrong() -> None:
-    check = doctor.check_page_size(16384)
-    assert (check.state, check.text) == ("wrong", "16,384 bytes; a store has pages of 4,096")
+    check = doctor.check_page_size(16384, 4096)
+    told = "4,096 bytes; the store was made with pages of 16,384"
+    assert (check.state, check.text) == ("wrong", told)
+    assert "streamkeep dump" in check.next
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,11 @@ def test_other_pages_are_wrong() -> None:
         ("nfs4", "wrong", "network"),
         ("fuse.sshfs", "note", "is a program"),
         ("tmpfs", "note", "memory"),
-        ("zfs", "note", "zfs: Streamkeep was not tried on it"),
+        ("9p", "wrong", "not /mnt/c"),
+        ("virtiofs", "note", "only, so no other guest"),
+        ("overlay", "note", "mount a volume"),
+        ("btrfs", "ok", "turns that off"),
+        ("bcachefs", "note", "bcachefs: Streamkeep was not tried on it"),
         ("", "note", "unknown: "),
     ],
 )

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import golden_stores
 import streamkeep
 from cli_runner import lines, objects, run
+from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.recovery import backup, doctor
+
+HOLD = """
+import sys
+with open(sys.argv[1] + "/data.mdb", "rb"):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -21,11 +32,15 @@ def test_each_check_is_a_line_and_nothing_is_wrong_here() -> None:
         store.xadd("k", {"n": 1})
     found = lines("doctor", "s")
     assert all(line[:5].strip() in ("ok", "note", "") for line in found)
-    assert any("store: opens; it knows of no backup" in line for line in found)
+    assert any("backup: the store knows of none" in line for line in found)
     backup("s", "b")
     *checks, summary = objects("doctor", "s")
-    assert [check["name"] for check in checks][-1] == "store"
-    assert checks[-1]["state"] == "ok"
+    named = {check["name"]: check for check in checks}
+    assert list(named)[:3] == ["installation", "versions", "Spark"]
+    assert list(named)[-4:] == ["users", "open by", "store", "backup"]
+    assert "LMDB" in named["versions"]["text"]
+    assert named["backup"]["state"] == "ok"
+    assert f"format {STORE_VERSION}, the newest" in named["store"]["text"]
     assert (summary["healthy"], summary["wrong"]) == (True, [])
 
 
@@ -35,6 +50,23 @@ def test_what_is_wrong_has_a_next_line_and_status_8(monkeypatch: pytest.MonkeyPa
     at = found.index(next(line for line in found if line.startswith("wrong")))
     assert found[at + 1] == "       next: use a folder on a local file system, such as ext4 or XFS"
     assert objects("doctor", status=8)[-1]["wrong"] == ["file system"]
+
+
+def test_processes_that_have_the_store_open_are_named() -> None:
+    with streamkeep.open("s"):
+        child = subprocess.Popen([sys.executable, "-c", HOLD, "s"], stdin=-1, stdout=-1)
+        assert child.stdout is not None
+        child.stdout.readline()
+        [found] = [one["text"] for one in objects("doctor", "s")[:-1] if one["name"] == "open by"]
+        child.communicate()
+    assert f"{child.pid} (python" in found
+
+
+def test_an_old_store_names_the_upgrade(tmp_path: Path) -> None:
+    golden_stores.unpack("closed", tmp_path)
+    found = {one["name"]: one for one in objects("doctor", "store")[:-1]}
+    assert found["store"]["text"] == f"opens; format 1, and new stores have format {STORE_VERSION}"
+    assert found["store"]["next"] == "streamkeep upgrade store"
 
 
 def test_a_damaged_store_is_wrong_and_a_missing_folder_has_its_own_status() -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.store.opening import is_listed
+from streamkeep.engine.system.modes import group_name
+from streamkeep.engine.system.owners import user_name
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.doctor import Check, examine
+from streamkeep.recovery.upgrade import stored_version
+from streamkeep.supported import install_hint
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import path_of
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.open_by import processes_with
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.version import facts
@@ -25,10 +34,11 @@ from streamkeep.tools.base.version import facts
 def doctor(place: Path) -> None:
     """Try what a store needs of this machine.
 
-    STORE is a store, or a folder where one will be; by default the current folder. Locks, shared
-    memory, reserved blocks, names and syncs are tried with files in a temporary folder beside it.
-    Then the installation is looked at: compiled modules, Java for Spark. `wrong` means that a store
-    there is not safe, or does not work; each `note` is something to know.
+    STORE is a store, or a folder where one will be; by default the current folder. First comes the
+    installation: compiled modules, versions, Java for Spark. Then locks, shared memory, reserved
+    blocks, names and syncs are tried with files in a temporary folder beside STORE. Of a store, its
+    format, its users, the processes that have it open and the last backup are shown. `wrong` means
+    that a store there is not safe, or does not work; each `note` is something to know.
 
     \b
     Exit status: 0  nothing is wrong
@@ -54,11 +64,13 @@ def doctor(place: Path) -> None:
             output.line(f"       next: {check.next}")
 
     tell(_modules())
+    tell(_versions())
     tell(_java())
     for check in examine(place):
         tell(check)
     if (place / DATA_FILE).exists():
-        tell(_store(place))
+        for check in _store(place):
+            tell(check)
     wrong = [check.name for check in checks if check.state == "wrong"]
     if output.as_json():
         output.summary(path=str(place), healthy=not wrong, wrong=wrong)
@@ -71,8 +83,16 @@ def _modules() -> Check:
     text = f"streamkeep {found['streamkeep']}, {found['modules']}, Python {found['Python']}"
     if found["modules"] == "compiled":
         return Check("installation", "ok", text)
-    hint = "install a C compiler and Python's headers, then install again without STREAMKEEP_PURE"
+    hint = f"install gcc and Python's headers (python3-dev), then {install_hint()}"
+    if os.environ.get("STREAMKEEP_PURE") == "1":
+        hint = "unset STREAMKEEP_PURE; if it was set when the package was installed, " + hint
     return Check("installation", "note", text, hint)
+
+
+def _versions() -> Check:
+    found = facts()
+    names = ("LMDB", "Zstandard", "libraries", "system", "C library")
+    return Check("versions", "ok", "; ".join(f"{name} {found[name]}" for name in names))
 
 
 def _java() -> Check:
@@ -89,14 +109,48 @@ def _java() -> Check:
         return Check("Spark", "note", str(error), "install a Java of 17 or newer for Spark")
 
 
-def _store(place: Path) -> Check:
+def _store(place: Path) -> Iterator[Check]:
+    """Yield what there is to know of a store; nothing after it cannot be opened."""
+    yield _users(place)
+    yield _open_by(place)
     try:
         with open_store(place, readonly=True) as store, store.snapshot() as snapshot:
             backup = last_backup(snapshot)
             last = store.durability().last_commit
+        version = stored_version(place)
     except (StreamkeepError, Failure) as error:
-        return Check("store", "wrong", str(error), f"streamkeep status {place}")
+        yield Check("store", "wrong", str(error), f"streamkeep status {place}")
+        return
+    if version < STORE_VERSION:
+        text = f"opens; format {version}, and new stores have format {STORE_VERSION}"
+        yield Check("store", "note", text, f"streamkeep upgrade {place}")
+    else:
+        yield Check("store", "ok", f"opens; format {version}, the newest")
     if backup is None:
-        return Check("store", "note", "opens; it knows of no backup", "see `streamkeep backup`")
+        yield Check(
+            "backup", "note", "the store knows of none", f"streamkeep backup {place} TARGET"
+        )
+        return
     age = f"{output.count_text(last - backup.commit_number, 'commit')} ago"
-    return Check("store", "ok", f"opens; last backup {output.time_text(backup.time_ms)}, {age}")
+    yield Check("backup", "ok", f"the last one was made {output.time_text(backup.time_ms)}, {age}")
+
+
+def _users(place: Path) -> Check:
+    """Say which users may use a store."""
+    data, folder = (place / DATA_FILE).stat(), place.stat()
+    owner = user_name(data.st_uid)
+    text = f"files of {owner}, group {group_name(folder.st_gid)}, mode {data.st_mode & 0o777:o}"
+    if not os.access(place / DATA_FILE, os.R_OK):
+        hint = f"work as {owner}, or ask {owner} for the right to read"
+        return Check("users", "wrong", f"{text}: you may not read it", hint)
+    if not is_listed(place):
+        hint = "work as a member of its group, or as its owner, to read while others write"
+        return Check("users", "note", f"{text}: you may only read, while no process writes", hint)
+    return Check("users", "ok", f"{text}: you may read and write")
+
+
+def _open_by(place: Path) -> Check:
+    found = [f"{one['process']} ({one['name']})" for one in processes_with(place)]
+    if os.geteuid():
+        found.append("those of other users are not visible")
+    return Check("open by", "ok", ", ".join(found) or "no process")

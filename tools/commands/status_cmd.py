@@ -17,6 +17,7 @@ from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Duration, path_of, store_argument
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.open_by import processes_with
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.commands.stat_cmd import readers_json
@@ -93,7 +94,7 @@ def status(
     """
     problems: list[Problem] = []
     newest: BackupRow | None = None
-    facts: dict[str, Any] = {"path": str(store_path), "open_by": _processes(store_path)}
+    facts: dict[str, Any] = {"path": str(store_path), "open_by": processes_with(store_path)}
     try:
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
             facts |= _figures(store)
@@ -117,35 +118,6 @@ def status(
 
 
 # --- what there is to say -----------------------------------------------------------------------
-
-
-def _processes(store: Path) -> list[dict[str, Any]]:
-    """Return the other processes of this user that have the data file open."""
-    try:
-        wanted = os.stat(store / DATA_FILE)
-    except OSError:
-        return []  # opening the store says what is wrong
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if folder.name == str(os.getpid()) or not _has_open(folder, wanted):
-                continue
-            name = (folder / "comm").read_bytes().rstrip(b"\n")
-        except OSError:
-            continue  # it has ended, or belongs to another user
-        found.append({"process": int(folder.name), "name": output.json_bytes(name)})
-    return sorted(found, key=lambda one: int(one["process"]))
-
-
-def _has_open(folder: Path, wanted: os.stat_result) -> bool:
-    for link in (folder / "fd").iterdir():
-        try:
-            one = link.stat()
-        except OSError:
-            continue
-        if (one.st_dev, one.st_ino) == (wanted.st_dev, wanted.st_ino):
-            return True
-    return False
 
 
 def _figures(store: Store) -> dict[str, Any]:
