@@ -132,6 +132,13 @@ class Outbox:
         Raises:
             ArgumentError: the connection has a transaction open, which is not this object's.
         """
+        return self._forward()[1]
+
+    def _forward(self) -> tuple[int, int]:
+        """Return how many rows there were, and how many of them were appended.
+
+        The others were appended by a forwarder that died before it deleted them.
+        """
         self._forget_left()
         if self._is_sqlite and self._connection.in_transaction:
             raise ArgumentError("the connection has a transaction open; give the outbox its own")
@@ -151,7 +158,7 @@ class Outbox:
             cursor.close()
         if rows and not self._keep:
             self._forget([_key(row[self._id]) for row in rows])
-        return fresh
+        return len(rows), fresh
 
     def run(
         self, *, every: Duration = 1, stop: threading.Event | None = None, once: bool = False
@@ -166,8 +173,8 @@ class Outbox:
         pause_s = milliseconds(every, "every") / 1000
         total = 0
         while not ended.is_set():
-            found = self.forward()
-            total += found
+            found, fresh = self._forward()
+            total += fresh
             if not found:
                 if once:
                     break

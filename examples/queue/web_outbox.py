@@ -2,8 +2,7 @@
 
     python web_outbox.py STORE DATABASE
 
-For PostgreSQL, connect with psycopg and declare the column as
-`id BIGINT GENERATED ALWAYS AS IDENTITY`; the rest is the same.
+`web_outbox_postgresql.py` does it with PostgreSQL.
 """
 
 from __future__ import annotations

@@ -95,6 +95,18 @@ def test_a_forwarder_that_dies_at_any_step_doubles_and_loses_nothing(
     assert len(store.row_range("outbox:outbox")) == int(keep)
 
 
+def test_rows_that_a_dead_forwarder_appended_hide_none_after_them(
+    store: Store, database: Connection
+) -> None:
+    insert(database, "a", "b", "c")
+    database.dies_at = "commit"
+    with pytest.raises(Cut):
+        Outbox(database, "outbox", store, stream="mails", batch=2).forward()
+    outbox = Outbox(database, "outbox", store, stream="mails", batch=2)
+    assert outbox.run(once=True) == 1
+    assert forwarded(store) == [b"a", b"b", b"c"]
+
+
 def test_rows_become_jobs_in_the_transaction_that_remembers_them(
     store: Store, database: Connection
 ) -> None:
