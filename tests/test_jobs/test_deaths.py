@@ -65,6 +65,19 @@ def test_deaths_are_no_attempts_until_they_are_too_many(queue: Queue, lives: Liv
     assert not queue.store.row_range("jobs:mails", b"x", b"x\xff")
 
 
+def test_a_job_of_an_hour_is_delivered_once(queue: Queue, lives: Lives, clock: ManualClock) -> None:
+    queue.put("long")
+    (job,) = queue.get_many(1)
+    lives.now += 1  # another process, which lives as well
+    for _ in range(60):
+        clock.ms += 60_000
+        assert queue.get_many(9) == []
+    lives.now -= 1
+    assert not job.lost()
+    job.done()
+    assert (job.attempt, queue.stats().done) == (1, 1)
+
+
 def test_what_waits_for_a_retry_is_not_taken_from_the_dead(
     queue: Queue, lives: Lives, clock: ManualClock
 ) -> None:
