@@ -92,5 +92,5 @@ def _write_gzip(store: Store, path: Path) -> int:
             fields = {
                 name.decode("latin-1"): value.decode("latin-1") for name, value in entry.pairs
             }
-            file.write(json.dumps({"id": str(entry.id), "fields": fields}) + "\n")
+            file.write(json.dumps({"id": entry.id.decode(), "fields": fields}) + "\n")
     return path.stat().st_size

@@ -131,7 +131,7 @@ def write_json(store: streamkeep.Store[bytes], path: Path) -> None:
     with gzip.open(path, "wt", compresslevel=6, encoding="utf-8") as file:
         for entry in store.scan(KEY):
             fields = {name.decode(): value.decode() for name, value in entry.pairs}
-            file.write(json.dumps({"id": str(entry.id), **fields}) + "\n")
+            file.write(json.dumps({"id": entry.id.decode(), **fields}) + "\n")
 
 
 def reading(report: Report, rows: Rows) -> None:

@@ -106,19 +106,16 @@ STUBS: Final = (
         COMMANDS,
         '''\
 from collections.abc import AsyncIterator
-from typing import Generic
+from typing import Any, Generic
 
-class AsyncScanEntry(Generic[Text]):
-    id: StreamId
-    pairs: list[tuple[Text, Text]]
-    @property
-    def fields(self) -> dict[Text, Text]: ...
-    async def delete(self) -> bool: ...
+class AsyncScanEntry(Entry[Text]):
+    async def delete(self: Any) -> bool: ...
 
 class AsyncCommands(Generic[Text]):
     """The commands of Redis Streams as coroutines."""
 
     _decode: bool
+    def __aiter__(self) -> AsyncIterator[Text]: ...
     def _set_decode(self, decode: bool) -> None: ...
 ''',
         awaited,

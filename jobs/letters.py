@@ -212,7 +212,7 @@ class LetterMethods(QueueBase):
 
 def _letters(snapshot: Snapshot[Any], name: bytes) -> Iterator[Letter]:
     for entry in snapshot.scan(name):
-        yield letter_of(bytes(entry.id), entry.fields)
+        yield letter_of(entry.id, entry.fields)
 
 
 def _matches(letter: Letter, reason: str | None, task: str | None) -> bool:

@@ -131,6 +131,6 @@ def retire(store: Any, number: int, entries: list[Pairs]) -> None:
 def pairs_of(store: Any, key: str) -> list[Pairs]:
     """Return the live entries of a stream."""
     return [
-        (entry.id.ms, entry.id.seq, [part for pair in entry.pairs for part in pair])
+        (*entry.stream_id, [part for pair in entry.pairs for part in pair])
         for entry in store.scan(key)
     ]

@@ -8,6 +8,7 @@ as in `AsyncStore`, the method returns one, too, so nothing is written twice. Ty
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from streamkeep.engine.api.read_commands import ScanEntry
 from streamkeep.engine.api.stream_commands import StreamCommands
@@ -17,28 +18,32 @@ _AT_ONCE = 256  # entries between which other tasks have a turn
 
 
 class AsyncScanEntry(ScanEntry[Text]):
-    """The entry that `scan` has come to: its ID, its pairs, and `await entry.delete()`."""
+    """The entry that `scan` has come to: an `Entry`, with `await entry.delete()`."""
 
-    __slots__ = ()
-
-    async def delete(self) -> bool:
+    async def delete(self: Any) -> bool:
         """Delete this entry (XDEL); return False if it was already deleted."""
-        return bool(await self._delete(self._name, self.id))
+        delete, name = self._of
+        return bool(await delete(name, self.id))
 
 
 class AsyncCommands(StreamCommands[Text]):
     """Every stream command as a coroutine. Wrong arguments raise at the call."""
 
-    async def _scan(self, name, *args):
-        entries = super()._scan(name, *args)
+    _scan_entry = AsyncScanEntry
+
+    async def _scan(self, *args):
+        entries = super()._scan(*args)
         try:
             for number, entry in enumerate(entries):
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
-                flat = [text for pair in entry.pairs for text in pair]
-                yield AsyncScanEntry(self.xdel, name, entry.id, flat)
+                yield entry
         finally:
             entries.close()
+
+    def __aiter__(self):
+        """Iterate over the keys, ascending, on one snapshot."""
+        return self.scan_iter()
 
     async def scan_iter(self, *args, **options):
         names = super().scan_iter(*args, **options)

@@ -1,12 +1,16 @@
 """Types of async_commands.py, made from the sources: `make docs`."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Generic, Literal, overload
+from typing import Any, Generic, Literal, overload
 
 from streamkeep.engine.api.command_base import (
+    Claimed,
+    ClaimedIds,
     Fields,
     Id,
     Key,
+    Named,
+    NamedClaimed,
     Pair,
     RangeId,
     ReadStreams,
@@ -14,22 +18,18 @@ from streamkeep.engine.api.command_base import (
     Streams,
 )
 from streamkeep.engine.api.group_commands import NackMode
-from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.commands.xinfo import Info
-from streamkeep.format.core.entry import Entry, StreamId, Text
+from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.rows.retention import Retention
 
-class AsyncScanEntry(Generic[Text]):
-    id: StreamId
-    pairs: list[tuple[Text, Text]]
-    @property
-    def fields(self) -> dict[Text, Text]: ...
-    async def delete(self) -> bool: ...
+class AsyncScanEntry(Entry[Text]):
+    async def delete(self: Any) -> bool: ...
 
 class AsyncCommands(Generic[Text]):
     """The commands of Redis Streams as coroutines."""
 
     _decode: bool
+    def __aiter__(self) -> AsyncIterator[Text]: ...
     def _set_decode(self, decode: bool) -> None: ...
     @overload
     async def xadd(
@@ -147,7 +147,7 @@ class AsyncCommands(Generic[Text]):
         block: int | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> Found: ...
+    ) -> list[Named[Text]]: ...
     def scan(
         self,
         name: Key,
@@ -173,6 +173,52 @@ class AsyncCommands(Generic[Text]):
     async def xgroup_destroy(self, name: Key, groupname: Key) -> bool: ...
     async def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int: ...
     async def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int: ...
+    @overload
+    async def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        claim_min_idle_time: None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+        *,
+        claim_dead: Literal[False] = False,
+    ) -> list[Named[Text]]: ...
+    @overload
+    async def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        *,
+        claim_min_idle_time: int,
+        max_count: int | None = None,
+        max_size: int | None = None,
+        claim_dead: bool | Literal["owned"] = False,
+    ) -> list[NamedClaimed[Text]]: ...
+    @overload
+    async def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        claim_min_idle_time: None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+        *,
+        claim_dead: Literal[True, "owned"],
+    ) -> list[NamedClaimed[Text]]: ...
+    @overload
     async def xreadgroup(
         self,
         groupname: Key,
@@ -186,7 +232,7 @@ class AsyncCommands(Generic[Text]):
         max_size: int | None = None,
         *,
         claim_dead: bool | Literal["owned"] = False,
-    ) -> Found: ...
+    ) -> list[Named[Text]] | list[NamedClaimed[Text]]: ...
     async def xack(self, name: Key, groupname: Key, *ids: Id) -> int: ...
     async def xackdel(
         self, name: Key, groupname: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF"
@@ -218,6 +264,38 @@ class AsyncCommands(Generic[Text]):
         consumername: Key | None = None,
         idle: int | None = None,
     ) -> list[Info]: ...
+    @overload
+    async def xclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        message_ids: Sequence[Id],
+        idle: int | None = None,
+        time: int | None = None,
+        retrycount: int | None = None,
+        force: bool = False,
+        justid: Literal[False] = False,
+        last_id: Id | None = None,
+    ) -> list[Entry[Text]]: ...
+    @overload
+    async def xclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        message_ids: Sequence[Id],
+        idle: int | None = None,
+        time: int | None = None,
+        retrycount: int | None = None,
+        force: bool = False,
+        *,
+        justid: Literal[True],
+        last_id: Id | None = None,
+    ) -> list[Text]: ...
+    @overload
     async def xclaim(
         self,
         name: Key,
@@ -231,7 +309,50 @@ class AsyncCommands(Generic[Text]):
         force: bool = False,
         justid: bool = False,
         last_id: Id | None = None,
-    ) -> Entries: ...
+    ) -> list[Entry[Text]] | list[Text]: ...
+    @overload
+    async def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: RangeId = "0-0",
+        count: int | None = None,
+        justid: Literal[False] = False,
+        *,
+        whole: bool = False,
+        dead: bool = False,
+    ) -> Claimed[Text]: ...
+    @overload
+    async def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: RangeId = "0-0",
+        count: int | None = None,
+        *,
+        justid: Literal[True],
+        whole: Literal[False] = False,
+        dead: bool = False,
+    ) -> list[Text]: ...
+    @overload
+    async def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: RangeId = "0-0",
+        count: int | None = None,
+        *,
+        justid: Literal[True],
+        whole: Literal[True],
+        dead: bool = False,
+    ) -> ClaimedIds[Text]: ...
+    @overload
     async def xautoclaim(
         self,
         name: Key,
@@ -244,7 +365,7 @@ class AsyncCommands(Generic[Text]):
         *,
         whole: bool = False,
         dead: bool = False,
-    ) -> Entries: ...
+    ) -> Claimed[Text] | ClaimedIds[Text] | list[Text]: ...
     async def set_retention(
         self,
         name: Key,

@@ -10,16 +10,12 @@ import polars
 import pyarrow
 
 from streamkeep.engine.api.admin_commands import AdminCommands, PathLike, Progress
-from streamkeep.engine.api.command_base import (
-    Id,
-    Key,
-    RangeId,
-)
+from streamkeep.engine.api.command_base import Id, Key, RangeId
 from streamkeep.engine.api.follow import Stop
 from streamkeep.engine.api.frame_commands import Columns, Errors, Repeated, Types
 from streamkeep.engine.archive import adopt, archiver, maintenance, restore, segments
 from streamkeep.engine.checkpoint.durability import Durability
-from streamkeep.format.core.entry import Entry, Text
+from streamkeep.format.core.entry import DeliveredEntry, Entry, Text
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import RemoteSetting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
@@ -117,7 +113,7 @@ class AsyncMethods(Generic[Text]):
         noack: bool = False,
         stop: Stop | None = None,
         claim: Literal["dead"] | None = None,
-    ) -> AsyncIterator[Entry[Text]]: ...
+    ) -> AsyncIterator[DeliveredEntry[Text]]: ...
     async def to_arrow(
         self,
         key: Key,

@@ -29,7 +29,7 @@ from streamkeep.engine.store.command import (
     Write,
 )
 from streamkeep.engine.txn.txn import Txn, WriteTxn
-from streamkeep.format.core.entry import Entry, RepeatedFields, StreamId, Text
+from streamkeep.format.core.entry import ClaimedEntry, Entry, RepeatedFields, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, InvalidIdError
 from streamkeep.format.core.times import EXPECTED, Bound, time_bound
 from streamkeep.format.node.node import ENTRY, TEXT
@@ -50,6 +50,13 @@ RangeId = Id | datetime | date  # what bounds a range; texts may be times, too
 Streams = Mapping[Any, Id] | Sequence[tuple[Key, Id]]  # of XREADGROUP
 ReadStreams = Mapping[Any, RangeId] | Sequence[tuple[Key, RangeId]]  # of XREAD
 RefPolicy = Literal["KEEPREF", "DELREF", "ACKED"]
+
+# Parts of replies. In truth they are lists, as in redis-py, but only of a tuple can a type say what
+# each part is. `Named` are a stream and its entries; `Claimed` ends with the IDs that are gone.
+Named = tuple[Text, list[Entry[Text]]]
+NamedClaimed = tuple[Text, list[ClaimedEntry[Text]]]
+Claimed = tuple[Text, list[Entry[Text]], list[Text]]
+ClaimedIds = tuple[Text, list[Text], list[Text]]
 
 Shape = Callable[[Any], Any]  # makes the result of a reply
 Reply = TypeVar("Reply")
@@ -243,8 +250,8 @@ def to_text(value: object) -> Any:
     """Return a result with all bytes in it decoded from UTF-8, as redis-py does."""
     if isinstance(value, bytes):
         return value.decode()
-    if isinstance(value, Entry):
-        return Entry(to_text(value.id), to_text(value.fields))
+    if isinstance(value, (Entry, ClaimedEntry)):
+        return type(value)(*map(to_text, value))
     if isinstance(value, list):
         return [to_text(item) for item in value]
     if isinstance(value, tuple):

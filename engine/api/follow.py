@@ -6,8 +6,8 @@ that the store and its asyncio twin iterate by the same plans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from streamkeep.engine.api.command_base import CommandBase, Key, RangeId, after_text
 from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
@@ -20,7 +20,7 @@ from streamkeep.engine.commands.arguments import (
     to_bytes,
 )
 from streamkeep.engine.commands.reply_budget import Found
-from streamkeep.format.core.entry import Entry, Text
+from streamkeep.format.core.entry import DeliveredEntry, Entry, Text
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.id_codec import parse_id
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Stop = Callable[[], bool]
 
 
-Batch = list[Entry[Any]]
+Batch = Sequence[Entry[Any]]
 
 
 class Stopped(Exception):
@@ -94,7 +94,7 @@ class Consuming(Plan):
 
     def take(self, found: Found) -> Batch | None:
         """Return the entries; after the end of the history, continue with new ones."""
-        entries = [Entry(*parts[:2]) for parts in found[0][1]] if found else []
+        entries = [_delivered(parts) for parts in found[0][1]] if found else []
         if self.waits:
             return entries or None
         if entries:
@@ -163,19 +163,20 @@ class FollowCommands(CommandBase[Text]):
         noack: bool = False,
         stop: Stop | None = None,
         claim: Literal["dead"] | None = None,
-    ) -> Iterator[Entry[Text]]:
+    ) -> Iterator[DeliveredEntry[Text]]:
         """Iterate over the entries that a group delivers to one consumer: a worker's loop.
 
         The consumer's pending entries come first: those it got before it stopped or crashed. New
         entries follow, as XREADGROUP delivers them. Acknowledge each with `xack` when it is
         processed. Entries that were not acknowledged come again in the consumer's next iteration.
+        `entry.delivery_count` is how often an entry was delivered, this time included.
 
         Args:
             count: take at most this many from the group at once. If the loop is left early, the
                 rest stays pending, and comes first in the next iteration.
             block: end after this many milliseconds without an entry; 0: never. None: do not wait.
             claim_min_idle_time: also take over entries that any consumer has had pending for this
-                many milliseconds. `xpending_range` shows how often they were delivered.
+                many milliseconds.
             claim: "dead": also take over what processes that have died had pending, at once, and
                 what was returned by `xnack`; never what a live process has. See `xreadgroup`.
             noack: new entries do not become pending, so they are delivered at most once.
@@ -195,9 +196,11 @@ class FollowCommands(CommandBase[Text]):
             self._shape,
             _claims_dead(claim),
             self._lease(),
+            counted=True,
         )
         plan = Consuming(to_bytes(key, "key"), delivery)
-        return self._iterate(plan, _block_ms(block), stop or _never)
+        entries = self._iterate(plan, _block_ms(block), stop or _never)
+        return cast("Iterator[DeliveredEntry[Text]]", entries)
 
     def _iterate(self, plan: Plan, block_ms: int | None, stop: Stop) -> Iterator[Entry[Text]]:
         """Yield what a plan finds.
@@ -207,6 +210,12 @@ class FollowCommands(CommandBase[Text]):
             stop: returns True when the iteration is to end.
         """
         raise NotImplementedError
+
+
+def _delivered(parts: tuple[Any, ...]) -> DeliveredEntry[Any]:
+    """Return an entry with the number of its deliveries."""
+    entry: Entry[Any] = Entry(*parts[:2])
+    return DeliveredEntry.of(entry, 1 + parts[3] if len(parts) > 2 else 1)
 
 
 def _block_ms(block: int | None) -> int | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, overload
 
 from streamkeep.engine.api.command_base import (
     Id,
     Key,
+    Named,
+    NamedClaimed,
     RangeId,
     RefPolicy,
     Streams,
@@ -40,7 +42,7 @@ from streamkeep.engine.commands.arguments import (
     to_optional_integer,
 )
 from streamkeep.engine.commands.help_texts import HELP
-from streamkeep.engine.commands.reply_budget import Found, check_budget
+from streamkeep.engine.commands.reply_budget import check_budget
 from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.txn.txn import Txn
@@ -161,6 +163,55 @@ class GroupCommands(ReadCommands[Text]):
 
     # --- deliver ----------------------------------------------------------------------------------
 
+    @overload
+    def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        claim_min_idle_time: None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+        *,
+        claim_dead: Literal[False] = False,
+    ) -> list[Named[Text]]: ...
+
+    @overload
+    def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        *,
+        claim_min_idle_time: int,
+        max_count: int | None = None,
+        max_size: int | None = None,
+        claim_dead: bool | Literal["owned"] = False,
+    ) -> list[NamedClaimed[Text]]: ...
+
+    @overload
+    def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        claim_min_idle_time: None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+        *,
+        claim_dead: Literal[True, "owned"],
+    ) -> list[NamedClaimed[Text]]: ...
+
+    @overload
     def xreadgroup(
         self,
         groupname: Key,
@@ -174,7 +225,22 @@ class GroupCommands(ReadCommands[Text]):
         max_size: int | None = None,
         *,
         claim_dead: bool | Literal["owned"] = False,
-    ) -> Found:
+    ) -> list[Named[Text]] | list[NamedClaimed[Text]]: ...
+
+    def xreadgroup(
+        self,
+        groupname: Key,
+        consumername: Key,
+        streams: Streams,
+        count: int | None = None,
+        block: int | None = None,
+        noack: bool = False,
+        claim_min_idle_time: int | None = None,
+        max_count: int | None = None,
+        max_size: int | None = None,
+        *,
+        claim_dead: bool | Literal["owned"] = False,
+    ) -> list[Named[Text]] | list[NamedClaimed[Text]]:
         """Deliver entries to a consumer of a group, which is created if it is missing (XREADGROUP).
 
         Delivery, pending entries and counters change in one transaction. After a crash, an entry
@@ -189,9 +255,9 @@ class GroupCommands(ReadCommands[Text]):
                 not wait. Of several waiting calls, the oldest is served first.
             noack: do not make new entries pending, so they are delivered at most once.
             claim_min_idle_time: first take over entries that any consumer has had pending for this
-                many milliseconds. Entries then have four parts: ID, fields, and the former idle
-                time and delivery count. Both are 0 for new entries; entries returned by `xnack`
-                have been idle since 1970.
+                many milliseconds. Entries then have four parts (`ClaimedEntry`): ID, fields,
+                and the former idle time and delivery count. Both are 0 for new entries; entries
+                returned by `xnack` have been idle since 1970.
             claim_dead: first take over what processes that have died had pending, and what `xnack`
                 has returned, but never what a live process has, however long it works. A call
                 that waits takes it within milliseconds of the death. Entries have four parts, as
@@ -227,9 +293,11 @@ class GroupCommands(ReadCommands[Text]):
         )
         if block_ms is None:
             run = xreadgroup.xreadgroup
-            return self._run(write(run, (wanted, delivery, budget), self._named_text))
-        call = GroupCall(wanted, delivery, budget.max_count, budget.max_size)
-        return self._run(wait(call, block_ms, self._named_text))
+            found: Any = self._run(write(run, (wanted, delivery, budget), self._named_text))
+        else:
+            call = GroupCall(wanted, delivery, budget.max_count, budget.max_size)
+            found = self._run(wait(call, block_ms, self._named_text))
+        return found  # type: ignore[no-any-return]  # or a coroutine, or a pipeline
 
     # --- acknowledge ------------------------------------------------------------------------------
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, Literal, cast, overload
 
 from streamkeep.engine.api.command_base import (
+    Claimed,
+    ClaimedIds,
     CommandBase,
     Id,
     Key,
@@ -30,7 +32,7 @@ from streamkeep.engine.commands.arguments import (
 )
 from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.commands.xinfo import Info
-from streamkeep.format.core.entry import Text
+from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,
@@ -119,6 +121,40 @@ class PendingCommands(CommandBase[Text]):
             )
         )
 
+    @overload
+    def xclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        message_ids: Sequence[Id],
+        idle: int | None = None,
+        time: int | None = None,
+        retrycount: int | None = None,
+        force: bool = False,
+        justid: Literal[False] = False,
+        last_id: Id | None = None,
+    ) -> list[Entry[Text]]: ...
+
+    @overload
+    def xclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        message_ids: Sequence[Id],
+        idle: int | None = None,
+        time: int | None = None,
+        retrycount: int | None = None,
+        force: bool = False,
+        *,
+        justid: Literal[True],
+        last_id: Id | None = None,
+    ) -> list[Text]: ...
+
+    @overload
     def xclaim(
         self,
         name: Key,
@@ -132,7 +168,22 @@ class PendingCommands(CommandBase[Text]):
         force: bool = False,
         justid: bool = False,
         last_id: Id | None = None,
-    ) -> Entries:
+    ) -> list[Entry[Text]] | list[Text]: ...
+
+    def xclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        message_ids: Sequence[Id],
+        idle: int | None = None,
+        time: int | None = None,
+        retrycount: int | None = None,
+        force: bool = False,
+        justid: bool = False,
+        last_id: Id | None = None,
+    ) -> list[Entry[Text]] | list[Text]:
         """Give pending entries to a consumer (XCLAIM).
 
         Args:
@@ -173,7 +224,7 @@ class PendingCommands(CommandBase[Text]):
         except CommandError as error:
             options = xclaim.ClaimOptions(None, None, -1, False, None)
             options.problem = error
-        return self._run(
+        found: Any = self._run(
             write(
                 xclaim.xclaim,
                 (
@@ -189,6 +240,67 @@ class PendingCommands(CommandBase[Text]):
                 self._ids if justid else self._entry_text,
             )
         )
+        return found  # type: ignore[no-any-return]  # or a coroutine, or a pipeline
+
+    @overload
+    def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: RangeId = "0-0",
+        count: int | None = None,
+        justid: Literal[False] = False,
+        *,
+        whole: bool = False,
+        dead: bool = False,
+    ) -> Claimed[Text]: ...
+
+    @overload
+    def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: RangeId = "0-0",
+        count: int | None = None,
+        *,
+        justid: Literal[True],
+        whole: Literal[False] = False,
+        dead: bool = False,
+    ) -> list[Text]: ...
+
+    @overload
+    def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: RangeId = "0-0",
+        count: int | None = None,
+        *,
+        justid: Literal[True],
+        whole: Literal[True],
+        dead: bool = False,
+    ) -> ClaimedIds[Text]: ...
+
+    @overload
+    def xautoclaim(
+        self,
+        name: Key,
+        groupname: Key,
+        consumername: Key,
+        min_idle_time: int,
+        start_id: RangeId = "0-0",
+        count: int | None = None,
+        justid: bool = False,
+        *,
+        whole: bool = False,
+        dead: bool = False,
+    ) -> Claimed[Text] | ClaimedIds[Text] | list[Text]: ...
 
     def xautoclaim(
         self,
@@ -202,7 +314,7 @@ class PendingCommands(CommandBase[Text]):
         *,
         whole: bool = False,
         dead: bool = False,
-    ) -> Entries:
+    ) -> Claimed[Text] | ClaimedIds[Text] | list[Text]:
         """Claim entries that have been pending too long, from an ID on (XAUTOCLAIM).
 
         Args:
@@ -236,7 +348,7 @@ class PendingCommands(CommandBase[Text]):
                 return entries
             return [self._id(found.cursor), entries, self._ids(found.gone)]
 
-        return self._run(
+        found: Any = self._run(
             write(
                 xclaim.xautoclaim,
                 (
@@ -254,6 +366,7 @@ class PendingCommands(CommandBase[Text]):
                 shape,
             )
         )
+        return found  # type: ignore[no-any-return]  # or a coroutine, or a pipeline
 
     # --- IDs --------------------------------------------------------------------------------------
 

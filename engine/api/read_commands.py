@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Generic
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 from streamkeep.engine.api.command_base import (
     CommandBase,
     Key,
+    Named,
     RangeId,
     ReadStreams,
     Shape,
@@ -32,7 +33,7 @@ from streamkeep.engine.commands.arguments import (
     to_bytes,
     to_integer,
 )
-from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries, Found, check_budget
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries, check_budget
 from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.system.lmdb_errors import translated
@@ -41,41 +42,32 @@ from streamkeep.format.core.entry import Entry, StreamId, Text
 from streamkeep.format.core.errors import (
     StoreClosedError,
 )
-from streamkeep.format.node.node import PAIRS
+from streamkeep.format.node.node import ENTRY
 from streamkeep.format.node.ranges import Range
 
-Delete = Callable[[bytes, StreamId], int]  # XDEL
+Delete = Callable[[bytes, Any], int]  # XDEL
 
 _SCAN_BATCH = 256
 _FEW = 128  # entries for which writers may wait
+_MOST_BATCH: Final = 4096
+_BATCH_BYTES: Final = 1 << 20
 
 
-class ScanEntry(Generic[Text]):
-    """The entry that `scan` has come to: its ID, its pairs, and `delete`."""
+class ScanEntry(Entry[Text]):
+    """The entry that `scan` has come to: an `Entry`, `(id, fields)`, with `delete`."""
 
-    __slots__ = ("_delete", "_name", "id", "pairs")
+    _of: tuple[Delete, bytes]
 
-    def __init__(self, delete: Delete, name: bytes, entry_id: StreamId, flat: list[Text]) -> None:
-        self._delete = delete
-        self._name = name
-        self.id = entry_id
-        self.pairs: list[tuple[Text, Text]] = list(zip(flat[0::2], flat[1::2], strict=True))
-
-    @property
-    def fields(self) -> dict[Text, Text]:
-        """The pairs as a dict, with the last value of a repeated field."""
-        return dict(self.pairs)
-
-    def delete(self) -> bool:
+    def delete(self: Any) -> bool:  # mypy knows no subclasses of generic named tuples
         """Delete this entry (XDEL); return False if it was already deleted."""
-        return bool(self._delete(self._name, self.id))
-
-    def __repr__(self) -> str:
-        return f"ScanEntry({self.id}, {self.pairs!r})"
+        delete, name = self._of
+        return bool(delete(name, self.id))
 
 
 class ReadCommands(CommandBase[Text]):
     """The commands that read streams; a base of `StreamCommands`."""
+
+    _scan_entry: type[ScanEntry[Any]] = ScanEntry
 
     # --- entries ----------------------------------------------------------------------------------
 
@@ -158,7 +150,7 @@ class ReadCommands(CommandBase[Text]):
         block: int | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> Found:
+    ) -> list[Named[Text]]:
         """Return entries above the given IDs from several streams (XREAD).
 
         Args:
@@ -182,11 +174,12 @@ class ReadCommands(CommandBase[Text]):
         wanted = [(name, xread.parse_read_id(text)) for name, text in named]
         if block_ms is None:
             kind = read_briefly if 0 < limit * len(wanted) <= _FEW else read
-            return self._run(
-                kind(xread.xread, (wanted, limit, budget, self._shape), self._named_text)
-            )
-        call = ReadCall(wanted, limit, budget.max_count, budget.max_size, self._shape)
-        return self._run(wait(call, block_ms, self._named_text))
+            args = wanted, limit, budget, self._shape
+            found: Any = self._run(kind(xread.xread, args, self._named_text))
+        else:
+            call = ReadCall(wanted, limit, budget.max_count, budget.max_size, self._shape)
+            found = self._run(wait(call, block_ms, self._named_text))
+        return found  # type: ignore[no-any-return]  # or a coroutine, or a pipeline
 
     @property
     def _named_text(self) -> Shape | None:
@@ -233,29 +226,54 @@ class ReadCommands(CommandBase[Text]):
         reverse: bool,
         whole_history: bool,
     ) -> Iterator[ScanEntry[Text]]:
+        kind = self._scan_entry
+        new: Any = tuple.__new__
+        of = self._deleter(), name
+        for batch in self._batches(name, low, high, reverse, whole_history):
+            for one in batch:
+                entry = new(kind, one)
+                entry._of = of
+                yield entry
+
+    def _batches(
+        self,
+        name: bytes,
+        low: tuple[int, int],
+        high: tuple[int, int],
+        reverse: bool,
+        whole_history: bool,
+    ) -> Iterator[Iterable[Any]]:
+        """Yield the entries of a range, in its order, as many at a time as are about a megabyte."""
         txn, must_close = (None, False) if whole_history else self._begin_scan()
-        delete = self._deleter()
+        shape, late = self._shape, self._entry_text
+        most = _SCAN_BATCH
         try:
             while low <= high:
-                wanted = Range(*low, *high, _SCAN_BATCH, reverse, int(PAIRS))
+                wanted = Range(*low, *high, most, reverse, shape)
                 if txn is not None and not txn.open:
                     raise StoreClosedError("the transaction or snapshot of the iterator has ended")
-                with translated():
-                    batch: Entries = (
-                        self._history_batch(name, wanted)
-                        if txn is None
-                        else xrange.xrange(txn, name, wanted)
-                    )
-                for ms, seq, flat in batch:
-                    pairs: list[Text] = to_text(flat) if self._decode else flat
-                    yield ScanEntry(delete, name, StreamId(ms, seq), pairs)
-                last = StreamId(batch[-1][0], batch[-1][1]) if batch else low
-                if len(batch) < _SCAN_BATCH or last == (low if reverse else high):
+                try:
+                    with translated():
+                        batch: Entries = (
+                            self._history_batch(name, wanted)
+                            if txn is None
+                            else xrange.xrange(txn, name, wanted)
+                        )
+                except UnicodeDecodeError:
+                    # The entries before the one that is not UTF-8 are returned first.
+                    shape, late = int(ENTRY), to_text
+                    continue
+                yield batch if late is None else map(late, batch)
+                if len(batch) < most:
+                    return
+                last = StreamId.parse(batch[-1].id)
+                if last == (low if reverse else high):
                     return
                 if reverse:
-                    high = StreamId(*last).previous()
+                    high = last.previous()
                 else:
-                    low = StreamId(*last).next()
+                    low = last.next()
+                most = _next_size(most, batch)
         finally:
             if must_close and txn is not None:
                 txn.close()
@@ -293,6 +311,16 @@ class ReadCommands(CommandBase[Text]):
         return self._run(
             read_briefly(xinfo.xinfo_stream, (to_bytes(name, "name"), self._shape), self._text)
         )
+
+
+def _next_size(size: int, batch: Entries) -> int:
+    """Return how many entries the next batch of an iteration has, by the size of this one."""
+    sample = batch[:: max(1, len(batch) // 16)]
+    size_bytes = sum(
+        100 + sum(len(field) + len(value) + 100 for field, value in one.pairs) for one in sample
+    )
+    fitting = _BATCH_BYTES * len(sample) // size_bytes
+    return max(1, min(2 * size, fitting, _MOST_BATCH))
 
 
 def _history(txn: Txn, name: bytes, wanted: Range) -> Entries:

@@ -16,6 +16,7 @@ from streamkeep.engine.api.admin_commands import AdminCommands, checked_record
 from streamkeep.engine.api.command_base import Result
 from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking
 from streamkeep.engine.api.frame_commands import FrameCommands
+from streamkeep.engine.api.key_container import KeyContainer
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
@@ -61,7 +62,13 @@ log = logging.getLogger("streamkeep")
 _MAX_LIMIT: Final = (1 << 32) - 2
 
 
-class Store(AdminCommands[Text], FollowCommands[Text], FrameCommands[Text], StreamCommands[Text]):
+class Store(
+    AdminCommands[Text],
+    FollowCommands[Text],
+    FrameCommands[Text],
+    KeyContainer[Text],
+    StreamCommands[Text],
+):
     """A directory of Redis Streams; `streamkeep.open` makes one.
 
     It is safe to share between threads, and any number of processes may have the store open. After

@@ -12,6 +12,7 @@ import lmdb
 
 from streamkeep.engine.api.command_base import Key, Result, read
 from streamkeep.engine.api.frame_commands import FrameCommands
+from streamkeep.engine.api.key_container import KeyContainer
 from streamkeep.engine.api.read_commands import Delete
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.commands import keys, xreadgroup
@@ -46,7 +47,7 @@ def check_sync(sync: Sync) -> Sync:
     return sync
 
 
-class Snapshot(FrameCommands[Text], StreamCommands[Text]):
+class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
     """All reading commands on one unchanging state of the store; a context manager.
 
     Other callers can write; a snapshot does not show their changes. The store keeps every page of
@@ -155,7 +156,7 @@ class Snapshot(FrameCommands[Text], StreamCommands[Text]):
         return self._txn, False
 
 
-class Transaction(FrameCommands[Text], StreamCommands[Text]):
+class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
     """Several commands as one: `with store.transaction() as txn:`.
 
     Commands see the changes of earlier commands in the transaction. Other callers see all changes
@@ -261,7 +262,7 @@ class Transaction(FrameCommands[Text], StreamCommands[Text]):
         return self._txn, False  # type: ignore[return-value]  # both kinds read alike
 
 
-class SyncView(FrameCommands[Text], StreamCommands[Text]):
+class SyncView(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
     """The commands of a store with another sync mode: `store.using(sync="none").xadd(...)`."""
 
     def __init__(self, store: Store[Text], sync: Sync) -> None:

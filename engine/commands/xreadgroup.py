@@ -26,7 +26,7 @@ from streamkeep.engine.model.lag import advance
 from streamkeep.engine.model.pel_walks import owned_by
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
-from streamkeep.format.core.entry import Entry
+from streamkeep.format.core.entry import ClaimedEntry, Entry
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.id_codec import MAX, cut_id, id_text, parse_id
 from streamkeep.format.node.node import ENTRY, PAIRS, TEXT
@@ -43,6 +43,8 @@ _MEANINGLESS: Final = (
     "return an empty result set."
 )
 _ENDING: Final = " in XREADGROUP with GROUP option"
+
+_new_tuple: Any = tuple.__new__
 
 Position = Id | str | CommandError  # an ID, NEW, or the error in it
 
@@ -101,6 +103,7 @@ class Delivery:
         dead: bool = False,
         lease: int = 0,
         owned: bool = False,
+        counted: bool = False,
     ) -> None:
         self.group_name = group_name
         self.consumer_name = consumer_name
@@ -111,6 +114,7 @@ class Delivery:
         self.dead = dead  # first take over what consumers of dead leases have pending
         self.owned = owned  # of the dead only, not what has no consumer
         self.lease = lease  # of the process that consumes; 0 for none
+        self.counted = counted  # entries of the history have four parts, as those of CLAIM have
 
     def claims(self) -> bool:
         """Return whether pending entries of other consumers are taken over."""
@@ -236,10 +240,13 @@ def _history(
         entry: Any = found.get(nack.id())
         flat = None if entry is None else entry[2]
         budget.add_entry(nack.ms, nack.seq, flat)
+        shape = delivery.shape
+        one = _gone(nack, shape) if flat is None else shape_entry(nack.ms, nack.seq, flat, shape)
+        if delivery.counted:
+            one = _claimed(one, (nack.idle_ms(now_ms), nack.delivery_count), shape)
+        entries.append(one)
         if flat is None:
-            entries.append(_gone(nack, delivery.shape))
             continue
-        entries.append(shape_entry(nack.ms, nack.seq, flat, delivery.shape))
         again = min(nack.delivery_count + 1, MAX_COUNT)
         group.give(nack.ms, nack.seq, consumer, delivery_time=now_ms, delivery_count=again)
     budget.end_stream(len(entries))
@@ -252,6 +259,12 @@ def _gone(nack: Nack, shape: int) -> tuple[Any, ...]:
         return nack.ms, nack.seq, None
     text = id_text(nack.ms, nack.seq)
     return Entry(text.decode(), {}) if shape == TEXT else Entry(text, {})
+
+
+def _claimed(entry: tuple[Any, ...], extra: tuple[int, ...], shape: int) -> tuple[Any, ...]:
+    """Return an entry with the two numbers that CLAIM adds."""
+    whole = (*entry, *extra)
+    return _new_tuple(ClaimedEntry, whole) if shape in (ENTRY, TEXT) else whole
 
 
 def _due(
@@ -288,7 +301,7 @@ def _take_over(
         extra = (nack.idle_ms(now_ms), nack.delivery_count)
         budget.add_entry(ms, seq, flat, *extra)
         claim_one(group, consumer, nack, now_ms)
-        taken.append((*shape_entry(ms, seq, flat, delivery.shape), *extra))
+        taken.append(_claimed(shape_entry(ms, seq, flat, delivery.shape), extra, delivery.shape))
     return taken
 
 
@@ -315,4 +328,6 @@ def _deliver(
         group.hold(consumer, delivery.lease)
         group.deliver(ids, consumer, now_ms)
         group.was_active(consumer, now_ms)
-    return [(*entry, *extra) for entry in entries] if extra else entries
+    if not extra:
+        return entries
+    return [_claimed(entry, extra, delivery.shape) for entry in entries]

@@ -156,7 +156,7 @@ def share(store: streamkeep.Store[str]) -> None:
 
 
 def _ids(store: streamkeep.Store[str]) -> Iterator[str]:
-    return (str(entry.id) for entry in store.scan(KEY))
+    return (entry.id for entry in store.scan(KEY))
 
 
 def report(store: streamkeep.Store[str], flights: list[Flight], folder: Path) -> None:
@@ -167,8 +167,8 @@ def report(store: streamkeep.Store[str], flights: list[Flight], folder: Path) ->
     for entry in store.scan(KEY):
         carrier, delay = entry.fields["carrier"], int(entry.fields["dep_delay"])
         carriers[carrier] += 1
-        days[entry.id.ms // DAY_MS] += 1
-        local_hour = (entry.id.ms // 3_600_000 - 5) % 24  # Eastern Standard Time
+        days[entry.stream_id.ms // DAY_MS] += 1
+        local_hour = (entry.stream_id.ms // 3_600_000 - 5) % 24  # Eastern Standard Time
         delays[local_hour].append(delay)
     expect("flights by carrier", carriers, Counter(f.fields["carrier"] for f in flights))
     print("\ncarrier  flights")

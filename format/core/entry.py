@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Generic, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from typing_extensions import TypeVar  # `typing.TypeVar` has defaults only from Python 3.13 on
 
@@ -89,10 +89,58 @@ class Entry(NamedTuple, Generic[Text]):
 
     @property
     def pairs(self) -> list[tuple[Text, Text]]:
-        """All (field, value) pairs in the order of the entry, repeated fields included.
+        """All (field, value) pairs in the order of the entry, repeated fields included."""
+        return _pairs(self.fields)
 
-        XREADGROUP with CLAIM returns plain tuples instead of `Entry`. Their fields are a
-        `RepeatedFields`, which has `pairs`, if a field is repeated, else a plain dict.
-        """
-        fields = self.fields
-        return list(fields.pairs if isinstance(fields, RepeatedFields) else fields.items())
+    @property
+    def stream_id(self) -> StreamId:
+        """The ID as two numbers, `ms` and `seq`, of which `ms` is its time."""
+        return StreamId.parse(self.id)
+
+
+class ClaimedEntry(NamedTuple, Generic[Text]):
+    """An entry of XREADGROUP with CLAIM, as redis-py returns it: four parts.
+
+    Attributes:
+        former_idle_ms: how long ago it was delivered before, in milliseconds; 0 for a new entry.
+        former_delivery_count: how often it was delivered before; 0 for a new entry.
+    """
+
+    id: Text
+    fields: dict[Text, Text]
+    former_idle_ms: int
+    former_delivery_count: int
+
+    @property
+    def pairs(self) -> list[tuple[Text, Text]]:
+        """All (field, value) pairs in the order of the entry, repeated fields included."""
+        return _pairs(self.fields)
+
+    @property
+    def stream_id(self) -> StreamId:
+        """The ID as two numbers, `ms` and `seq`, of which `ms` is its time."""
+        return StreamId.parse(self.id)
+
+
+class DeliveredEntry(Entry[Text]):
+    """An entry that `consume` yields: `(id, fields)`.
+
+    Attributes:
+        delivery_count: how often it was delivered, this time included; 1 for a new entry.
+    """
+
+    delivery_count: int
+
+    @classmethod
+    def of(cls, entry: Entry[Text], delivery_count: int) -> DeliveredEntry[Text]:
+        """Return an entry with its count."""
+        made: DeliveredEntry[Text] = tuple.__new__(cls, entry)
+        made.delivery_count = delivery_count
+        return made
+
+    def __repr__(self: Any) -> str:  # mypy knows no subclasses of generic named tuples
+        return f"{Entry.__repr__(self)[:-1]}, delivery_count={self.delivery_count})"
+
+
+def _pairs(fields: dict[_One, _One]) -> list[tuple[_One, _One]]:
+    return list(fields.pairs if isinstance(fields, RepeatedFields) else fields.items())

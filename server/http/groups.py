@@ -170,7 +170,7 @@ async def _deliver(request: Request, key: bytes, group: bytes) -> Response:
         ),
         max_size=_MAX_BYTES,
     )
-    found = await _unless_gone(request, call) if block is not None else await call
+    found: Any = await _unless_gone(request, call) if block is not None else await call
     entries = found[0][1] if found else []
     return json_reply({"entries": [entry_json(one) for one in entries]})
 

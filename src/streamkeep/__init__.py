@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot, Transaction
     from streamkeep.engine.api.work import When
     from streamkeep.facade import open
-    from streamkeep.format.core.entry import MAX_ID, MIN_ID, Entry, RepeatedFields, StreamId
+    from streamkeep.format.core.entry import (
+        MAX_ID,
+        MIN_ID,
+        ClaimedEntry,
+        DeliveredEntry,
+        Entry,
+        RepeatedFields,
+        StreamId,
+    )
     from streamkeep.format.core.errors import (
         ArgumentError,
         ChecksumError,
@@ -65,7 +73,15 @@ _HOMES = {
     "streamkeep.engine.api.work": ("When",),
     "streamkeep.engine.api.read_commands": ("ScanEntry",),
     "streamkeep.engine.api.redis_pipeline": ("Pipeline",),
-    "streamkeep.format.core.entry": ("MAX_ID", "MIN_ID", "Entry", "RepeatedFields", "StreamId"),
+    "streamkeep.format.core.entry": (
+        "MAX_ID",
+        "MIN_ID",
+        "ClaimedEntry",
+        "DeliveredEntry",
+        "Entry",
+        "RepeatedFields",
+        "StreamId",
+    ),
     "streamkeep.format.core.errors": (
         "ArgumentError",
         "ChecksumError",
@@ -105,8 +121,10 @@ __all__ = [  # noqa: RUF022  # `open` first
     "open",
     "ArgumentError",
     "ChecksumError",
+    "ClaimedEntry",
     "CommandError",
     "CorruptionError",
+    "DeliveredEntry",
     "Entry",
     "ErasureBlockedError",
     "FormatVersionError",

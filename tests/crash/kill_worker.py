@@ -105,7 +105,7 @@ class Worker:
 
     def look_back(self) -> None:
         """What was trimmed is there, in order and once, whatever the others are doing."""
-        ids = [one.id for one in self.store.scan(TRIMMED, history=True)]
+        ids = [one.stream_id for one in self.store.scan(TRIMMED, history=True)]
         assert ids == sorted(set(ids)), f"history is out of order: {ids}"
 
     def erase_old(self) -> None:

@@ -156,7 +156,7 @@ def verify_history(store: Store[bytes], told: Told) -> None:
     """Every acknowledged XADD is live, retired or in a segment, once; what was erased is not."""
     places = Places(store).named(store, TRIMMED)
     there = {f"{ms}-{seq}" for ms, seq in places}
-    assert {str(entry.id) for entry in store.scan(TRIMMED, history=True)} == there
+    assert {entry.id.decode() for entry in store.scan(TRIMMED, history=True)} == there
     for token, (key, one) in told.added.items():
         if key == TRIMMED.decode():
             assert one in there or one in told.tried_erased, f"{token} ({one}) is lost"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from inside import begin_read
-from model import id_text
 from model.nodes import Stream
 from model.steps import Failed, Step, Trim, XInfoStream
 from real_redis.dump_payload import StreamValue, dump_stream
@@ -68,8 +67,7 @@ def payload_of(store: Store, name: bytes) -> bytes:
 def entries_of(store: Store, name: bytes) -> list[Any]:
     """Return all entries of a stream as a server sends them, repeated fields and all."""
     return [
-        [id_text((entry.id.ms, entry.id.seq)), [text for pair in entry.pairs for text in pair]]
-        for entry in store.scan(name)
+        [entry.id, [text for pair in entry.pairs for text in pair]] for entry in store.scan(name)
     ]
 
 

@@ -231,7 +231,7 @@ class Case:
 def in_store(path: Path) -> Model:
     with Store(path, readonly=True) as store:
         return {
-            key.decode(): [(str(entry.id), list(entry.pairs)) for entry in store.scan(key)]
+            key.decode(): [(entry.id.decode(), list(entry.pairs)) for entry in store.scan(key)]
             for key in sorted(store.keys())
         }
 

@@ -78,7 +78,7 @@ def moved_to(message: Any, location: str) -> Any:
 def entries(store: Store[bytes], key: str = "s") -> list[tuple[str, list[bytes]]]:
     """Return what a stream holds."""
     return [
-        (str(entry.id), [part for pair in entry.pairs for part in pair])
+        (entry.id.decode(), [part for pair in entry.pairs for part in pair])
         for entry in store.scan(key)
     ]
 
@@ -183,7 +183,7 @@ def test_whatever_tasks_stage_is_applied(
             apply_staged(transaction.txn, staged)
         for key in (b"x", b"y"):
             expected = sorted((row[1], row[2]) for part in unique for row in part if row[0] == key)
-            found = [(entry.id.ms, entry.pairs[0][1]) for entry in store.scan(key)]
+            found = [(entry.stream_id.ms, entry.pairs[0][1]) for entry in store.scan(key)]
             assert found == expected
 
 

@@ -85,7 +85,7 @@ def test_workers_that_are_killed_are_replaced_and_nothing_comes_twice(
     assert len(Lake.open(lake).files()) == 1
     ids = [row.ms for row in read_lake(spark, lake).select("ms").orderBy("ms").collect()]
     assert ids == [n for n in range(1, 901) if n != 7]
-    assert [entry.id.ms for entry in target.scan("orders")] == ids
+    assert [entry.stream_id.ms for entry in target.scan("orders")] == ids
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_tasks_that_fail_leave_no_trace(
     frame = spark.range(0, 3000, 1, 3).selectExpr("concat(id + 1, '-0') as id", "id as n")
     failing = frame.mapInArrow(fail_first(str(tmp_path / "tries")), frame.schema)
     failing.write.format("streamkeep").option("stream", "s").mode("append").save(str(store.path))
-    found = [(entry.id.ms, entry.pairs) for entry in store.scan("s")]
+    found = [(entry.stream_id.ms, entry.pairs) for entry in store.scan("s")]
     assert found == [(n + 1, [(b"n", b"%d" % n)]) for n in range(3000)]
     assert len(list((tmp_path / "tries").glob("*/*"))) == 9
     assert list((store.path / "staging").glob("*")) == []

@@ -37,7 +37,7 @@ def ms_of(entries: Any) -> list[int]:
 CALLS: dict[str, Callable[[Any, Any], list[int]]] = {
     "xrange": lambda one, at: ms_of(one.xrange("s", at)),
     "xrevrange": lambda one, at: ms_of(one.xrevrange("s", min=at))[::-1],
-    "scan": lambda one, at: [entry.id.ms for entry in one.scan("s", at)],
+    "scan": lambda one, at: [entry.stream_id.ms for entry in one.scan("s", at)],
     "history": lambda one, at: ms_of(one.xrange("s", at, history=True)),
 }
 

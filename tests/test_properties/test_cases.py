@@ -157,16 +157,16 @@ def test_a_scan_in_a_transaction_goes_on_in_what_the_transaction_made(store: Sto
     fill(store, 1000)
     with store.transaction() as txn:
         scan = txn.scan("s")
-        assert next(scan).id == StreamId(0, 1)
+        assert next(scan).id == b"0-1"
         assert txn.xdel("s", "0-1000") == 1
-        assert [entry.id.seq for entry in scan] == list(range(2, 1000))
+        assert [entry.stream_id.seq for entry in scan] == list(range(2, 1000))
     assert store.xlen("s") == 999
 
 
 def test_a_scan_outside_a_transaction_shows_what_was_there_when_it_began(store: Store) -> None:
     fill(store, 1000)
     scan = store.scan("s")
-    assert next(scan).id == StreamId(0, 1)
+    assert next(scan).id == b"0-1"
     assert store.xtrim("s", maxlen=10, approximate=False) == 990
     assert sum(1 for _ in scan) == 999
     assert store.xlen("s") == 10

@@ -242,7 +242,7 @@ class StreamMachine(StoreMachine):
             return
         seen = []
         for entry in self.opened.scan(key, start.text, end.text, reverse=reverse):
-            seen.append(((entry.id.ms, entry.id.seq), tuple(entry.pairs)))
+            seen.append(((*entry.stream_id,), tuple(entry.pairs)))
             if data.draw(st.booleans(), "delete it"):
                 assert entry.delete() == self.model.xdel(key, seen[-1][0])
                 assert entry.delete() is False
@@ -261,7 +261,7 @@ class StreamMachine(StoreMachine):
             entries = stream.entries()
             for reverse in (False, True):
                 scanned = [
-                    ((entry.id.ms, entry.id.seq), tuple(entry.pairs))
+                    ((*entry.stream_id,), tuple(entry.pairs))
                     for entry in store.scan(key, reverse=reverse)
                 ]
                 assert scanned == (entries[::-1] if reverse else entries)

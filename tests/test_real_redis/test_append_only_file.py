@@ -105,10 +105,7 @@ def of_store(store: Any, key: bytes) -> Any:
                 ],
             }
         )
-    entries = [
-        [str(one.id).encode(), [word for pair in one.pairs for word in pair]]
-        for one in store.scan(key)
-    ]
+    entries = [[one.id, [word for pair in one.pairs for word in pair]] for one in store.scan(key)]
     names = ("length", "last-generated-id", "max-deleted-entry-id", "entries-added")
     kept = {name.encode(): told[name] for name in (*names, "recorded-first-entry-id")}
     return {**kept, b"entries": entries, b"groups": groups}

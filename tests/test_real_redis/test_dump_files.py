@@ -99,10 +99,7 @@ def full(server: RealRedis, key: bytes) -> Any:
 def full_of_store(store: Store, key: bytes) -> Any:
     """Return the same of a store."""
     info = store.xinfo_stream(key, full=True, count=0)
-    entries = [
-        [str(one.id).encode(), [text for pair in one.pairs for text in pair]]
-        for one in store.scan(key)
-    ]
+    entries = [[one.id, [text for pair in one.pairs for text in pair]] for one in store.scan(key)]
     return {
         b"length": info["length"],
         b"last-generated-id": info["last-generated-id"],

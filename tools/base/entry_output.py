@@ -26,7 +26,7 @@ class Printable(Protocol):
     """An entry: what `scan` yields, or what a group delivers."""
 
     @property
-    def id(self) -> StreamId:
+    def id(self) -> StreamId | bytes:
         """The entry's ID."""
 
     @property
@@ -51,13 +51,14 @@ def print_entry(
         key: the stream that it is from, to be printed, too.
         ending, members: what else to say of it, as text and in JSON.
     """
+    entry_id = entry.id if isinstance(entry.id, StreamId) else StreamId.parse(entry.id)
     if output.as_json():
         output.json_line(
-            "entry", **id_members(key, entry.id), fields=output.json_pairs(entry.pairs), **members
+            "entry", **id_members(key, entry_id), fields=output.json_pairs(entry.pairs), **members
         )
         return
     output.line(
-        f"{id_text(key, entry.id, show_time=show_time)}  {output.pairs_text(entry.pairs)}{ending}"
+        f"{id_text(key, entry_id, show_time=show_time)}  {output.pairs_text(entry.pairs)}{ending}"
     )
 
 

@@ -50,4 +50,4 @@ def entries_from_now(store: Store, key: bytes, after: bytes) -> Iterator[ScanEnt
             entries = list(islice(snapshot.scan(key, b"(" + after), _AT_ONCE))
         yield from entries
         if entries:
-            after = str(entries[-1].id).encode()
+            after = entries[-1].id

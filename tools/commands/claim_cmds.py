@@ -114,7 +114,7 @@ def claim(
     claimed: list[Delivered] = []
     if wanted:
         with open_store(store_path) as store, store.transaction() as txn:
-            found = txn.xclaim(
+            found: Any = txn.xclaim(
                 key,
                 group,
                 consumer,
@@ -177,7 +177,7 @@ def autoclaim(
     if min_idle is None and not dead:
         raise click.UsageError("--min-idle or --dead is required")
     with open_store(store_path) as store, store.transaction() as txn:
-        found = txn.xautoclaim(
+        found: Any = txn.xautoclaim(
             key, group, consumer, min_idle or 0, start, count, justid, whole=True, dead=dead
         )
         cursor, entries, gone = found

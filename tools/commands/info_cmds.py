@@ -58,7 +58,8 @@ def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
         if output.as_json():
             members = {name.replace("-", "_"): value for name, value in figures.items()}
             for name, entry in ends.items():
-                members[name.replace("-", "_") + "_id"] = None if entry is None else str(entry.id)
+                shown = None if entry is None else entry.id.decode()
+                members[name.replace("-", "_") + "_id"] = shown
             output.json_line("stream", key=output.json_bytes(key), **members)
         else:
             width = max(map(len, figures))
@@ -66,7 +67,9 @@ def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
                 text = output.number(value) if isinstance(value, int) else value
                 output.line(f"{name:<{width}}  {text}")
             for name, entry in ends.items():
-                brief = "-" if entry is None else f"{entry.id}  {output.brief_pairs(entry.pairs)}"
+                brief = "-"
+                if entry is not None:
+                    brief = f"{entry.id.decode()}  {output.brief_pairs(entry.pairs)}"
                 output.line(f"{name:<{width}}  {brief}")
         printed = print_entries(snapshot, key, count) if full else 0
         if full:
@@ -85,7 +88,7 @@ def print_entries(snapshot: Snapshot, key: bytes, count: int) -> int:
         if output.as_json():
             print_entry(entry, show_time=False)
         else:
-            output.line(f"  {entry.id}  {output.pairs_text(entry.pairs)}")
+            output.line(f"  {entry.id.decode()}  {output.pairs_text(entry.pairs)}")
         printed += 1
     if not output.as_json():
         print_rest(snapshot.xlen(key) - printed, "  ")

@@ -228,19 +228,22 @@ def deliver(
     second one.
     """
 
-    def deliver_in(commands: Store | Transaction, block: int | None) -> list[list[Any]]:
-        return commands.xreadgroup(
-            group,
-            consumer,
-            dict(wanted),
-            count=limits.per_stream,
-            block=block,
-            noack=noack,
-            claim_min_idle_time=claim_ms,
-            claim_dead=claim_dead,
-            max_count=limits.max_count,
-            max_size=limits.max_size,
-        )
+    def deliver_in(commands: Store | Transaction, block: int | None) -> list[Any]:
+        found: list[Any] = [
+            *commands.xreadgroup(
+                group,
+                consumer,
+                dict(wanted),
+                count=limits.per_stream,
+                block=block,
+                noack=noack,
+                claim_min_idle_time=claim_ms,
+                claim_dead=claim_dead,
+                max_count=limits.max_count,
+                max_size=limits.max_size,
+            )
+        ]
+        return found
 
     with store.transaction() as txn:
         found = deliver_in(txn, None)

@@ -1,0 +1,154 @@
+"""Entries are alike however they were read, and a store is a container of its keys."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from streamkeep.engine.api import read_commands
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands import xrange
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.entry import ClaimedEntry, DeliveredEntry, Entry, StreamId
+from streamkeep.format.core.errors import ArgumentError
+
+PAIRS = [("tag", "a"), ("tag", "b"), ("n", "1")]
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_scanned_entries_equal_those_of_other_reads(
+    open_store: Callable[..., Any], decode: bool
+) -> None:
+    store = open_store(decode_responses=decode)
+    store.xadd_pairs("s", PAIRS, id="5-7")
+    listed = store.xrange("s")
+    for reader in (store, store.snapshot(), store.using("none")):
+        (scanned,) = reader.scan("s")
+        assert scanned == listed[0]
+        assert scanned.pairs == listed[0].pairs
+        assert scanned.stream_id == StreamId(5, 7)
+        assert [scanned.id] == [one.id for one in store.xrevrange("s")]
+    with store.transaction() as txn:
+        assert list(txn.scan("s")) == listed
+        (scanned,) = txn.scan("s")
+        entry_id, fields = scanned
+        assert (entry_id, fields) == listed[0]
+        assert scanned.delete()
+    assert store.xlen("s") == 0
+
+
+def test_a_scan_returns_what_comes_before_a_value_that_is_not_utf_8(
+    open_store: Callable[..., Any],
+) -> None:
+    store = open_store(decode_responses=True)
+    store.xadd_many("s", [{"n": 1}, {"n": 2}, {"n": b"\xff"}])
+    entries = store.scan("s")
+    assert [next(entries).fields, next(entries).fields] == [{"n": "1"}, {"n": "2"}]
+    with pytest.raises(UnicodeDecodeError):
+        next(entries)
+
+
+def test_batches_of_a_scan_grow_while_entries_are_small(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_commands, "_SCAN_BATCH", 4)
+    store.xadd_many("s", [{"n": number} for number in range(50)])
+    store.xadd_many("s", [{"n": number, "big": b"x" * 300_000} for number in range(50, 60)])
+    sizes = []
+    read = xrange.xrange
+
+    def counted(*args: Any) -> Any:
+        found = read(*args)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(xrange, "xrange", counted)
+    for reverse in (False, True):
+        sizes.clear()
+        found = [int(entry.fields[b"n"]) for entry in store.scan("s", reverse=reverse)]
+        assert found == sorted(range(60), reverse=reverse)
+        assert sum(sizes) == 60
+    assert max(sizes[3:]) > 4
+
+
+def test_consumed_entries_know_how_often_they_were_delivered(
+    open_store: Callable[..., Store],
+) -> None:
+    clock = ManualClock(1_000_000)
+    store = open_store(clock=clock)
+    store.xgroup_create("s", "g", mkstream=True)
+    store.xadd_many("s", [{"n": 1}, {"n": 2}], ["1-0", "2-0"])
+    for turn in (1, 2, 3):
+        found = list(store.consume("s", "g", "c", block=None))
+        assert [one.delivery_count for one in found] == [turn, turn]
+        assert found == store.xrange("s")
+        counts = [one["times_delivered"] for one in store.xpending_range("s", "g", "-", "+", 9)]
+        assert counts == [turn, turn]
+    store.xadd("s", {"n": 3}, id="3-0")
+    clock.ms += 5000
+    taken = list(store.consume("s", "g", "d", block=None, claim_min_idle_time=1000))
+    assert [(one.id, one.delivery_count) for one in taken] == [
+        (b"1-0", 4),
+        (b"2-0", 4),
+        (b"3-0", 1),
+    ]
+    store.xdel("s", "2-0")
+    again = list(store.consume("s", "g", "d", block=None))
+    assert [(one.fields, one.delivery_count > 1) for one in again][1] == ({}, True)
+    assert "delivery_count=5" in repr(again[0])
+    copied = pickle.loads(pickle.dumps(again[0]))
+    assert (copied, copied.delivery_count) == (again[0], 5)
+    assert isinstance(again[0], DeliveredEntry)
+
+
+def test_claimed_entries_have_names_for_their_parts(store: Store) -> None:
+    store.xgroup_create("s", "g", mkstream=True)
+    store.xadd_pairs("s", PAIRS, id="1-0")
+    store.xreadgroup("g", "c", {"s": ">"})
+    ((_, entries),) = store.xreadgroup("g", "d", {"s": ">"}, claim_min_idle_time=0)
+    (one,) = entries
+    assert isinstance(one, ClaimedEntry)
+    assert one.former_delivery_count == 1
+    assert len(one) == 4
+    assert one.pairs == [(b"tag", b"a"), (b"tag", b"b"), (b"n", b"1")]
+    assert one == (b"1-0", {b"tag": b"b", b"n": b"1"}, one.former_idle_ms, 1)
+
+
+def test_a_store_contains_its_keys(store: Store) -> None:
+    assert (len(store), list(store), bool(store)) == (0, [], True)
+    store.xadd("b", {"n": 1})
+    store.xadd(b"\xff" * 600, {"n": 1})
+    with store.transaction() as txn, store.snapshot() as snapshot:
+        txn.xadd("a", {"n": 1})
+        assert (len(txn), len(snapshot), "a" in txn, "a" in snapshot) == (3, 2, True, False)
+    assert list(store) == store.keys()
+    assert (len(store), "b" in store, b"c" in store) == (3, True, False)
+    store.delete("b")
+    assert (len(store), "b" in store) == (2, False)
+    with pytest.raises(ArgumentError):
+        assert None in store
+    assert len(store.pipeline().xlen("a")) == 1
+
+
+def test_a_store_of_tasks_is_iterated_but_never_asked_without_await(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with await streamkeep.aio.open(tmp_path / "s") as store:
+            await store.xadd("a", {"n": 1})
+            await store.xadd("b", {"n": 1})
+            assert [key async for key in store] == [b"a", b"b"]
+            (entry,) = [entry async for entry in store.scan("a")]
+            assert entry == Entry(entry.id, {b"n": b"1"})
+            assert await entry.delete()
+            with pytest.raises(TypeError):
+                assert "a" in store  # type: ignore[operator]
+            await store.xgroup_create("b", "g", 0)
+            async for one in store.consume("b", "g", "c", block=None):
+                assert one.delivery_count == 1
+
+    asyncio.run(run())
