@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks import (
     archive,
     codec,
+    django_queue,
     dump,
     durable,
     flights,
@@ -57,6 +58,11 @@ def run_group(report: Report, options: argparse.Namespace) -> None:
     size = groups.QUICK if options.quick else groups.FULL
     groups.cycles(report, size)
     groups.pending(report, size)
+
+
+def run_django(report: Report, options: argparse.Namespace) -> None:
+    """The backend of Django's tasks beside the database backend of the backport."""
+    django_queue.run(report, quick=options.quick)
 
 
 def run_wake(report: Report, _: argparse.Namespace) -> None:
@@ -136,6 +142,7 @@ BENCHMARKS = {
     "append": run_append,
     "read": run_read,
     "group": run_group,
+    "django": run_django,
     "wake": run_wake,
     "durable": run_durable,
     "latency": run_latency,

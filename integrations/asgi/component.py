@@ -41,6 +41,7 @@ KeyOf = Callable[[Request], Key | None]
 log = logging.getLogger("streamkeep.asgi")
 
 _MOST_ENTRIES: Final = 1000  # of one POST
+_STEP_BYTES: Final = 1 << 16  # for each client
 _HEADERS: Final = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
@@ -89,8 +90,9 @@ class EventStream:
             maxlen: trim the stream to about so many entries with each POST.
             producer: the name under which idempotency keys are remembered.
             heartbeat_s: seconds without an entry after which a comment is sent.
-            stall_s: seconds after which a client that reads nothing loses its connection.
-            max_clients: so many clients follow at a time in this process; others get 503.
+            stall_s: seconds after which a client that reads nothing gets nothing more.
+            max_clients: so many clients follow at a time in this process, those that read nothing
+                included; others get 503.
             max_body, body_s: bytes of a body, and seconds between two parts of it.
             origins: of pages of other sites that may use it (CORS); none by default.
             as_pairs: send `pairs`, a list of [field, value], in place of `fields`.
@@ -240,8 +242,9 @@ class EventStream:
             heartbeat_s=self._heartbeat_s,
             stop=lambda: self._stopping,
             as_pairs=self._as_pairs,
+            step_bytes=_STEP_BYTES,
         )
-        reply = events.EventReply(stream.chunks(), "text/event-stream", self._stall_s)
+        reply = events.EventReply(stream.chunks(), "text/event-stream", self._stall_s, holds=True)
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             self.clients += 1

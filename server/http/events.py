@@ -5,7 +5,7 @@ The `id` of an event is the ID of its entry. A browser that connects again sends
 were trimmed and archived since. The first event of a stream that begins at "now" has an ID and no
 data, so that a client that has received nothing also continues from where it began.
 
-1. Read the entries above the last ID, in steps that hold about `_STEP_BYTES`.
+1. Read the entries above the last ID, in steps that hold about `STEP_BYTES`.
 2. Send them. While the client does not read, nothing more is read for it.
 3. If there are none, sleep until a commit adds one; after `heartbeat_s` send a comment.
 
@@ -32,7 +32,7 @@ HEARTBEAT_S: Final = 15.0
 STALL_S: Final = 60.0  # how long a client may read nothing
 RETRY_MS: Final = 1000
 
-_STEP_BYTES: Final = 1 << 18
+STEP_BYTES: Final = 1 << 18
 _FIRST_STEP: Final = 4
 _LAST_STEP: Final = 128
 
@@ -46,6 +46,7 @@ class EventStream:
             the connection and a server notices that its client has gone.
         stop: returns True when the stream is to end, as when a server stops.
         as_pairs: as in `entries.entry_json`.
+        step_bytes: about so much is read and sent at once.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class EventStream:
         heartbeat_s: float = HEARTBEAT_S,
         stop: Callable[[], bool] | None = None,
         as_pairs: bool = False,
+        step_bytes: int = STEP_BYTES,
     ) -> None:
         self._store = store
         self._key = key
@@ -64,6 +66,7 @@ class EventStream:
         self._block_ms = max(1, round(1000 * heartbeat_s))
         self._stop = stop or _never
         self._as_pairs = as_pairs
+        self._step_bytes = step_bytes
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield what to send: events, several at once, and heartbeats."""
@@ -77,7 +80,8 @@ class EventStream:
                 if found:
                     self._last = found[-1].id
                     yield b"".join(map(self._event, found))
-                    count = _next_count(count, sum(map(entry_size, found)), len(found))
+                    size = sum(map(entry_size, found))
+                    count = _next_count(count, size, len(found), self._step_bytes)
                 elif not await self._wait() and not self._stop():
                     yield b":\n\n"
         except StoreClosedError:
@@ -117,12 +121,27 @@ async def starting_id(store: AsyncStore[bytes], key: bytes, text: bytes) -> byte
 
 
 class EventReply:
-    """An ASGI reply that sends chunks until they end, or until the client goes or stalls."""
+    """An ASGI reply that sends chunks until they end, or until the client goes or stalls.
 
-    def __init__(self, chunks: AsyncIterator[bytes], content_type: str, stall_s: float) -> None:
+    Args:
+        stall_s: seconds after which a client that takes nothing gets nothing more.
+        holds: then wait until the client has gone. A server cannot close a connection before the
+            client has taken what was sent, so the memory of that is still in use.
+    """
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        content_type: str,
+        stall_s: float,
+        *,
+        holds: bool = False,
+    ) -> None:
         self._chunks = chunks
         self._type = content_type
         self._stall_s = stall_s
+        self._holds = holds
+        self._stalled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the reply."""
@@ -138,6 +157,8 @@ class EventReply:
             await asyncio.wait((pump, listen), return_when=asyncio.FIRST_COMPLETED)
             if pump.done():
                 pump.result()
+                if self._stalled and self._holds:
+                    await listen
         finally:
             for task in (pump, listen):
                 task.cancel()
@@ -154,6 +175,7 @@ class EventReply:
                     async with asyncio.timeout(self._stall_s):
                         await send(message)
                 except TimeoutError:
+                    self._stalled = True
                     return  # the server drops the connection
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -164,9 +186,9 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def _next_count(count: int, size: int, entries: int) -> int:
-    """Return how many entries to read next, so that they have about `_STEP_BYTES`."""
-    fitting = _STEP_BYTES * entries // max(1, size)
+def _next_count(count: int, size: int, entries: int, step_bytes: int) -> int:
+    """Return how many entries to read next, so that they have about so many bytes."""
+    fitting = step_bytes * entries // max(1, size)
     return max(1, min(_LAST_STEP, 2 * count, fitting))
 
 

@@ -132,7 +132,7 @@ def run_with_kills(url: str, path: Path, seconds: float) -> tuple[int, int]:
     start()
     start()
     with streamkeep.open(path) as store:
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline or kills < 5:
             for _ in range(random.randint(1, 40)):
                 with Session(engine) as session:
                     session.add(Order(sku=str(written)))
@@ -167,7 +167,7 @@ def test_every_row_of_sqlite_is_forwarded_once_though_forwarders_are_killed(
     rows, kills = run_with_kills(f"sqlite:///{tmp_path}/shop.db?timeout=60", tmp_path / "s", 60)
     record_property("rows", rows)
     assert rows > 10
-    assert kills > 3
+    assert kills >= 5
 
 
 @pytest.mark.slow
@@ -181,4 +181,4 @@ def test_every_row_of_postgresql_is_forwarded_once_though_forwarders_are_killed(
         rows, kills = run_with_kills(url, tmp_path / "s", 60)
     record_property("rows", rows)
     assert rows > 10
-    assert kills > 3
+    assert kills >= 5
