@@ -407,7 +407,9 @@ class Server(Host):
         for _ in self._threads:
             self._to_sync.put(None)
         for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(thread.join, grace_s)
+            if thread.is_alive():  # it ends with the process
+                self.log(f"a wait for the disk did not end within {grace_s:g} s")
 
 
 def _is_near(transport: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -50,6 +51,26 @@ def test_a_client_of_one_server_sees_what_a_client_of_another_writes(tmp_path: P
         with streamkeep.open(store) as here:
             here.xadd("other", {"f": "v"}, id="1-0")
         assert b"1-0" in reader.read()
+
+
+@pytest.mark.parametrize("sync", ["commit", "none"])
+def test_a_server_whose_store_was_deleted_ends_at_sigterm(tmp_path: Path, sync: str) -> None:
+    store, path = tmp_path / "s", tmp_path / "sock"
+    with (
+        start("serve", str(store), "--socket", str(path), "--sync", sync) as child,
+        ExitStack() as stack,
+    ):
+        assert child.stderr is not None
+        assert b"serving" in child.stderr.readline()
+        peer, reader = stack.enter_context(Peer(path)), stack.enter_context(Peer(path))
+        peer.call("XADD", "k", "1-0", "f", "v")
+        reader.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+        wait_until(lambda: b"blocked_clients:1\r\n" in waiting_at(path))
+        shutil.rmtree(store)
+        peer.send("XADD", "k", "2-0", "f", "v")  # no reply is expected, nor its absence
+        child.terminate()
+        assert child.wait(PATIENCE_S) == 3
+        assert b"was deleted or moved while it was open" in child.stderr.read()
 
 
 def waiting_at(path: Path) -> bytes:
