@@ -4,6 +4,7 @@
 
     access     what a caller may do, and how requests prove it
     wire       bytes in URLs, JSON, forms and errors
+    multipart  forms with files
     guard      what every request passes first: Host, Origin, token, size of the body
     entries    pages of entries with bounded memory
     events     the event stream: Server-Sent Events that resume

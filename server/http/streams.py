@@ -31,6 +31,7 @@ from streamkeep.server.http.entries import (
 )
 from streamkeep.server.http.events import EventReply, EventStream, starting_id
 from streamkeep.server.http.figures import Span, figures
+from streamkeep.server.http.multipart import FORM_DATA, form_pairs
 from streamkeep.server.http.overview import list_streams, stream_facts
 from streamkeep.server.http.search import search
 from streamkeep.server.http.state import State, state_of
@@ -268,7 +269,9 @@ def _entries(request: Request, body: bytes, given: Parameters) -> Pairs | list[P
     form = given.text("as", "")
     if form not in ("", "body"):
         raise Problem(400, f"the parameter 'as' can only be body, not {form!r}")
-    known = ("application/json", "application/x-ndjson", "application/x-www-form-urlencoded")
+    known = (
+        "application/json", "application/x-ndjson", "application/x-www-form-urlencoded", FORM_DATA
+    )  # fmt: skip
     if form == "body" or kind not in known:
         return _whole_body(request, body, given)
     if "headers" in given:
@@ -281,7 +284,10 @@ def _entries(request: Request, body: bytes, given: Parameters) -> Pairs | list[P
     if kind == "application/x-ndjson":
         lines = [(at, line) for at, line in enumerate(body.split(b"\n"), 1) if line.strip()]
         return _several([(parse_json(line), f"line {at}") for at, line in lines])
-    pairs = query_pairs(body)
+    if kind == FORM_DATA:
+        pairs = form_pairs(request.headers["content-type"], body)
+    else:
+        pairs = query_pairs(body)
     if not pairs:
         raise Problem(400, "the form has no fields")
     return pairs

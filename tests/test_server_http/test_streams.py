@@ -98,6 +98,48 @@ def test_a_body_becomes_an_entry(
     assert store.xrange("k")[0].pairs == pairs
 
 
+BOUNDARY = {"content-type": 'multipart/form-data; boundary="b 1"'}
+NAMED = b"Content-Disposition: form-data; name=a\r\n\r\n"
+
+
+def test_a_form_with_a_file_becomes_an_entry(store: Store, client: Client) -> None:
+    parts = [
+        b'Content-Disposition: form-data; name="note"\r\n\r\ntwo\r\nlines\r\n',
+        b'content-disposition: form-data; name="note"\r\n\r\n\r\n',
+        b'Content-Disposition: form-data; name="photo"; filename="a b.png"\r\n'
+        b"Content-Type: image/png\r\n\r\n\x89PNG\r\n\x1a\n\x00\xff--b 2\r\n",
+    ]
+    body = b"".join(b"--b 1\r\n" + part for part in parts) + b"--b 1--\r\n"
+    client("POST", "/streams/k", status=201, headers=BOUNDARY, content=body)
+    assert store.xrange("k")[0].pairs == [
+        (b"note", b"two\r\nlines"),
+        (b"note", b""),
+        (b"photo", b"\x89PNG\r\n\x1a\n\x00\xff--b 2"),
+        (b"photo.filename", b"a b.png"),
+        (b"photo.content_type", b"image/png"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "problem"),
+    [
+        (BOUNDARY, b"", "its end is missing"),
+        (BOUNDARY, b"--b 1\r\n" + NAMED + b"x", "its end is missing"),
+        (BOUNDARY, b"--b 1\r\n\r\nx\r\n--b 1--\r\n", "part 1 of the form has no name"),
+        (BOUNDARY, b"--other\r\n", "is not multipart/form-data"),
+        (BOUNDARY, b"--b 1\r\nA: b\r\n" * 300 + b"--b 1--", "is not multipart/form-data"),
+        (BOUNDARY, (b"--b 1\r\n" + NAMED + b"\r\n") * 300, "more than"),
+        ({"content-type": "multipart/form-data"}, b"x", "needs a boundary"),
+    ],
+)  # fmt: skip
+def test_half_a_form_changes_nothing(
+    store: Store, client: Client, headers: dict[str, str], body: bytes, problem: str
+) -> None:
+    reply = client("POST", "/streams/k", status=400, headers=headers, content=body).json()
+    assert problem in reply["message"]
+    assert store.exists("k") == 0
+
+
 def test_a_webhook_keeps_its_body_and_the_headers_that_are_named(
     store: Store, client: Client
 ) -> None:
