@@ -97,7 +97,7 @@ class _Address(NamedTuple):
     port: int
 
     def options(self, way: str) -> tuple[str, ...]:
-        """Return what redis-benchmark is told."""
+        """Return the options by which redis-benchmark finds it."""
         return ("-s", str(self.path)) if way == "Unix socket" else ("-p", str(self.port))
 
 

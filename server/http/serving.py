@@ -28,7 +28,7 @@ from streamkeep.server.http.events import STALL_S
 HEAD_S: Final = 10.0  # how long the head of a request may take
 KEEP_ALIVE_S: Final = 15
 MAX_HEAD: Final = 64 << 10
-MAX_CONNECTIONS: Final = 1000
+MAX_CONNECTIONS: Final = 4096
 STOP_S: Final = 5
 
 
