@@ -1,6 +1,7 @@
 """What `make site` adds to mkdocs.
 
 - A `folder/*` of the navigation in mkdocs.yml becomes the pages of that folder.
+- Guides come before internals in the results of a search.
 - llms.txt lies beside the pages, with their addresses.
 - Lists are written as code hosts read them. Python-Markdown needs an empty line before them, and
   four columns for each level.
@@ -13,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+RANKS: Final = {"operate": 1.5, "concepts": 1.5, "reference": 0.8, "cli": 0.8} | dict.fromkeys(
+    ("internals", "decisions"), 0.3
+)  # others have 2
 ITEM: Final = re.compile(r"( *)(?:[-*]|\d+\.) ")
 
 
@@ -46,8 +50,15 @@ def expanded(items: list[Any], docs: Path, elsewhere: set[str]) -> list[Any]:
     return result
 
 
-def on_page_markdown(text: str, **_: Any) -> str:
-    """Return the text of a page with its lists rewritten; mkdocs calls this."""
+def on_page_markdown(text: str, page: Any, **_: Any) -> str:
+    """Rank a page for the search, and rewrite its lists; mkdocs calls this."""
+    folder = page.file.src_uri.partition("/")[0]
+    page.meta.setdefault("search", {"boost": RANKS.get(folder, 2)})
+    return with_lists(text)
+
+
+def with_lists(text: str) -> str:
+    """Return a text with its lists as Python-Markdown needs them."""
     result: list[str] = []
     in_code = False
     margins: list[int] = []  # where the text of the items begins that are open

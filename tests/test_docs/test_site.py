@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -51,7 +53,7 @@ def test_a_folder_of_the_navigation_becomes_its_other_pages() -> None:
 
 def test_lists_get_the_empty_line_and_the_columns_that_they_need() -> None:
     text = "Two:\n1. one\n   and more\n   - below\n2. two\n\nText.\n\n```\nx:\n- no list\n```\n"
-    assert hooks().on_page_markdown(text) == (
+    assert hooks().with_lists(text) == (
         "Two:\n\n1. one\n    and more\n    - below\n2. two\n\nText.\n\n```\nx:\n- no list\n```\n"
     )
 
@@ -73,6 +75,14 @@ def test_what_a_page_loads_from_elsewhere_or_misses_is_reported(tmp_path: Path) 
         "http://c.example/z.png;",
     ]
     assert check_site.main([str(tmp_path)]) == 1
+
+
+def test_the_pictures_are_what_their_program_draws(tmp_path: Path) -> None:
+    program = tmp_path / "draw.py"
+    shutil.copy(DOCS / "concepts" / "draw.py", program)
+    runpy.run_path(str(program), run_name="__main__")
+    for picture in (DOCS / "concepts" / "pictures").iterdir():
+        assert (tmp_path / "pictures" / picture.name).read_bytes() == picture.read_bytes()
 
 
 def test_llms_txt_has_the_addresses_of_the_site() -> None:
