@@ -180,12 +180,14 @@ class Deferral:
         """Note a commit that LMDB has made by itself."""
         self._last = time.monotonic()
 
-    def note(self, size: int, operations: int, *, wakes: bool) -> None:
+    def note(self, size: int, operations: int, *, wakes: bool, durable: bool) -> None:
         """Note a commit that was deferred; end the transaction if that is due.
 
         Args:
             size: bytes of its record.
             wakes: readers wait for what it added.
+            durable: its caller waits for the disk. Other processes use the lock in the meantime,
+                so that they share the sync.
         """
         context = self._context
         journal = context.journal
@@ -198,7 +200,10 @@ class Deferral:
         control = journal.control
         age = now - self._began
         wanted = control.wanted()
-        if (wanted or wakes or age >= self.shared_s) and (
+        if durable and control.is_shared():
+            self._yield = wanted == WANTED_TO_WRITE
+            self.end(forced=True)
+        elif (wanted or wakes or age >= self.shared_s) and (
             wakes
             or wanted == WANTED_TO_READ
             or (wanted and age >= SLICE_S)

@@ -408,7 +408,12 @@ class WriteTxn(Txn):
         failpoints.hit("commit:made")
         if row is None:
             wakes = (self.added or self.events) and context.wait_table.words[0]
-            deferral.note(len(body), operations.count - self.unsaved, wakes=bool(wakes))
+            deferral.note(
+                len(body),
+                operations.count - self.unsaved,
+                wakes=bool(wakes),
+                durable=self.durable,
+            )
         else:
             context.bytes_since_checkpoint += _COMMIT_BYTES
             deferral.note_alone()

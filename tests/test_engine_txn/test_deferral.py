@@ -296,3 +296,29 @@ def test_a_writer_is_told_which_process_is_stopped(tmp_path: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert numbers(store) == expected(COUNT + 1)
     assert list(recovery.check(path)) == []
+
+
+def test_a_commit_that_waits_for_the_disk_leaves_the_lock_to_other_processes(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store"
+    Store(path).close()
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        Store(path)
+        os.write(told, b"open")
+        signal.pause()
+        os._exit(0)
+    try:
+        assert os.read(ready, 9) == b"open"
+        with deferring(path) as store:
+            deferral = context_of(store).deferral
+            store.using("commit").xadd("s", {"n": COUNT})
+            assert deferral.raw is None
+            assert numbers(store) == expected(COUNT + 1)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(told)
