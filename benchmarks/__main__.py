@@ -18,6 +18,7 @@ from benchmarks import (
     groups,
     lake,
     latency,
+    queue_wakes,
     queues,
     server,
     spark,
@@ -99,6 +100,7 @@ def run_latency(report: Report, options: argparse.Namespace) -> None:
 def run_queue(report: Report, options: argparse.Namespace) -> None:
     """The queue beside huey, persist-queue, litequeue and taskiq; needs the extra `bench`."""
     queues.run(report, quick=options.quick)
+    queue_wakes.run(report, quick=options.quick)
 
 
 def run_lake(report: Report, options: argparse.Namespace) -> None:
