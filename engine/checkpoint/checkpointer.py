@@ -1,9 +1,10 @@
 """The checkpointer thread of an open store: checkpoints, syncs of the mode "interval", chores.
 
-The thread sleeps without a timeout while nothing is committed. The first commit wakes it, and then
-it checks twice a second what is due. When the store has been quiet for a while, it makes a last
-checkpoint and releases the pin, so that an idle process does not keep pages from being reused.
-While it is awake it also runs the chores of other modules, and it wakes in time for them.
+The first commit starts the thread. While nothing is committed, it only looks once a second whether
+a process that reads waits for commits of one that has died. A commit wakes it, and then it checks
+twice a second what is due. When the store has been quiet for a while, it makes a last checkpoint
+and releases the pin, so that an idle process does not keep pages from being reused. While it is
+awake it also runs the chores of other modules, and it wakes in time for them.
 
 No error ends the thread. A failure is logged, reported by `Store.durability`, and tried again; the
 sync is tried at its next interval, whatever else fails. Only after a failed sync is there nothing
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
+from streamkeep.engine.journal.control_file import WANTED_TO_READ
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.txn.context import EngineContext
@@ -28,6 +30,7 @@ BUDGET_BYTES: Final = 256 << 20
 CHECKPOINT_EVERY_S: Final = 5.0
 IDLE_S: Final = 2.0
 CHORES_EVERY_S: Final = 1.0
+LOOK_EVERY_S: Final = 1.0
 _TICK_S: Final = 0.5
 
 _SYNC: Final = "the sync of the journal"
@@ -35,6 +38,7 @@ _RECYCLED: Final = "the preparation of a journal file"
 _CHECKPOINT: Final = "the checkpoint"
 _ROUND: Final = "a round of the checkpointer"
 _THREAD: Final = "the start of the checkpointer thread"
+_REPLAY: Final = "the replay of deferred commits"
 
 
 class Wakeup:
@@ -153,8 +157,11 @@ class Checkpointer:
     def _run(self) -> None:
         try:
             while not self._stopping:
-                notified = self._wakeup.wait(self._idle_pause())
-                if not self._stopping:
+                pause_s = self._idle_pause()
+                notified = self._wakeup.wait(min(pause_s, LOOK_EVERY_S))
+                if not self._stopping and (
+                    notified or pause_s <= LOOK_EVERY_S or self._serve_readers()
+                ):
                     self._stay_awake(chores=not notified)
         finally:
             if not self._stopping:  # it was ended from outside; the next commit starts another
@@ -162,9 +169,32 @@ class Checkpointer:
                 self._context.watched = False
 
     def _idle_pause(self) -> float:
-        """Return how long to sleep while nothing is committed; -1 for no limit."""
+        """Return how long nothing is due while nothing is committed."""
         pauses = [seconds for pause_s in self._pauses if (seconds := pause_s()) is not None]
-        return min([*pauses, threading.TIMEOUT_MAX]) if pauses else -1
+        return min([*pauses, threading.TIMEOUT_MAX])
+
+    def _serve_readers(self) -> bool:
+        """Replay what a killed process has deferred, if a process that cannot do so waits for it.
+
+        Returns:
+            Whether that was tried.
+        """
+        context = self._context
+        journal = context.journal
+        assert journal is not None
+        if journal.control.wanted() != WANTED_TO_READ or context.deferral.raw is not None:
+            return False
+        self._failures.attempt(_REPLAY, self._replay)
+        return True
+
+    def _replay(self) -> None:
+        """Have LMDB make what it lacks."""
+        context = self._context
+        if context.pin is None:
+            self._checkpoints.pin()
+        with context.write_lock:
+            context.check_open()
+            context.deferral.catch_up()
 
     def _stay_awake(self, *, chores: bool = False) -> None:
         """Do what is due until the store has been quiet for a while.
@@ -194,6 +224,7 @@ class Checkpointer:
             awake.synced = now
             failed = attempt(_SYNC, journal.sync, context.last_commit)
         attempt(_RECYCLED, journal.prepare_recycled)
+        self._serve_readers()
         if now >= awake.chores_at:
             awake.chores_at = now + CHORES_EVERY_S
             for work, run in self._chores:

@@ -262,3 +262,35 @@ def test_two_kills_in_a_row_while_a_store_is_recovered_lose_nothing(
         assert store.durability().last_recovery is not None
         assert store.xlen("s") == 50
     assert list(recovery.check(path)) == []
+
+
+@pytest.mark.slow
+def test_an_idle_writer_replays_for_a_process_that_only_reads(tmp_path: Path) -> None:
+    """The reader cannot do so itself, and the process that deferred the commits has died."""
+    path = tmp_path / "store"
+    go = os.pipe()
+
+    def read() -> None:
+        store = streamkeep.open(path, readonly=True)
+        os.read(go[0], 1)
+        assert store.xlen("s") == 50
+
+    def defer() -> None:
+        store = streamkeep.open(path, sync="none")
+        defer_for_long(store)
+        for number in range(50):
+            store.xadd("s", {"n": number})
+        assert context_of(store).deferral.raw is not None
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with streamkeep.open(path, sync="none") as store:
+        store.xadd("first", {"f": "v"})
+        ended: list[bool] = []
+        reader = threading.Thread(target=lambda: ended.append(in_child(read)))
+        reader.start()
+        wait_until(lambda: openings(store) == 2)
+        wait_until(lambda: context_of(store).pin is None)
+        assert not in_child(defer)
+        os.write(go[1], b"y")
+        reader.join()
+        assert ended == [True]
