@@ -211,8 +211,8 @@ def test_a_process_killed_while_it_replays_for_a_killed_one_loses_nothing(tmp_pa
         assert context_of(store).deferral.raw is not None
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with streamkeep.open(path, sync="none") as store:
-        store.xadd("first", {"f": "v"})
+    streamkeep.open(path).close()
+    with streamkeep.open(path, sync="none") as store:  # which writes nothing before
         second = threading.Thread(target=lambda: in_child(replay))
         second.start()
         wait_until(lambda: openings(store) == 2)

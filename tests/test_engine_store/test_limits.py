@@ -11,7 +11,7 @@ import pytest
 import streamkeep
 from patience import wait_until
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.store import environment, opening
+from streamkeep.engine.store import environment, opening, sizes
 from test_engine_store.test_life import run
 
 pytestmark = pytest.mark.both_modes
@@ -72,7 +72,7 @@ def test_the_map_grows_while_threads_read(small_map: None, open_store: Open) -> 
 def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
     small_map: None, open_store: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "_READERS_WAIT_S", 0.05)
+    monkeypatch.setattr(sizes, "READERS_WAIT_S", 0.05)
     store = open_store()
     store.xadd("s", {"n": 0})
     with store.snapshot() as snapshot:
@@ -137,7 +137,7 @@ def test_a_snapshot_does_not_keep_a_full_store_from_making_room(
             while True:  # the snapshot keeps what was removed
                 store.xadd("s", {"data": "x" * 3000})
         with monkeypatch.context() as patch:
-            patch.setattr(environment, "_READERS_WAIT_S", 0.05)
+            patch.setattr(environment, "READERS_WAIT_S", 0.05)
             with pytest.raises(streamkeep.StoreFullError, match="close old snapshots"):
                 store.delete("s")
         timer = threading.Timer(0.1, snapshot.close)
