@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -267,7 +268,8 @@ class TaskQueue(Queue):
             raise
         finally:
             stop_running(token)
-            await sync_to_async(close_old_connections)()
+            with suppress(RuntimeError):  # called by a program that itself runs in a coroutine
+                await sync_to_async(close_old_connections)()
 
     def _begin(self, job: Job) -> Run | Outcome:
         """Begin an attempt; return an outcome if it cannot begin."""

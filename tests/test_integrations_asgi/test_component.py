@@ -103,6 +103,7 @@ def test_it_is_mounted_with_a_stream_per_path(store: Store) -> None:
     assert send(app, "GET", "/a/secret").status_code == 404
 
 
+@pytest.mark.slow  # to import it takes longer than all other tests here
 def test_fastapi_mounts_it(store: Store) -> None:
     fastapi = pytest.importorskip("fastapi")
     app = fastapi.FastAPI()

@@ -87,19 +87,29 @@ def backend(configure: Configure, tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def _tables(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _outbox_table(tmp_path_factory: pytest.TempPathFactory) -> None:
     from django.core.management import call_command
     from django.db import connections
 
     # A file: the forwarder of the outbox has a connection of its own.
     connections["default"].settings_dict["NAME"] = tmp_path_factory.mktemp("db") / "db.sqlite3"
-    call_command("migrate", verbosity=0)
+    call_command("migrate", "streamkeep_outbox", verbosity=0)
 
 
 @pytest.fixture
-def database(_tables: None) -> Iterator[None]:
-    """The database in memory, with its tables; what a test has written there is removed."""
+def database(_outbox_table: None) -> Iterator[None]:
+    """The database, with the table of the outbox, which is empty at the end."""
+    from streamkeep.integrations.django.outbox.models import OutboxRow
+
+    yield
+    OutboxRow.objects.all().delete()
+
+
+@pytest.fixture
+def all_tables(database: None) -> Iterator[None]:
+    """The database with the tables of all applications; what a test has written is removed."""
     from django.core.management import call_command
 
+    call_command("migrate", verbosity=0)
     yield
     call_command("flush", verbosity=0, interactive=False)

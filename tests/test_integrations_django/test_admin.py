@@ -10,11 +10,13 @@ from django.test import Client
 
 from test_integrations_django import shop_tasks
 
+pytestmark = pytest.mark.slow  # the tables of users, and templates
+
 PAGE = "/admin/streamkeep/queuedtask/"
 
 
 @pytest.fixture
-def clients(database: None) -> tuple[Client, Client, Client]:
+def clients(all_tables: None) -> tuple[Client, Client, Client]:
     """Return clients of a user that may see tasks, of one that may requeue, and of neither."""
     found = []
     for name, permissions in (
