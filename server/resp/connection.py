@@ -80,7 +80,8 @@ class Connection(ClientState, asyncio.Protocol):
             return
         if self.paused:
             self.paused = False
-            self.transport.resume_reading()
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
         if self.parser.pending():
             self.turns.ready(self)
 

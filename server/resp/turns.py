@@ -102,8 +102,10 @@ class ClientState:
             turns.bytes_out += len(data)
             out.clear()
             self.out_size = 0
-            if data and self.transport is not None:
-                self.transport.write(data)
+            transport = self.transport
+            # uvloop raises for a connection that has ended, which would keep the other clients.
+            if data and transport is not None and not transport.is_closing():
+                transport.write(data)
         if self.closing and not out and self.transport is not None:
             self.transport.close()
 

@@ -38,6 +38,8 @@ class Replies:
         if CLOCKED in words:
             reply = _CLOCK_ID.sub(self._numbered, reply)
         name = words[0].upper() if words else b""
+        if name == b"DEL":
+            self._chosen.clear()  # a new stream may choose an ID of the same millisecond again
         if self.version < LAST_ENTRY and name in (b"XREAD", b"XREADGROUP") and b"+" in words:
             return None  # `+` is not an ID there
         if not self._newest and reply[:1] == b"-":

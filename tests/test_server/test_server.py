@@ -17,6 +17,7 @@ from streamkeep.format.redis.resp import encode_command
 from streamkeep.server.resp import turn
 from streamkeep.server.resp.access import Access
 from streamkeep.server.resp.connection import Connection
+from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect
 
 
@@ -84,6 +85,37 @@ def test_commands_run_apart_if_their_transaction_fails(
     assert failed
     assert b"1-0" in reader.read()
     assert peer.call("XLEN", "k") == b":2\r\n"
+
+
+def test_a_client_that_has_gone_keeps_no_other_one_waiting(
+    running: Running, connect: Connect
+) -> None:
+    gone, other = connect(), connect()
+    for one in (gone, other):
+        one.call("PING")
+
+    class Ended:
+        """The transport of a connection that has ended, as uvloop's."""
+
+        def is_closing(self) -> bool:
+            """It is."""
+            return True
+
+        def write(self, data: bytes) -> None:
+            """Fail."""
+            raise RuntimeError("the handler is closed")
+
+    def their_commit_is_on_disk(server: Server) -> None:
+        clients = list(server.clients.values())
+        transport, clients[0].transport = clients[0].transport, Ended()
+        for client in clients:
+            client.reply(b"+done\r\n")
+            client.waits_for_disk += 1
+        server._synced(clients, False, None, 0.0)
+        clients[0].transport = transport
+
+    running.ask(their_commit_is_on_disk)
+    assert other.read() == b"+done\r\n"
 
 
 def test_a_full_store_refuses_appends_and_takes_deletions(tmp_path: Path) -> None:
