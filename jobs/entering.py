@@ -31,6 +31,7 @@ from streamkeep.jobs.layout import (
     Place,
     gate_key,
     held_prefix,
+    number_of,
     pack_time,
     place_of,
     short,
@@ -193,7 +194,7 @@ def gates_of(fields: Fields) -> list[tuple[bytes, int]]:
     if KEY in fields:
         gates.append((b"k" + short(fields[KEY]), 1))
     if CONCURRENCY in fields:
-        gates.append((b"t" + short(fields.get(TASK, b"")), int(fields[CONCURRENCY])))
+        gates.append((b"t" + short(fields.get(TASK, b"")), number_of(fields, CONCURRENCY)))
     return gates
 
 

@@ -105,7 +105,8 @@ class Job:
         self._transaction: JobTransaction | None = None
 
     def __repr__(self) -> str:
-        return f"<streamkeep.jobs.Job {self._id or 'not put yet'} of {self.queue.name!r}>"
+        job_id = self._id if self._put is None else self._put.job_id
+        return f"<streamkeep.jobs.Job {job_id or 'not put yet'} of {self.queue.name!r}>"
 
     # --- what it is -----------------------------------------------------------------------------
 
@@ -159,8 +160,11 @@ class Job:
     @property
     def headers(self) -> dict[str, str]:
         """Texts that travel with it."""
-        data = self.fields.get(HEADERS)
-        return {} if data is None else dict(json.loads(data))
+        try:
+            found = json.loads(self.fields.get(HEADERS, b"{}"))
+        except ValueError:  # another program has put it
+            return {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def payload(self) -> Any:

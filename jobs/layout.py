@@ -58,6 +58,11 @@ CONCURRENCY: Final = b"concurrency"
 QUEUED: Final = b"queued"
 HEADERS: Final = b"headers"
 PRIORITY: Final = b"priority"  # of numbered jobs, and of dead letters
+# Fields that must be numbers or durations; a job without them can be run.
+OPTIONS: Final = frozenset(
+    (RETRIES, BACKOFF, MAX_RUNTIME, EXPIRES, RESULT_TTL, CONCURRENCY, QUEUED)
+)
+_MOST_NUMBER: Final = 1 << 53
 
 Fields = dict[bytes, bytes]
 
@@ -68,6 +73,14 @@ _COUNTERS: Final = struct.Struct(">9Q")
 _RATES: Final = struct.Struct(">5Q")  # after the counters, since the first end of a job
 _MINUTE_MS: Final = 60_000
 MOST_DUE: Final = (1 << 63) - 1
+
+
+def number_of(fields: Fields, name: bytes) -> int:
+    """Return the number in a field, 0 without it; raise ValueError if it is none."""
+    number = int(fields.get(name, b"0"))
+    if not 0 <= number <= _MOST_NUMBER:
+        raise ValueError(f"{name.decode()} is {number}")
+    return number
 
 
 class Place(NamedTuple):

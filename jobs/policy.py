@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from streamkeep.jobs.layout import BACKOFF, MAX_RUNTIME, RESULT_TTL, RETRIES, Fields
+from streamkeep.jobs.layout import BACKOFF, MAX_RUNTIME, RESULT_TTL, RETRIES, Fields, number_of
 from streamkeep.jobs.times import DEFAULT_BACKOFF, Backoff, backoff_of
 
 DEFAULT_RETRIES: Final = 3
@@ -29,16 +29,20 @@ class Policy(NamedTuple):
     max_deaths: int = DEFAULT_MAX_DEATHS
 
     def of_job(self, fields: Fields) -> Policy:
-        """Return the policy of a job: this one, with the options in its fields."""
+        """Return the policy of a job: this one, with the options in its fields.
+
+        Raises:
+            ValueError, ArgumentError: another program has put something else into them.
+        """
         changes: dict[str, Any] = {}
         if RETRIES in fields:
-            changes["retries"] = int(fields[RETRIES])
+            changes["retries"] = number_of(fields, RETRIES)
         if BACKOFF in fields:
             changes["backoff"] = backoff_of(fields[BACKOFF].decode())
         if MAX_RUNTIME in fields:
-            changes["max_runtime_ms"] = int(fields[MAX_RUNTIME])
+            changes["max_runtime_ms"] = number_of(fields, MAX_RUNTIME)
         if RESULT_TTL in fields:
-            changes["result_ttl_ms"] = int(fields[RESULT_TTL])
+            changes["result_ttl_ms"] = number_of(fields, RESULT_TTL)
         return self._replace(**changes) if changes else self
 
     def pack(self) -> list[int]:

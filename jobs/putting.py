@@ -197,7 +197,7 @@ def check_priority(priority: str | None) -> int:
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers; raise ArgumentError unless they are texts."""
-    found = dict(headers)
+    found = dict(headers) if isinstance(headers, Mapping) else {"": None}
     if not all(isinstance(one, str) for pair in found.items() for one in pair):
         raise ArgumentError(f"headers must be texts, not {headers!r}")
     return found
@@ -206,4 +206,7 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def _text(value: str, name: str) -> bytes:
     if not isinstance(value, str) or not value:
         raise ArgumentError(f"{name} must be a text that is not empty, not {value!r}")
-    return value.encode()
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise ArgumentError(f"{name} must be a text of whole characters, not {value!r}") from None

@@ -241,7 +241,9 @@ def job_id_of(place: Place, fields: Fields) -> str:
 def number_in(job_id: str) -> int:
     """Return the number in the ID of a numbered job; 0 for any other ID."""
     digits = job_id[len(JOB_PREFIX) :]
-    return int(digits) if job_id.startswith(JOB_PREFIX) and digits.isdecimal() else 0
+    if not job_id.startswith(JOB_PREFIX) or not digits.isdecimal():
+        return 0
+    return number if (number := int(digits)) < 1 << 64 else 0
 
 
 def place_in(job_id: str) -> Place | None:
@@ -249,7 +251,8 @@ def place_in(job_id: str) -> Place | None:
     for priority, prefix in ((0, "high-"), (2, "low-"), (1, "")):
         ms, dash, seq = job_id.removeprefix(prefix).partition("-")
         if job_id.startswith(prefix) and dash and ms.isdecimal() and seq.isdecimal():
-            return Place(priority, int(ms), int(seq))
+            place = Place(priority, int(ms), int(seq))
+            return place if max(place.ms, place.seq) < 1 << 64 else None
     return None
 
 

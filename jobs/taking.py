@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.ending import begin_run, bury, fail_attempt
-from streamkeep.jobs.entering import admit, priority_of
+from streamkeep.jobs.entering import admit, gates_of, priority_of
 from streamkeep.jobs.layout import (
     DEATHS,
     DELAYED,
@@ -24,8 +25,10 @@ from streamkeep.jobs.layout import (
     FIRING,
     GROUP,
     MOST_PART,
+    OPTIONS,
     PARKED,
     PLACE_SIZE,
+    QUEUED,
     RETRY,
     RUNTIME,
     SCHEDULE,
@@ -34,6 +37,7 @@ from streamkeep.jobs.layout import (
     Fields,
     Names,
     Place,
+    number_of,
     pack_time,
     parse_due,
     place_of,
@@ -234,7 +238,18 @@ def _accept(
         died: the worker that had it before is dead.
     """
     deaths = 0
-    policy = wanted.policy_of(fields)
+    try:
+        policy = wanted.policy_of(fields)
+        expires_ms = number_of(fields, EXPIRES)
+        number_of(fields, QUEUED)
+        gates_of(fields)
+    except (ValueError, ArgumentError) as error:
+        # Another program has put it. No worker can run it, and it must not hold up the others.
+        _remove(step, place)
+        plain = {name: one for name, one in fields.items() if name not in OPTIONS}
+        reason = f"its options cannot be read: {error}"
+        bury(step, place, plain, reason=reason, attempts=0)
+        return
     if deliveries > 1:
         deaths = deaths_of(step, place)
         if died:
@@ -245,7 +260,7 @@ def _accept(
         reason = f"{deaths} workers died while they ran it"
         bury(step, place, fields, reason=reason, attempts=deliveries - deaths, deaths=deaths)
         return
-    if EXPIRES in fields and int(fields[EXPIRES]) < step.now_ms:
+    if expires_ms and expires_ms < step.now_ms:
         _remove(step, place)
         bury(step, place, fields, reason="it expired before it ran", attempts=0)
         return

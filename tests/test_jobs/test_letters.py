@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Queue
 
@@ -85,3 +87,34 @@ def test_a_purge_leaves_what_runs_and_what_is_dead(queue: Queue) -> None:
     running.done()
     queue.put("again", key="one")
     assert [job.payload for job in queue.get_many(5)] == ["again"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retries": "x"},
+        {"retries": "-1"},
+        {"expires": "soon"},
+        {"backoff": "1s..x"},
+        {"backoff": "\udcff"},
+        {"max_runtime": "9" * 40},
+        {"concurrency": "q", "task": "t"},
+        {"result_ttl": "-5"},
+        {"queued": ""},
+    ],
+)
+def test_an_entry_with_options_that_mean_nothing_holds_up_no_other(
+    queue: Queue, options: dict[str, str]
+) -> None:
+    queue.set_up()
+    fields = {name: one.encode(errors="surrogateescape") for name, one in options.items()}
+    queue.store.xadd("mails", {"payload": "1", "headers": "{", **fields})
+    queue.put("next")
+    [job] = queue.get_many(9)
+    assert job.payload == "next"
+    job.done()
+    [letter] = queue.dead_letters()
+    assert letter.reason.startswith("its options cannot be read: ")
+    assert queue.requeue(letter.id) == 1
+    stats = queue.stats()
+    assert (stats.waiting, stats.running, stats.dead) == (1, 0, 0)
