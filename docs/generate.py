@@ -314,7 +314,8 @@ def main(args: list[str]) -> int:
         return 2
     stale = 0
     for file in dict.fromkeys(part.file for part in PARTS):
-        path = HERE / file
+        path = (HERE / file).resolve()
+        name = path.relative_to(stubs.ROOT.resolve())
         text = old = path.read_text(encoding="utf-8")
         for part in PARTS:
             if part.file == file:
@@ -322,11 +323,11 @@ def main(args: list[str]) -> int:
         if text == old:
             continue
         if args:
-            print(f"docs/{file} is stale; run `make docs`", file=sys.stderr)
+            print(f"{name} is stale; run `make docs`", file=sys.stderr)
             stale += 1
         else:
             path.write_text(text, encoding="utf-8")
-            print(f"wrote docs/{file}")
+            print(f"wrote {name}")
     whole = {stubs.ROOT / stub.file: stubs.render(stub) for stub in stubs.STUBS} | cli_pages()
     for path in (HERE / CLI).glob("*.md"):
         if path in whole or path.name in BY_HAND:

@@ -171,7 +171,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
 def is_quick(path: Path) -> bool:
     """Say whether a page is among the daily tests: one that starts few processes."""
     commands = sum(block.text.count("$ streamkeep ") for block in blocks(path))
-    return path.name == "README.md" or commands <= 3
+    return path.name == "README.md" or commands <= 1
 
 
 @pytest.mark.parametrize(
