@@ -44,7 +44,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.lock_file import guard, reserve_lock_file
 from streamkeep.engine.system.modes import Modes, set_up
-from streamkeep.engine.system.owners import Trusted
+from streamkeep.engine.system.owners import Trusted, user_name
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -325,7 +325,10 @@ def _check_place(
             set_up(path, modes)
             return Folder(path, trusted=trust_owners)
         except OSError as error:
-            raise StoreError(f"{path}: cannot create the folder: {error.strerror}") from error
+            raise StoreError(
+                f"{path}: cannot create the folder: {error.strerror}; next: name a folder in one "
+                "that you may write to"
+            ) from error
     try:
         check_files(folder, readonly=readonly)
         if _check_is_store(folder, create) and modes is not None:
@@ -374,6 +377,14 @@ def find_folder(path: Path, trust_owners: Trusted = ()) -> Folder | None:
         return None
     except NotADirectoryError:
         raise NotAStoreError(f"{path}: not a folder, so not a store") from None
+    except PermissionError as error:
+        owner = "its owner"
+        with suppress(OSError):
+            owner = user_name(path.stat().st_uid)
+        raise StoreError(
+            f"{path}: cannot open the folder: {error.strerror}; next: work as {owner}, or have "
+            f"{owner} share the store with a group that you are in"
+        ) from error
     except OSError as error:
         raise StoreError(f"{path}: cannot open the folder: {error.strerror}") from error
 

@@ -22,12 +22,13 @@ import shlex
 import sys
 from contextlib import ExitStack, contextmanager
 
+import page_blocks
 from test_docs import test_snippets as pages
 from cli_runner import run
 from patience import PATIENCE_S
 from streamkeep.tools.base import spark_job
 
-shell, start = pages.run_shell, spark_job.running
+shell, start = page_blocks.run_shell, spark_job.running
 jobs, sessions, open_ones = [], [], ExitStack()
 
 
@@ -49,7 +50,7 @@ def run_shell(command):
     return done.stderr + done.stdout
 
 
-pages.run_shell, spark_job.running = run_shell, running
+page_blocks.run_shell, spark_job.running = run_shell, running
 pages.run_page(pages.SPARK_PAGES[int(sys.argv[1])], {"__name__": "__main__"})
 """
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from conftest import ROOT
+from page_blocks import blocks
 from patience import PATIENCE_S, wait_until
-from test_docs.test_snippets import blocks
 
 
 class Shell:

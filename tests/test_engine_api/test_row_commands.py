@@ -64,7 +64,7 @@ def test_a_store_of_an_older_format_has_no_rows_until_it_is_repaired(tmp_path: P
     with streamkeep.open(path) as store:
         assert (store.row_get("space", b"key"), store.row_range("space")) == (None, [])
         assert not store.row_delete("space", b"key")
-        with pytest.raises(StoreError, match=r"format before 3.*next: `streamkeep repair"):
+        with pytest.raises(StoreError, match=r"format before 3.*next: .*`streamkeep upgrade"):
             store.row_put("space", b"key", b"value")
     repair(path, tmp_path / "new")
     with streamkeep.open(tmp_path / "new") as store:

@@ -117,7 +117,7 @@ def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Pa
 
 def store_argument(function: Function) -> Function:
     """Add the argument STORE."""
-    kind = click.Path()
+    kind = click.Path(readable=False)  # the store says more of what is missing
     return click.argument(
         "store_path",
         metavar="STORE",
@@ -133,7 +133,7 @@ def optional_store(function: Function) -> Function:
         "store_path",
         metavar="[STORE]",
         required=False,
-        type=click.Path(),
+        type=click.Path(readable=False),
         callback=path_of,
         shell_complete=completion.folders,
     )(function)

