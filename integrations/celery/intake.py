@@ -1,8 +1,7 @@
-"""The threads of a channel: one takes jobs, one reads passing queues, one acknowledges.
+"""The threads of a channel: one takes jobs, one reads passing queues.
 
 The loop of the worker never waits for the store. It says how many messages it has room for, and
-`JobIntake` takes so many in one transaction, or sleeps until there are some. `Acknowledger` ends
-all jobs that were acknowledged while its former commit was on its way to the disk in one more.
+`JobIntake` takes so many in one transaction, or sleeps until there are some.
 """
 
 from __future__ import annotations
@@ -10,16 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from kombu.utils.json import loads
 
-from streamkeep.format.core.errors import StoreClosedError, StreamkeepError
+from streamkeep.format.core.errors import StoreClosedError
 from streamkeep.integrations.celery import workers
 from streamkeep.integrations.celery.bell import Arrived
 from streamkeep.integrations.celery.topology import REFRESH_S, messages_after, stream_of
-from streamkeep.jobs import Job, JobLostError, Queue, take
+from streamkeep.jobs import Job, Queue, take
 
 if TYPE_CHECKING:
     from streamkeep.integrations.celery.transport import Channel
@@ -215,78 +213,3 @@ class PassingIntake:
                         self._positions[queue] = position
                 self._bell.arrived.append(Arrived(channels[queue], queue, message, None))
         self._bell.ring()
-
-
-class Acknowledger:
-    """Ends jobs that were acknowledged, many in one commit."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._waiting: deque[Job] = deque()
-        self._busy = False
-        self._closed = False
-        self._thread: threading.Thread | None = None
-
-    def add(self, job: Job) -> None:
-        """Acknowledge a message: soon, or before this returns if the channel is closed."""
-        with self._condition:
-            if not self._closed:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._run, name="streamkeep-ack", daemon=True
-                    )
-                    self._thread.start()
-                self._waiting.append(job)
-                self._condition.notify_all()
-                return
-        end([job])
-
-    def flush(self) -> None:
-        """Return when all that was acknowledged is committed."""
-        with self._condition:
-            while self._waiting or self._busy:
-                self._condition.wait()
-
-    def close(self) -> None:
-        """Commit all that was acknowledged, and end the thread."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self._condition:
-                while not self._waiting and not self._closed:
-                    self._condition.wait()
-                if not self._waiting:
-                    return
-                jobs = list(self._waiting)
-                self._waiting.clear()
-                self._busy = True
-            try:
-                end(jobs)
-            finally:
-                with self._condition:
-                    self._busy = False
-                    self._condition.notify_all()
-
-
-def end(jobs: list[Job]) -> None:
-    """End jobs, those of one queue in one transaction; log those that are not this worker's."""
-    by_queue: dict[str, list[Job]] = {}
-    for job in jobs:
-        if not job.ended:
-            by_queue.setdefault(job.queue.name, []).append(job)
-    for its in by_queue.values():
-        try:
-            its[0].queue.done_many(its)
-        except JobLostError as error:
-            if len(its) == 1:
-                log.warning("%s", error)
-            else:
-                for one in its:
-                    end([one])
-        except StreamkeepError as error:  # it stays pending, and runs again
-            log.error("cannot acknowledge %d messages: %s", len(its), error)

@@ -22,15 +22,14 @@ from kombu.utils.json import dumps
 
 import streamkeep
 from streamkeep.format.core.errors import StoreError
+from streamkeep.integrations.acknowledger import Acknowledger, end
 from streamkeep.integrations.address import SCHEME, parse_address
 from streamkeep.integrations.celery import workers
 from streamkeep.integrations.celery.bell import Arrived, Bell
 from streamkeep.integrations.celery.intake import (
     MOST_AT_ONCE,
-    Acknowledger,
     JobIntake,
     PassingIntake,
-    end,
     opened,
 )
 from streamkeep.integrations.celery.stores import CODEC, Shared, shared
@@ -42,6 +41,7 @@ from streamkeep.jobs.options import Options
 
 _MOST_URGENT: Final = 2  # of the priorities 0 to 9, where 0 is served first, as with Redis
 _LEAST_NORMAL: Final = 5
+_LOOK_S: Final = 0.5
 
 
 class QoS(virtual.QoS):
@@ -354,6 +354,7 @@ class Transport(virtual.Transport):
         self.bell = Bell()
         self._passing: PassingIntake | None = None
         self._loop: Any = None
+        self._timer: Any = None
         self._pid = os.getpid()
 
     def driver_version(self) -> str:
@@ -383,6 +384,8 @@ class Transport(virtual.Transport):
         self._loop = loop
         loop.add_reader(self.bell.handle, self._on_ring)
         loop.on_tick.add(self._ask)
+        # The loop looks for a shutdown after each event, and a signal is no event.
+        self._timer = loop.call_repeatedly(_LOOK_S, self._ask)
 
     def _on_ring(self) -> None:
         self.bell.silence()
@@ -426,6 +429,7 @@ class Transport(virtual.Transport):
     def close_connection(self, connection: Any) -> None:
         """Close all channels; the store stays open for other connections of the process."""
         if self._loop is not None:
+            self._timer.cancel()
             self._loop.on_tick.discard(self._ask)
             self._loop.remove(self.bell.handle)
             self._loop = None

@@ -22,6 +22,7 @@ from dramatiq.message import Message
 
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.integrations.acknowledger import Acknowledger
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.purging import purge
 from streamkeep.jobs import Job, JobLostError, Queue, take
@@ -185,6 +186,7 @@ class StreamkeepConsumer(Consumer):
         self._lock = threading.Lock()
         self._held: deque[MessageProxy] = deque()
         self._room = threading.Condition(self._lock)
+        self._acknowledger = Acknowledger()
         self._count = 0  # messages that were taken and have not ended
         self._closed = False
 
@@ -195,9 +197,10 @@ class StreamkeepConsumer(Consumer):
         return self._held.popleft() if self._held else None
 
     def _take(self) -> None:
+        # Several at once: what is fetched keeps the threads busy while a quarter of it is replaced.
+        enough = max(1, self._prefetch // 4)
         with self._room:
-            if self._count >= self._prefetch:
-                self._room.wait(self._timeout_s)
+            self._room.wait_for(lambda: self._prefetch - self._count >= enough, self._timeout_s)
             room = min(self._prefetch - self._count, _MOST_AT_ONCE)
         if room <= 0 or self._closed:
             return
@@ -234,8 +237,8 @@ class StreamkeepConsumer(Consumer):
         self._held.append(proxy)
 
     def ack(self, message: MessageProxy) -> None:
-        """End a message; it is gone from disk when this returns (`sync="commit"`)."""
-        self._end(message, lambda job: job.done())
+        """Acknowledge a message: soon, together with others; see `Acknowledger`."""
+        self._end(message, self._acknowledger.add)
 
     def nack(self, message: MessageProxy) -> None:
         """Make a message a dead letter of its queue."""
@@ -249,8 +252,9 @@ class StreamkeepConsumer(Consumer):
             self._end(message, lambda job: job.give_back())
 
     def close(self) -> None:
-        """Return the messages that were taken and not yielded."""
+        """Return the messages that were taken and not yielded; commit what was acknowledged."""
         self._closed = True
+        self._acknowledger.close()
         while self._held:
             self.requeue([self._held.popleft()])
 
