@@ -14,6 +14,7 @@ from benchmarks import (
     dump,
     durable,
     flights,
+    frameworks,
     fsck,
     groups,
     lake,
@@ -103,6 +104,11 @@ def run_queue(report: Report, options: argparse.Namespace) -> None:
     queue_wakes.run(report, quick=options.quick)
 
 
+def run_frameworks(report: Report, options: argparse.Namespace) -> None:
+    """taskiq, Celery and dramatiq beside their usual backends; needs the extra `bench`."""
+    frameworks.run(report, quick=options.quick)
+
+
 def run_lake(report: Report, options: argparse.Namespace) -> None:
     """The jobs on a lake; needs the extra `spark`."""
     lake.run(report, quick=options.quick)
@@ -149,6 +155,7 @@ BENCHMARKS = {
     "durable": run_durable,
     "latency": run_latency,
     "queue": run_queue,
+    "frameworks": run_frameworks,
     "server": run_server,
     "lake": run_lake,
     "spark": run_spark,
