@@ -111,6 +111,9 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
     ) -> None:
         await self.close()
 
+    def _repr_html_(self) -> str:
+        return self._store._repr_html_()
+
     def __repr__(self) -> str:
         return repr(self._store).replace("streamkeep.Store", "streamkeep.aio.AsyncStore", 1)
 

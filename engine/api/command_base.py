@@ -32,6 +32,7 @@ from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import ClaimedEntry, Entry, RepeatedFields, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, InvalidIdError
 from streamkeep.format.core.times import EXPECTED, Bound, time_bound
+from streamkeep.format.html import Facts, Listed
 from streamkeep.format.node.node import ENTRY, TEXT
 
 if TYPE_CHECKING:
@@ -138,6 +139,10 @@ class CommandBase(Generic[Text]):
         """Return a read transaction for an iterator, and whether the iterator must close it."""
         raise NotImplementedError
 
+    def __dir__(self) -> list[str]:
+        """Return the public names, which notebooks and shells complete."""
+        return public_names(object.__dir__(self))
+
     @property
     def _shape(self) -> int:
         """The shape in which commands return entries."""
@@ -147,6 +152,21 @@ class CommandBase(Generic[Text]):
     def _entry_text(self) -> Shape | None:
         """Turns entries of that shape into text, if they have to become text later."""
         return to_text if self._decode and self._late_text else None
+
+
+def listed(shape: Shape | None) -> Shape:
+    """Return what makes a list that a notebook shows as a table, after another shape."""
+    return Listed if shape is None else lambda reply: Listed(shape(reply))
+
+
+def facts(shape: Shape | None) -> Shape:
+    """Return what makes a dict that a notebook shows as a table, after another shape."""
+    return Facts if shape is None else lambda reply: Facts(shape(reply))
+
+
+def public_names(names: Iterable[str]) -> list[str]:
+    """Return the names without private ones."""
+    return [name for name in names if not name.startswith("_") or name.startswith("__")]
 
 
 # --- the bounds of ranges -----------------------------------------------------------------------

@@ -15,6 +15,7 @@ from streamkeep.engine.api.command_base import (
     after_text,
     free,
     id_texts,
+    listed,
     named_streams,
     read,
     read_briefly,
@@ -397,7 +398,7 @@ class GroupCommands(ReadCommands[Text]):
 
         `lag` is how many entries the group has not read, None if that cannot be known.
         """
-        return self._run(read(xinfo.xinfo_groups, (to_bytes(name, "name"),), self._text))
+        return self._run(read(xinfo.xinfo_groups, (to_bytes(name, "name"),), listed(self._text)))
 
     def xinfo_consumers(self, name: Key, groupname: Key, *, leases: bool = False) -> list[Info]:
         """Return the consumers of a group, in redis-py's shape (XINFO CONSUMERS).
@@ -413,7 +414,7 @@ class GroupCommands(ReadCommands[Text]):
             read(
                 xinfo.xinfo_consumers,
                 (to_bytes(name, "name"), to_bytes(groupname, "groupname"), bool(leases)),
-                self._text,
+                listed(self._text),
             )
         )
 

@@ -13,6 +13,8 @@ from streamkeep.engine.api.command_base import (
     ReadStreams,
     Shape,
     end_bound,
+    facts,
+    listed,
     named_streams,
     read,
     read_briefly,
@@ -136,12 +138,11 @@ class ReadCommands(CommandBase[Text]):
         whole_history: bool,
     ) -> list[Entry[Text]]:
         wanted = Range(*start, *end, count or NO_LIMIT, newest_first, self._shape)
+        shape = listed(self._entry_text)
         if whole_history:
-            return self._run(
-                read_history(_history, (to_bytes(name, "name"), wanted), self._entry_text)
-            )
+            return self._run(read_history(_history, (to_bytes(name, "name"), wanted), shape))
         kind = read_briefly if 0 < count <= _FEW else read
-        return self._run(kind(xrange.xrange, (to_bytes(name, "name"), wanted), self._entry_text))
+        return self._run(kind(xrange.xrange, (to_bytes(name, "name"), wanted), shape))
 
     def xread(
         self,
@@ -305,11 +306,12 @@ class ReadCommands(CommandBase[Text]):
                 read(
                     xinfo.xinfo_stream_full,
                     (to_bytes(name, "name"), limit, self._shape),
-                    self._text,
+                    facts(self._text),
                 )
             )
+        shape = facts(self._text)
         return self._run(
-            read_briefly(xinfo.xinfo_stream, (to_bytes(name, "name"), self._shape), self._text)
+            read_briefly(xinfo.xinfo_stream, (to_bytes(name, "name"), self._shape), shape)
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -48,6 +49,7 @@ from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.modes import Group, chosen_modes
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.format import html
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -143,6 +145,7 @@ class Store(
         except BaseException:
             self.close()
             raise
+        log.info("%s: opened%s, sync=%s", self.path, " for reading" if readonly else "", sync)
 
     def _clean_up(
         self, readonly: bool, archive_every: float | None, most_retired: int | None
@@ -207,6 +210,13 @@ class Store(
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"sync={self.sync_mode!r}"
         return f"<streamkeep.Store {str(self.path)!r} {state}>"
+
+    def _repr_html_(self) -> str:
+        if self._closed:
+            return html.table_html([repr(self)], [])
+        with self.snapshot() as snapshot:
+            some = list(islice(snapshot.stats(), html.MOST_ROWS))
+            return html.streams_html(repr(self), some, len(snapshot))
 
     @property
     def uuid(self) -> str:

@@ -150,6 +150,13 @@ def archive(
                     report = report.with_segment(record)
                 if progress is not None:
                     progress(min(report.raw_bytes, total), total)
+    if report.segments:
+        log.info(
+            "%s: archived %d entries in %d segments",
+            environment.path,
+            report.entries,
+            report.segments,
+        )
     return report
 
 

@@ -87,6 +87,11 @@ class Entry(NamedTuple, Generic[Text]):
     id: Text
     fields: dict[Text, Text]
 
+    def _repr_html_(self: Any) -> str:
+        from streamkeep.format.html import entries_html  # which imports this module
+
+        return entries_html([self], 1)
+
     @property
     def pairs(self) -> list[tuple[Text, Text]]:
         """All (field, value) pairs in the order of the entry, repeated fields included."""

@@ -178,4 +178,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF, *_MODULES})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
