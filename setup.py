@@ -85,6 +85,7 @@ HOT = [
     "src/streamkeep/format/rows/nacks.py",
     "src/streamkeep/format/node/listpack_check.py",
     "src/streamkeep/format/node/node.py",
+    "src/streamkeep/format/node/where.py",
     "src/streamkeep/format/node/ranges.py",
     "src/streamkeep/format/node/builder.py",
     "src/streamkeep/format/node/check.py",

@@ -11,8 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
-from streamkeep.engine.admin import erase
-from streamkeep.engine.api.command_base import Id, Key, RangeId, end_bound, start_bound
+from streamkeep.engine.admin import erase, remains
+from streamkeep.engine.api.command_base import (
+    Condition,
+    Id,
+    Key,
+    RangeId,
+    end_bound,
+    start_bound,
+    to_condition,
+)
 from streamkeep.engine.archive import (
     adopt,
     archiver,
@@ -31,7 +39,7 @@ from streamkeep.engine.commands.arguments import (
 from streamkeep.engine.model.manifest import remote_setting
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.txn import Txn
-from streamkeep.format.core.entry import MAX_ID, Text
+from streamkeep.format.core.entry import MAX_ID, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import RemoteSetting
@@ -400,6 +408,29 @@ class AdminCommands(Generic[Text]):
         self._collect_garbage()
         with translated():
             return erase.erase(self._environment, name, parsed, timeout, progress)
+
+    def find_remains(self, key: Key, where: Condition) -> list[StreamId]:
+        """Return the IDs of all entries with these fields of which the store still has the bytes.
+
+        Beside live and archived entries these are deleted and trimmed ones that are still in a
+        node, also of deleted streams that had the key. All nodes and all blocks of segments of the
+        stream are read. It is what an erasure has to erase, and afterwards its proof:
+
+            store.erase(key, *store.find_remains(key, {"user": 42}))
+            assert not store.find_remains(key, {"user": 42})
+
+        Args:
+            where: as for `scan`.
+
+        Raises:
+            MissingSegmentError, CorruptionError: a segment is lost or damaged, so that it cannot be
+                searched.
+        """
+        self._check_open()
+        wanted = to_condition(where)
+        with translated():
+            found = remains.find_remains(self._environment, to_bytes(key, "key"), wanted)
+        return [StreamId(*one) for one in found]
 
     def _bounds(self, start: RangeId, end: RangeId) -> tuple[tuple[int, int], tuple[int, int]]:
         now = self._environment.context.clock.now_ms

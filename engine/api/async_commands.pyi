@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, overload
 from streamkeep.engine.api.command_base import (
     Claimed,
     ClaimedIds,
+    Condition,
     Fields,
     Id,
     Key,
@@ -156,6 +157,7 @@ class AsyncCommands(Generic[Text]):
         *,
         reverse: bool = False,
         history: bool = False,
+        where: Condition | None = None,
     ) -> AsyncIterator[AsyncScanEntry[Text]]: ...
     async def xinfo_stream(self, name: Key, full: bool = False, count: int = 10) -> Info: ...
     async def xgroup_create(

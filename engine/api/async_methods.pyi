@@ -10,12 +10,17 @@ import polars
 import pyarrow
 
 from streamkeep.engine.api.admin_commands import AdminCommands, PathLike, Progress
-from streamkeep.engine.api.command_base import Id, Key, RangeId
+from streamkeep.engine.api.command_base import (
+    Condition,
+    Id,
+    Key,
+    RangeId,
+)
 from streamkeep.engine.api.follow import Stop
 from streamkeep.engine.api.frame_commands import Columns, Errors, Repeated, Types
 from streamkeep.engine.archive import adopt, archiver, maintenance, restore, segments
 from streamkeep.engine.checkpoint.durability import Durability
-from streamkeep.format.core.entry import DeliveredEntry, Entry, Text
+from streamkeep.format.core.entry import DeliveredEntry, Entry, StreamId, Text
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import RemoteSetting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
@@ -91,6 +96,7 @@ class AsyncMethods(Generic[Text]):
     async def erase(
         self, key: Key, *ids: Id, timeout: float = 60.0, progress: Progress | None = None
     ) -> int: ...
+    async def find_remains(self, key: Key, where: Condition) -> list[StreamId]: ...
     def follow(
         self,
         key: Key,

@@ -7,7 +7,7 @@ A method checks its arguments and makes a `Command` of them. Each public class h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast, overload
 
@@ -58,6 +58,9 @@ Named = tuple[Text, list[Entry[Text]]]
 NamedClaimed = tuple[Text, list[ClaimedEntry[Text]]]
 Claimed = tuple[Text, list[Entry[Text]], list[Text]]
 ClaimedIds = tuple[Text, list[Text], list[Text]]
+
+# Fields, and for each the value that an entry must have, or several of which it must have one.
+Condition = Mapping[Any, Value | Collection[Value]]
 
 Shape = Callable[[Any], Any]  # makes the result of a reply
 Reply = TypeVar("Reply")
@@ -226,6 +229,20 @@ def _bound_of(
     if found is None:
         error.add_note(f"{parameter} is {as_given(value)}; it may also be {EXPECTED}")
         raise error
+    return found
+
+
+def to_condition(where: object) -> dict[bytes, list[bytes]]:
+    """Return a condition in the form of `Where`; raise ArgumentError if it is not one."""
+    if not isinstance(where, Mapping) or not where:
+        raise ArgumentError(f"where must be a non-empty dict of fields, not {as_given(where)}")
+    found = {}
+    for field, given in where.items():
+        values = list(given) if isinstance(given, (list, tuple, set, frozenset)) else [given]
+        if not values:
+            raise ArgumentError(f"where has no value for the field {as_given(field)}")
+        what = f"the value of field {as_given(field)} in where"
+        found[to_bytes(field, "a field of where")] = [to_bytes(value, what) for value in values]
     return found
 
 

@@ -87,6 +87,10 @@ class Source:
         """Return the listpack of the node as history shows it; b"" if it shows nothing."""
         raise NotImplementedError
 
+    def raw(self) -> bytes:
+        """Return the listpack of the node as it is stored."""
+        return self.load()
+
     def copy(self, end: Id, enough: int) -> tuple[list[CopiedNode], bool]:
         """Return this node and the following ones with keys up to `end`, and go to the next one.
 
@@ -140,6 +144,10 @@ class Live(Source):
             return history_form(data, walk.ms, walk.seq, walk.trimmed)
         return data
 
+    def raw(self) -> bytes:
+        """See `Source`."""
+        return self._walk.load()
+
     def copy(self, end: Id, enough: int) -> tuple[list[CopiedNode], bool]:
         """See `Source`. Most nodes of most reads are these, so their loop is compiled."""
         nodes = self._walk.copy(*end, enough, self.with_trimmed)
@@ -184,12 +192,20 @@ class Retired(Source):
 
     def load(self) -> bytes:
         """See `Source`."""
+        found = self._envelope()
+        return history_form(found.listpack, found.ms, found.seq, found.trimmed)
+
+    def raw(self) -> bytes:
+        """See `Source`."""
+        return self._envelope().listpack
+
+    def _envelope(self) -> Envelope:
         where = f"retired node {self.ms}-{self.seq} of stream {self._number}"
         found = decode_envelope(self._cursor.value(), where)
         if (found.number, found.ms, found.seq) != (self._number, self.ms, self.seq):
             place = f"{found.ms}-{found.seq} of stream {found.number}"
             raise CorruptionError(where, f"the envelope is of node {place}")
-        return history_form(found.listpack, found.ms, found.seq, found.trimmed)
+        return found
 
     def _take(self, found: bool) -> bool:
         if not found:

@@ -14,6 +14,7 @@ from mypy_extensions import i64
 
 from streamkeep.format.core.id_codec import below, bits, unsigned
 from streamkeep.format.node.node import DELETED, RESP, NodeHeader, SlotCursor, read_header
+from streamkeep.format.node.where import Where
 
 
 class Range:
@@ -40,6 +41,7 @@ class Range:
         self.newest_first = newest_first
         self.shape: i64 = i64(shape)
         self.ids: list[tuple[int, int]] | None = None  # a list here receives the ID of each entry
+        self.where: Where | None = None  # which of them are wanted; None for all
         self.sent = BytesWriter()  # receives the entries in the shape RESP, instead of a list
 
     def start(self) -> tuple[int, int]:
@@ -74,6 +76,7 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
     end_ms = wanted.end_ms
     end_seq = wanted.end_seq
     ids = wanted.ids
+    where = wanted.where
     while wanted.limit > 0:
         if not cursor.next():
             return True
@@ -82,6 +85,11 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
         if cursor.flags & DELETED or below(cursor.ms, cursor.seq, start_ms, start_seq):
             cursor.skip_fields()
             continue
+        if where is not None and not where.examine(cursor):
+            cursor.skip_fields()
+            if where.left == 0:
+                return False
+            continue
         if ids is not None:
             ids.append(cursor.id())
         if shape == RESP:
@@ -89,6 +97,8 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
         else:
             out.append(cursor.make(shape))
         wanted.limit -= 1
+        if where is not None and where.left == 0:
+            return False
     return False
 
 
@@ -122,6 +132,7 @@ def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> boo
     positions: list[int] = []
     indexes: list[int] = []
     passed_start = False
+    where = wanted.where
     while cursor.next():
         if below(wanted.end_ms, wanted.end_seq, cursor.ms, cursor.seq):
             break
@@ -133,11 +144,14 @@ def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> boo
         cursor.skip_fields()
     while positions and wanted.limit > 0:
         cursor.at(i64(positions.pop()), i64(indexes.pop()))
-        if wanted.shape == RESP:
-            cursor.send(wanted.sent)
-        else:
-            out.append(cursor.make(wanted.shape))
-        wanted.limit -= 1
+        if where is None or where.examine(cursor):
+            if wanted.shape == RESP:
+                cursor.send(wanted.sent)
+            else:
+                out.append(cursor.make(wanted.shape))
+            wanted.limit -= 1
+        if where is not None and where.left == 0:
+            return False
     return wanted.limit > 0 and not passed_start
 
 

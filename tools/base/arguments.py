@@ -245,6 +245,28 @@ def was_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
+def where_option(function: Function) -> Function:
+    """Add --where, to be read with `condition_of`."""
+    return click.option(
+        "--where",
+        type=Bytes(),
+        multiple=True,
+        metavar="FIELD=VALUE",
+        help="Only entries with this value. Repeated: with all of these fields, one value of each.",
+    )(function)
+
+
+def condition_of(texts: tuple[bytes, ...]) -> dict[bytes, list[bytes]] | None:
+    """Return what the options --where demand; None if there are none."""
+    found: dict[bytes, list[bytes]] = {}
+    for text in texts:
+        field, equals, value = text.partition(b"=")
+        if not equals:
+            raise click.UsageError(f"--where {output.shown(text)} is not FIELD=VALUE")
+        found.setdefault(field, []).append(value)
+    return found or None
+
+
 def yes_option(function: Function) -> Function:
     """Add --yes, for commands that destroy data."""
     return click.option("--yes", is_flag=True, help="Do not ask.")(function)

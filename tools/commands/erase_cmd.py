@@ -7,17 +7,27 @@ from pathlib import Path
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Bytes, Duration, Id, store_argument, yes_option
+from streamkeep.tools.base.arguments import (
+    Bytes,
+    Duration,
+    Id,
+    condition_of,
+    store_argument,
+    where_option,
+    yes_option,
+)
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_ids import given_ids
 from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import confirm_loss, open_store
+from streamkeep.tools.base.statuses import Failure
 
 
 @command()
 @store_argument
 @click.argument("key", metavar="[KEY", type=Bytes(), required=False)
 @click.argument("ids", metavar="ID...]", type=Id(), nargs=-1)
+@where_option
 @click.option(
     "--finish", is_flag=True, help="Finish an erasure that was interrupted; takes no KEY and no ID."
 )
@@ -34,6 +44,7 @@ def erase(
     store_path: Path,
     key: bytes | None,
     ids: tuple[bytes, ...],
+    where: tuple[bytes, ...],
     finish: bool,
     timeout: int,
     yes: bool,
@@ -45,6 +56,9 @@ def erase(
     deleted or trimmed before are erased, too. All of STORE is read, so erase many entries at once.
     The ID - reads IDs from standard input, see `streamkeep ack --help`.
 
+    --where erases what has these fields: live, archived, and what deletes and trims have left in
+    nodes and segments. It then searches all of them again, as a proof; what it finds is an error.
+
     Other processes may go on reading and writing. If one still reads an old snapshot after
     --timeout, it is named and the bytes remain. --finish then erases them.
 
@@ -54,12 +68,21 @@ def erase(
     \b
     Examples:
       streamkeep erase orders.store orders 1718004800000-0 1718004800000-1 --yes
+      streamkeep erase orders.store orders --where user=42
       streamkeep erase orders.store --finish
     """
-    if finish == (key is not None) or (key is not None and not ids):
-        raise click.UsageError("give KEY and IDs, or --finish")
-    wanted = [] if key is None else given_ids(ids, key)
+    condition = condition_of(where)
+    if finish == (key is not None) or (key is not None and bool(ids) == bool(where)):
+        raise click.UsageError("give KEY and IDs, KEY and --where, or --finish")
+    wanted = given_ids(ids, key) if key is not None and ids else []
     with open_store(store_path) as store:
+        if key is not None and condition is not None:
+            wanted = [bytes(one) for one in store.find_remains(key, condition)]
+            if not wanted:
+                with store.snapshot() as snapshot:
+                    output.summary(count=0) if output.as_json() else output.line("0")
+                    check_exists(snapshot, key)
+                return
         if key is not None:
             many = output.count_text(len(set(wanted)), "ID")
             loss = f"{output.named(key)} in {store_path}: {many}; nothing brings the entries back"
@@ -70,6 +93,13 @@ def erase(
                 *wanted,
                 timeout=timeout / 1000,
                 progress=lambda done, total: advance(1000 * done // max(total, 1), done),
+            )
+        left = store.find_remains(key or b"", condition) if condition is not None else []
+        if left:
+            shown = " ".join(map(str, left[:10]))
+            raise Failure(
+                f"{len(left)} entries with these fields are in the store: {shown}",
+                hint="if another process has appended them since, run the command again",
             )
         if output.as_json():
             output.summary(count=count)

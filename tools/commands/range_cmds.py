@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Id, count_option, key_argument, store_argument
+from streamkeep.tools.base.arguments import (
+    Id,
+    condition_of,
+    count_option,
+    key_argument,
+    store_argument,
+    where_option,
+)
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_output import check_exists, no_stream, print_entry, shape_options
 from streamkeep.tools.base.opening import open_store
@@ -86,6 +93,7 @@ def len_(store_path: Path, key: bytes) -> None:
 @count_option("Print at most N entries.")
 @click.option("--reverse", is_flag=True, help="Newest first (XREVRANGE).")
 @history_option
+@where_option
 @shape_options
 def range_(
     store_path: Path,
@@ -95,6 +103,7 @@ def range_(
     count: int | None,
     reverse: bool,
     history: bool,
+    where: tuple[bytes, ...],
     show_time: bool,
 ) -> None:
     """Print entries of the stream KEY, oldest first (XRANGE).
@@ -102,7 +111,7 @@ def range_(
     START and END are entry IDs, both included: 1718004800000-0, or 1718004800000 for all of that
     millisecond; - and + are the ends of the stream, and '(ID' leaves the ID itself out. A time such
     as 2024-06-10T07:33:20Z, 2024-06-10T07:33 or 2024-06-10 is its first millisecond, and
-    '(2024-06-11' leaves that millisecond out.
+    '(2024-06-11' leaves that millisecond out. An age such as -2h is so long before now.
 
     A line has the ID and the fields. What is not plain text is quoted with redis-cli's escapes.
     --json loses nothing, and `streamkeep load` reads it back.
@@ -114,10 +123,13 @@ def range_(
       streamkeep range orders.store orders --json > page.jsonl
       streamkeep range orders.store orders --reverse --count 1
       streamkeep range orders.store orders --history --count 10
+      streamkeep range orders.store orders -2h --where user=42 --where kind=sale
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         reader = store if history else snapshot  # the store renews its snapshot from time to time
-        entries = islice(reader.scan(key, start, end, reverse=reverse, history=history), count)
+        condition = condition_of(where)
+        found = reader.scan(key, start, end, reverse=reverse, history=history, where=condition)
+        entries = islice(found, count)
         print_stream(snapshot, key, entries, show_time=show_time)
 
 

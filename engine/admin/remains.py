@@ -1,0 +1,78 @@
+"""Searching every node of a stream for fields: what an erasure has to erase, and its proof.
+
+The search reads live nodes, retired nodes and the blocks of segments, with the slots that deletes
+and trims have left in them, also of deleted streams that had the key. So it finds entries that no
+command returns any more, as long as their bytes are in a node.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from streamkeep.engine.archive.erase import archived_under
+from streamkeep.engine.commands.history import Archived, Live, Retired, Source, Unreadable
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.txn.scan import has_rows
+from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.keys import SEGMENTS, pack_number
+from streamkeep.format.node.node import SlotCursor, read_header
+from streamkeep.format.node.where import Where
+
+Id = tuple[int, int]
+
+_STEP_BYTES: Final = 8 << 20  # of nodes that are read in one snapshot
+
+
+def find_remains(
+    environment: Environment, name: bytes, wanted: dict[bytes, list[bytes]]
+) -> list[Id]:
+    """Return the IDs of the entries that match, ascending, each once."""
+    found: set[Id] = set()
+    for number in environment.read(archived_under, name):
+        start: Id | None = (0, 0)
+        while start is not None:
+            try:
+                ids, start = environment.read(_find, name, number, start, wanted)
+            except Unreadable as gone:
+                if environment.read(gone.still_named):
+                    raise gone.error from None
+                continue  # a newer manifest names another file
+            found.update(ids)
+    return sorted(found)
+
+
+def _find(
+    txn: Txn, name: bytes, number: int, start: Id, wanted: dict[bytes, list[bytes]]
+) -> tuple[list[Id], Id | None]:
+    """Search some megabytes of nodes; return what matches, and where the next search begins."""
+    where = Where(wanted)
+    left = [source for source in _sources(txn, name, number) if source.at_or_above(*start)]
+    found: list[Id] = []
+    room = _STEP_BYTES
+    while left and room > 0:
+        source = min(left, key=_key)
+        data = source.raw()
+        room -= len(data)
+        cursor = SlotCursor(read_header(data, source.ms, source.seq))
+        while cursor.next():
+            if where.matches(cursor):
+                found.append(cursor.id())
+            cursor.skip_fields()
+        if not source.next():
+            left.remove(source)
+    return found, min(map(_key, left), default=None)
+
+
+def _sources(txn: Txn, name: bytes, number: int) -> list[Source]:
+    sources: list[Source] = [Retired(txn, number)]
+    stream = txn.find_stream(name)
+    if stream is not None and stream.number == number and stream.nodes():
+        sources.append(Live(txn, stream))
+    files = txn.context.segment_files
+    if files is not None and has_rows(txn, SEGMENTS, pack_number(number)):
+        sources.append(Archived(txn, number, files))
+    return sources
+
+
+def _key(source: Source) -> Id:
+    return source.ms, source.seq
