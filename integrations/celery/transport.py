@@ -34,7 +34,6 @@ from streamkeep.integrations.celery.intake import (
 )
 from streamkeep.integrations.celery.stores import CODEC, Shared, shared
 from streamkeep.integrations.celery.topology import Binding, Topology
-from streamkeep.integrations.purging import purge
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
@@ -191,7 +190,7 @@ class Channel(virtual.Channel):
             self._passing_names.discard(queue)
             self.connection.passing_of(self).forget(queue)
         else:
-            purge(self.jobs_of(queue))
+            self.jobs_of(queue).purge()
 
     def after_reply_message_received(self, queue: str) -> None:
         """Keep the queue of replies for the next call; it is deleted once it is old."""
@@ -200,7 +199,7 @@ class Channel(virtual.Channel):
         return 0 if self._is_passing(queue) else self.jobs_of(queue).stats().waiting
 
     def _purge(self, queue: str) -> int:
-        return 0 if self._is_passing(queue) else purge(self.jobs_of(queue))
+        return 0 if self._is_passing(queue) else self.jobs_of(queue).purge()
 
     # --- publishing -----------------------------------------------------------------------------
 

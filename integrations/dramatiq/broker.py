@@ -24,7 +24,6 @@ from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.integrations.acknowledger import Acknowledger
 from streamkeep.integrations.address import parse_address
-from streamkeep.integrations.purging import purge
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
@@ -100,7 +99,7 @@ class StreamkeepBroker(Broker):
 
     def flush(self, queue_name: str) -> None:
         """Remove the messages of a queue that no worker has, also delayed ones."""
-        purge(self.queue(queue_name))
+        self.queue(queue_name).purge()
 
     def flush_all(self) -> None:
         """Do so for all queues that were declared."""
