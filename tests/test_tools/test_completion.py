@@ -24,6 +24,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             store.xadd(key, {"f": "v"})
         store.xgroup_create("orders", "mail", 0)
         store.xgroup_create("orders", "billing", 0)
+        store.xgroup_createconsumer("orders", "mail", "ann")
 
 
 def offered(*words: str) -> list[str]:
@@ -54,6 +55,9 @@ def test_streams_and_groups_of_the_store_are_offered() -> None:
     assert offered("ack", "s", "orders", "") == ["billing", "mail"]
     assert offered("ack", "s", "nix", "") == []
     assert offered("range", "nosuch", "ord") == []
+    assert offered("dump", "s", "ret") == ["returns"]
+    assert offered("read", "s", "orders", "--group", "") == ["billing", "mail"]
+    assert offered("consumer", "remove", "s", "orders", "mail", "") == ["ann"]
 
 
 def test_names_that_a_terminal_could_misread_are_not_offered() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from streamkeep.engine.system.clock import current_clock
 from streamkeep.format.core.durations import parse_duration
@@ -34,6 +35,13 @@ class Bytes(_BytesType):
     """
 
     name = "bytes"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer what there is in the store, for parameters that name a part of it."""
+        offer = completion.OF_NAMES.get(param.name or "")
+        return [] if offer is None else offer(ctx, param, incomplete)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -148,16 +156,12 @@ def given_store(store_path: Path | None) -> Path:
 
 def key_argument(function: Function) -> Function:
     """Add the argument KEY."""
-    return click.argument("key", metavar="KEY", type=Bytes(), shell_complete=completion.keys)(
-        function
-    )
+    return click.argument("key", metavar="KEY", type=Bytes())(function)
 
 
 def group_argument(function: Function) -> Function:
     """Add the argument GROUP."""
-    return click.argument("group", metavar="GROUP", type=Bytes(), shell_complete=completion.groups)(
-        function
-    )
+    return click.argument("group", metavar="GROUP", type=Bytes())(function)
 
 
 def consumer_argument(function: Function) -> Function:

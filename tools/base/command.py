@@ -129,7 +129,9 @@ class StoreCommand(_Shared):
                     wanted = _values_of(arg[1:], takes_values)
                 following = list(islice(rest, wanted))
                 options += [arg, *following]
-                if len(following) < wanted:
+                if len(following) < wanted and ctx.resilient_parsing:
+                    del options[-1 - len(following) :]  # a shell completes its value
+                elif len(following) < wanted:
                     return super().parse_args(ctx, options)  # which says what is missing
         return super().parse_args(ctx, [*options, "--", *values])
 

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import streamkeep
-from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.errors import NotAStoreError, StreamkeepError
 from streamkeep.tools.base import output
 
 COMPLETE_VARIABLE: Final = "_STREAMKEEP_COMPLETE"  # a shell sets it when it asks
@@ -36,15 +36,41 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
 def groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offer the groups of the stream that the command names."""
     with suppress(StreamkeepError, OSError), _opened(ctx) as store:
-        return _offer((one["name"] for one in store.xinfo_groups(ctx.params["key"])), incomplete)
+        return _offer((one["name"] for one in store.xinfo_groups(_key(ctx))), incomplete)
     return []
 
 
+def consumers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the consumers of the group that the command names."""
+    with suppress(StreamkeepError, OSError), _opened(ctx) as store:
+        found = store.xinfo_consumers(_key(ctx), ctx.params.get("group") or b"")
+        return _offer((one["name"] for one in found), incomplete)
+    return []
+
+
+def _key(ctx: click.Context) -> bytes:
+    """Return the stream that the command names, the first one if there are several."""
+    key: bytes = ctx.params.get("key") or next(iter(ctx.params.get("keys") or ()), b"")
+    return key
+
+
 def _opened(ctx: click.Context) -> streamkeep.Store[bytes]:
-    return streamkeep.open(ctx.params["store_path"], readonly=True, create=False)
+    path = ctx.params.get("store_path")
+    if path is None:
+        raise NotAStoreError("no store is named")
+    return streamkeep.open(path, readonly=True, create=False)
 
 
 def _offer(names: Iterable[bytes], incomplete: str) -> list[CompletionItem]:
     texts = [output.shown(name, " ") for name in names]
     fitting = [text for text in texts if text.startswith(incomplete) and text[0] != '"']
     return [CompletionItem(text) for text in sorted(fitting)[:_MOST]]
+
+
+# What is offered for parameters of the type `Bytes`, by their names.
+OF_NAMES: Final = {
+    "key": keys,
+    "keys": keys,
+    "group": groups,
+    "consumer": consumers,
+}
