@@ -45,7 +45,7 @@ $(VENV)/created:
 $(VENV)/installed: $(VENV)/created pyproject.toml setup.py $(COMPILED)
 	@find -L src -name '*.so' -delete
 	@$(BIN)/python release/set_up.py --compile \
-		'about 1.3 GB to download the first time, a third of it PySpark; then pip has most of it' \
+		'all of the development: the biggest part is PySpark, and files are listed with their sizes' \
 		-- --editable '.[dev,demo]'
 	@find -L src -name '*.so' -exec touch {} + # one that was built before keeps its time
 	@$(BIN)/streamkeep --version
@@ -61,7 +61,7 @@ demo: $(VENV)/installed ## the main job on real data: 336,776 flights through a 
 $(SMALL)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'Python 3.11 or newer is needed: make PYTHON=/path/to/python3'; exit 1; }
-	@echo 'making the environment $(SMALL), with what this demo needs: 30 MB'
+	@echo 'making the environment $(SMALL), with what this demo needs: less than 100 MB'
 	@$(PYTHON) -m venv $(SMALL)
 	@STREAMKEEP_PURE=1 $(SMALL)/bin/python release/set_up.py -- 'setuptools>=77'
 	@STREAMKEEP_PURE=1 $(SMALL)/bin/python release/set_up.py -- --no-build-isolation --editable '.[plot]'
