@@ -49,6 +49,7 @@ def test_only_known_hosts_are_served(client_of: Make, host: str, status: int) ->
         ({"origin": "http://localhost"}, 201),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://[::1"}, 403),
         ({"origin": "http://localhost:81"}, 403),
         ({"origin": "http://localhost", "sec-fetch-site": "cross-site"}, 403),
     ],
