@@ -1,0 +1,64 @@
+"""prometheus_client: the figures of a store among the metrics of a program.
+
+    from prometheus_client import REGISTRY
+    REGISTRY.register(StoreCollector(store))
+
+The figures are read when Prometheus asks for them. They are those of `streamkeep metrics`: queues,
+streams, groups, disk. An endpoint without prometheus_client returns `metrics.prometheus_text`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from streamkeep.engine.api.store import Store
+from streamkeep.integrations.address import parse_address
+from streamkeep.integrations.extras import missing
+from streamkeep.integrations.values import OpenedStore
+from streamkeep.metrics import figures_of
+from streamkeep.metrics.prometheus import metrics_of
+
+try:
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise missing("prometheus", error) from error
+
+
+class StoreCollector(Collector):
+    """Collects the figures of one store."""
+
+    def __init__(self, store: Store[Any] | str | os.PathLike[str]) -> None:
+        """Name a store.
+
+        Args:
+            store: open, or a path, which is opened at the first collection, also after a fork.
+        """
+        self._store = store if isinstance(store, Store) else None
+        self._opened = None if isinstance(store, Store) else OpenedStore(parse_address(store))
+
+    def describe(self) -> Iterator[Metric]:
+        """Name no metrics in advance: the registry would open the store to check the names."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        store = self._store
+        if store is None:
+            assert self._opened is not None
+            store = self._opened.store
+        for metric in metrics_of(figures_of(store)):
+            found = Metric(metric.name.removesuffix("_total"), metric.text, metric.kind)
+            for labels, value in metric.samples:
+                if value is not None:
+                    texts = {
+                        name: one.decode(errors="backslashreplace")
+                        if isinstance(one, bytes)
+                        else one
+                        for name, one in labels.items()
+                    }
+                    found.add_sample(metric.name, texts, value)
+            if found.samples:
+                yield found
