@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -216,7 +215,7 @@ class EventStream:
         if origin is not None and origin in self._origins:
             return
         host = request.headers.get("host", "").lower()
-        same = origin is None or urlsplit(origin).netloc.lower() == host
+        same = origin is None or origin.partition("://")[2].lower() == host
         if not same or request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
             raise Problem(403, f"pages of {origin or 'other sites'} may not append")
 

@@ -137,6 +137,7 @@ def test_a_post_appends_once_for_each_idempotency_key(store: Store) -> None:
         ({"content": b"text"}, 415),
         ({"json": {"n": "x" * 2000}}, 413),
         ({"json": {"n": 1}, "headers": {"origin": "https://evil.example"}}, 403),
+        ({"json": {"n": 1}, "headers": {"origin": "http://[::1"}}, 403),
         ({"json": {"n": 1}, "headers": {"sec-fetch-site": "cross-site"}}, 403),
         ({"json": {"n": 1}, "params": {"id": "1-0"}}, 400),
     ],
