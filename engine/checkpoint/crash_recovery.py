@@ -83,7 +83,7 @@ _BATCH_BYTES: Final = 8 << 20
 # Also true in another container, or for a copy without the control file. The recovery is then not
 # needed, but loses nothing: the journal holds every commit.
 _MOVED: Final = "the file system was mounted again, or the files were copied, while it was in use"
-_KILLED: Final = "its processes were killed"
+_KILLED: Final = "the last process that used it was killed, or did not close it"
 
 log = logging.getLogger("streamkeep")
 
