@@ -10,7 +10,7 @@
    again: before the rename from the start, after it there is nothing left to do.
 
 Segments of the archive keep their format, which has its own number. Each step stays in this table
-for as long as there may be stores of its version; `docs/operate/upgrade.md` has the policy.
+for as long as there may be stores of its version.
 """
 
 from __future__ import annotations
