@@ -15,6 +15,7 @@ are generated as a whole.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -315,7 +316,7 @@ def main(args: list[str]) -> int:
     stale = 0
     for file in dict.fromkeys(part.file for part in PARTS):
         path = (HERE / file).resolve()
-        name = path.relative_to(stubs.ROOT.resolve())
+        shown = os.path.normpath(f"docs/{file}")
         text = old = path.read_text(encoding="utf-8")
         for part in PARTS:
             if part.file == file:
@@ -323,11 +324,11 @@ def main(args: list[str]) -> int:
         if text == old:
             continue
         if args:
-            print(f"{name} is stale; run `make docs`", file=sys.stderr)
+            print(f"{shown} is stale; run `make docs`", file=sys.stderr)
             stale += 1
         else:
             path.write_text(text, encoding="utf-8")
-            print(f"wrote {name}")
+            print(f"wrote {shown}")
     whole = {stubs.ROOT / stub.file: stubs.render(stub) for stub in stubs.STUBS} | cli_pages()
     for path in (HERE / CLI).glob("*.md"):
         if path in whole or path.name in BY_HAND:

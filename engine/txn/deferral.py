@@ -445,7 +445,7 @@ class Deferral:
                 self.raw = raw
         finally:
             if self.raw is None:
-                raw.abort()
+                raw.commit()  # nothing was written; an abort would wait for readers
 
     def _finish(self, task: Task | None = None) -> None:
         """Commit; the image lags if that fails."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -16,6 +17,7 @@ from patience import PATIENCE_S, wait_until
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.command import Write
+from streamkeep.engine.system import files
 from tiers import slow_but
 
 THREADS: Final = 16
@@ -95,12 +97,21 @@ def commits(store: Store[Any]) -> int:
 
 
 @pytest.mark.parametrize("command", slow_but(["xadd", "xack", "xdel", "xtrim"], "xadd", "xack"))
-def test_threads_share_transactions(open_store: Callable[..., Store], command: str) -> None:
+def test_threads_share_transactions(
+    open_store: Callable[..., Store], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store()
     ids = [store.xadd("s", {"n": n}) for n in range(THREADS * EACH)]
     store.xgroup_create("s", "g", id=0)
     assert len(store.xreadgroup("g", "c", {"s": ">"})[0][1]) == THREADS * EACH
     before = commits(store)
+    sync = files.sync_data
+
+    def sync_of_a_disk(handle: int) -> None:  # in memory, a sync ends before others can join it
+        time.sleep(0.002)
+        sync(handle)
+
+    monkeypatch.setattr(files, "sync_data", sync_of_a_disk)
 
     def work(number: int) -> None:
         for id in ids[number::THREADS]:

@@ -201,7 +201,7 @@ def test_a_journal_file_and_the_steady_points(open_store: Callable[..., Store]) 
     pieces = list(describe_journal(data))
     assert covered(pieces) == data
     kinds = {piece.name.split()[-1] for piece in pieces if piece.name.startswith("record")}
-    assert {"PUT", "DELETE", "SPLICE", "checksum", "length", "number"} <= kinds
+    assert {"PUT", "DELETE", "EXTEND", "checksum", "length", "number"} <= kinds
     assert pieces[-1].name == "rest"
     bad = bytearray(data)
     bad[1000] ^= 1

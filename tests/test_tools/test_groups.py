@@ -255,8 +255,8 @@ def test_options_of_read_that_do_not_go_together(context: str) -> None:
     for options, problem in {
         ("--group", "g"): "--group and --consumer must be used together",
         ("--consumer", "ann"): "--group and --consumer must be used together",
-        ("--noack",): "--noack and --claim need --group and --consumer",
-        ("--claim", "1s"): "--noack and --claim need --group and --consumer",
+        ("--noack",): "--noack, --claim and --dead need --group and --consumer",
+        ("--claim", "1s"): "--noack, --claim and --dead need --group and --consumer",
         ("--maxcount", "1", "k"): "a stream is named twice",
     }.items():
         assert problem in run("read", context, "k", *options, status=2).stderr

@@ -127,7 +127,7 @@ def read(
       streamkeep read orders.store orders --group mail --consumer ann --count 10
       streamkeep read orders.store orders --group mail --consumer ann --id 0
       streamkeep read orders.store orders --group mail --consumer ann --claim 1m
-      streamkeep read orders.store orders --group mail --consumer ann --dead --block 0
+      streamkeep read orders.store orders --group mail --consumer ann --dead
     """
     if len(ids) not in (0, 1, len(keys)):
         given = output.count_text(len(ids), "--id")
