@@ -68,7 +68,11 @@ def guard(raw: lmdb.Environment, folder: Folder) -> lmdb.Environment:
     """Return an environment that was just opened, wrapped if blocks of its lock file may move."""
     if not moves_blocks(folder.handle):
         return raw
-    return cast(lmdb.Environment, _Guarded(raw, folder))
+    try:
+        return cast(lmdb.Environment, _Guarded(raw, folder))
+    except BaseException:
+        raw.close()  # the caller does not have it yet
+        raise
 
 
 def is_shared(handle: int) -> bool:
