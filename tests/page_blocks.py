@@ -28,7 +28,7 @@ class Block(NamedTuple):
     line: int
     language: str
     text: str
-    behind: str | None
+    expected: str | None
 
 
 def blocks(path: Path) -> list[Block]:
@@ -37,13 +37,13 @@ def blocks(path: Path) -> list[Block]:
     found = list(FENCE.finditer(text))
     result = []
     for index, match in enumerate(found):
-        behind = None
+        expected = None
         if index + 1 < len(found):
             following = found[index + 1]
             if following[1] == "text" and not text[match.end() : following.start()].strip():
-                behind = following[2]
+                expected = following[2]
         line = text.count("\n", 0, match.start()) + 1
-        result.append(Block(line, match[1], match[2], behind))
+        result.append(Block(line, match[1], match[2], expected))
     return result
 
 
@@ -96,8 +96,8 @@ def run_program(block: Block, names: dict[str, Any], where: str) -> None:
     output = io.StringIO()
     with redirect_stdout(output):
         exec(compile(block.text, where, "exec"), names)
-    if block.behind is not None:
-        assert_alike(output.getvalue(), block.behind, where)
+    if block.expected is not None:
+        assert_alike(output.getvalue(), block.expected, where)
 
 
 def run_prompts(block: Block, names: dict[str, Any], where: str) -> None:
