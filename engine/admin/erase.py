@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from streamkeep.engine.admin.scrub import Progress, is_due, mark_due, scrub
-from streamkeep.engine.archive import garbage_files
+from streamkeep.engine.archive import garbage
 from streamkeep.engine.archive.erase import (
     archived_under,
     erase_archived,
@@ -71,7 +71,7 @@ def erase(
         count += erase_archived(environment, number, wanted)
     for number, erased in unfinished:
         erase_archived(environment, number, erased)
-    garbage_files.remove(environment)
+    garbage.remove_files(environment)
     messages = environment.read(_find_messages, name, set(wanted))
     for start in range(0, len(messages), _STEP):
         step = messages[start : start + _STEP]

@@ -26,6 +26,7 @@ from streamkeep.engine.api.redis_pipeline import Pipeline, results_of, run_toget
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import (
+    Item,
     LookCall,
     Refused,
     WakeOn,
@@ -167,30 +168,32 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
 
     async def apply_when(
         self,
-        work: Work[list[Any]],
+        work: Work[list[Item]],
         when: When,
         *,
         block: int = 0,
         stop: Stop | None = None,
         sync: Sync | None = None,
-    ) -> list[Any]:
+    ) -> list[Item]:
         """Run `work(txn)` until it returns something; see `Store.apply_when`."""
         call = WorkCall(self._store, work, when)
         check = checking(self._store, stop or _never)
         try:
-            return await self._wait_for(
+            found = await self._wait_for(
                 call, check_block("XREAD", block), check, self._store._waits(sync)
             )
+            return cast(list[Item], found)
         except Stopped:
             return []
         except Refused as refused:
             raise refused.error from None
 
     async def read_when(
-        self, look: Callable[[Snapshot[Text]], list[Any]], wake_on: WakeOn, *, block: int = 0
-    ) -> list[Any]:
+        self, look: Callable[[Snapshot[Text]], list[Item]], wake_on: WakeOn, *, block: int = 0
+    ) -> list[Item]:
         """Run `look(snapshot)` until it returns something; see `Store.read_when`."""
-        return await self._run(waiting(LookCall(self._store, look, wake_on), block))
+        found = await self._run(waiting(LookCall(self._store, look, wake_on), block))
+        return cast(list[Item], found)
 
     def using(self, sync: Sync) -> AsyncSyncView[Text]:
         """Return an object with the commands of the store, which uses another sync mode."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from streamkeep.engine.api.command_base import (
@@ -339,13 +340,13 @@ def _column_text(column: object) -> str:
     return column
 
 
-def _arrow(module: str) -> Any:
+def _arrow(module: str) -> ModuleType:
     """Return a module that needs pyarrow."""
     _package("pyarrow", "a frame", "arrow")
     return import_module(f"streamkeep.arrow.{module}")
 
 
-def _package(name: str, what: str, extra: str = "") -> Any:
+def _package(name: str, what: str, extra: str = "") -> ModuleType:
     """Return a package; raise MissingPackageError if it is not installed."""
     try:
         return import_module(name)

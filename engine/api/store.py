@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import cast
 
 import lmdb
 
@@ -22,6 +22,7 @@ from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.engine.api.work import (
+    Item,
     LookCall,
     Refused,
     WakeOn,
@@ -31,12 +32,11 @@ from streamkeep.engine.api.work import (
     command_of,
     waiting,
 )
-from streamkeep.engine.archive import garbage_files
+from streamkeep.engine.archive import garbage
 from streamkeep.engine.archive.back_pressure import BackPressure, clean_after_crash
 from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
-from streamkeep.engine.commands import keys
-from streamkeep.engine.commands.arguments import check_block
+from streamkeep.engine.commands.arguments import check_block, check_node_limits
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.store import opening
@@ -55,14 +55,11 @@ from streamkeep.format.core.errors import (
     ArgumentError,
     StoreClosedError,
     StoreError,
-    StreamkeepError,
 )
-from streamkeep.format.core.keys import GARBAGE, ROWS
+from streamkeep.format.core.keys import ROWS
 from streamkeep.format.segment.manifest import SegmentRecord
 
 log = logging.getLogger("streamkeep")
-
-_MAX_LIMIT: Final = (1 << 32) - 2
 
 
 class Store(
@@ -119,9 +116,6 @@ class Store(
         self._closed = False
         self._readonly = readonly
         self._has_lease = lease and not readonly
-        node_limits = None
-        if node_max_bytes is not None or node_max_entries is not None:
-            node_limits = (_limit(4096, node_max_bytes), _limit(100, node_max_entries))
         self._environment = opening.open_environment(
             self.path.absolute(),
             readonly=readonly,
@@ -130,7 +124,7 @@ class Store(
             max_readers=max_readers,
             max_store_bytes=max_store_bytes,
             clock=clock or current_clock(),
-            node_limits=node_limits,
+            node_limits=check_node_limits(node_max_bytes, node_max_entries),
             trust_owners=trust_owners,
             modes=chosen_modes(mode, group),
         )
@@ -304,13 +298,13 @@ class Store(
 
     def apply_when(
         self,
-        work: Work[list[Any]],
+        work: Work[list[Item]],
         when: When,
         *,
         block: int = 0,
         stop: Stop | None = None,
         sync: Sync | None = None,
-    ) -> list[Any]:
+    ) -> list[Item]:
         """Run `work(txn)` as `apply` does, until it returns something that is not empty.
 
         Between attempts the caller sleeps, without polling, until a commit concerns it.
@@ -327,22 +321,24 @@ class Store(
         call = WorkCall(self, work, when)
         check = checking(self, stop or _never)
         try:
-            return self._wait_for(call, check_block("XREAD", block), check, self._waits(sync))
+            block_ms = check_block("XREAD", block)
+            found = self._wait_for(call, block_ms, check, self._waits(sync))
+            return cast(list[Item], found)
         except Stopped:
             return []
         except Refused as refused:
             raise refused.error from None
 
     def read_when(
-        self, look: Callable[[Snapshot[Text]], list[Any]], wake_on: WakeOn, *, block: int = 0
-    ) -> list[Any]:
+        self, look: Callable[[Snapshot[Text]], list[Item]], wake_on: WakeOn, *, block: int = 0
+    ) -> list[Item]:
         """Run `look(snapshot)` until it returns something that is not empty; otherwise sleep.
 
         Args:
             wake_on: as in `When`.
             block: as for `apply_when`.
         """
-        return self._run(waiting(LookCall(self, look, wake_on), block))
+        return cast(list[Item], self._run(waiting(LookCall(self, look, wake_on), block)))
 
     def using(self, sync: Sync) -> SyncView[Text]:
         """Return an object with the commands of the store, which uses another sync mode."""
@@ -493,33 +489,8 @@ class Store(
             raise StoreError("the store was opened with readonly=True")
 
     def _collect_garbage(self) -> None:
-        """Remove the rows and files of deleted streams, in bounded transactions.
-
-        The command that deleted them was committed, so an error is logged, and a later command
-        removes the rest.
-        """
-        environment = self._environment
-        try:
-            if not environment.read(_has_garbage):
-                return
-            while environment.write(keys.collect_garbage, wait=False, frees=True):
-                environment.settle()
-            garbage_files.remove(environment)
-        except StreamkeepError as error:
-            log.warning("%s: deleted data will be removed later: %s", environment.path, error)
+        garbage.collect(self._environment)
 
 
 def _never() -> bool:
     return False
-
-
-def _has_garbage(txn: ReadTxn) -> bool:
-    return txn.rows(GARBAGE) > 0
-
-
-def _limit(default: int, value: int | None) -> int:
-    if value is None:
-        return default
-    if not 0 <= value <= _MAX_LIMIT:
-        raise ArgumentError(f"a node limit must be between 0 and {_MAX_LIMIT}, not {value!r}")
-    return value

@@ -9,7 +9,7 @@ that are built on a store, such as the queue, make their own commands with these
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from streamkeep.engine.api.command_base import Key
 from streamkeep.engine.api.views import Snapshot, Transaction
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")  # what the list that a function of `apply_when` returns consists of
 Work = Callable[[Transaction[Any]], Result]
 Look = Callable[[Snapshot[Any]], int]
 WakeOn = Sequence[tuple[Key, Key | None]]  # keys, with a group for those that wake one consumer
@@ -94,13 +95,13 @@ class WorkCall(BlockingCall):
     def __init__(
         self,
         store: Store[Any],
-        work: Work[list[Any]],
+        work: Work[list[Item]],
         when: When,
     ) -> None:
         self.writes = True  # here: the compiled base does not see attributes of this class
         self.claims_dead = when.claims_dead
         self._store = store
-        self._work = work
+        self._work = cast(Work[Found], work)  # a reply that only its caller understands
         self._look = when.look
         self._interests = _interests(when.wake_on)
         self._waiter = tuple(to_bytes(one) for one in when.waiter)
@@ -131,10 +132,10 @@ class LookCall(BlockingCall):
     """A function of a snapshot that runs until it returns something."""
 
     def __init__(
-        self, store: Store[Any], look: Callable[[Snapshot[Any]], list[Any]], wake_on: WakeOn
+        self, store: Store[Any], look: Callable[[Snapshot[Any]], list[Item]], wake_on: WakeOn
     ) -> None:
         self._store = store
-        self._read = look
+        self._read = cast(Callable[[Snapshot[Any]], Found], look)
         self._interests = _interests(wake_on)
 
     def run(self, txn: Txn) -> Found:

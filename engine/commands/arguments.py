@@ -25,6 +25,8 @@ _LATEST_MS: Final = (
 )  # a time in the 22nd century; the end of a wait must come before it, too
 NOT_INTEGER: Final = "value is not an integer or out of range"
 _WHOLE: Final = "a number from -9223372036854775808 to 9223372036854775807 is expected"
+NODE_LIMITS: Final = (4096, 100)  # bytes and entries of a macro node: the defaults of Redis
+_MOST_OF_NODE: Final = (1 << 32) - 2
 _MOST_SHOWN: Final = 60  # characters of a value in a message
 POLICIES: Final = ("KEEPREF", "DELREF", "ACKED")  # in the order of `references`
 
@@ -259,3 +261,19 @@ def check_policy(command: str, policy: object) -> int:
             f"{command} ref_policy must be one of: KEEPREF, DELREF, ACKED, not {as_given(policy)}"
         )
     return POLICIES.index(str(policy))
+
+
+def check_node_limits(most_bytes: int | None, most_entries: int | None) -> tuple[int, int] | None:
+    """Return both limits of a macro node, or None where neither is given."""
+    if most_bytes is None and most_entries is None:
+        return None
+    limits = (
+        NODE_LIMITS[0] if most_bytes is None else most_bytes,
+        NODE_LIMITS[1] if most_entries is None else most_entries,
+    )
+    for limit in limits:
+        if not 0 <= limit <= _MOST_OF_NODE:
+            raise ArgumentError(
+                f"a node limit must be between 0 and {_MOST_OF_NODE}, not {as_given(limit)}"
+            )
+    return limits

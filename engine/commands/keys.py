@@ -152,7 +152,7 @@ _ROWS_OF: Final = {
 def collect_garbage(txn: WriteTxn) -> bool:
     """Remove up to GARBAGE_STEP rows of garbage; return whether there may be more.
 
-    `archive.garbage_files` removes files.
+    `archive.garbage` removes files.
     """
     for db_key, kind, number in iter_garbage(txn):
         if kind == ARCHIVE_FILE:

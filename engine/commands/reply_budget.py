@@ -105,7 +105,7 @@ def check_budget(command: str, count: object, max_count: object, max_size: objec
     return ReplyBudget(most, check_count(command, "max_size", max_size))
 
 
-def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> tuple[Any, ...]:
+def shape_entry(ms: int, seq: int, flat: list[bytes], shape: int) -> tuple[object, ...]:
     """Return an entry, given as pairs, in a shape; with RESP, as pairs."""
     if shape == TEXT:
         return Entry(f"{ms}-{seq}", fields_of([text.decode() for text in flat]))

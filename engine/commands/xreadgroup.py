@@ -253,7 +253,7 @@ def _history(
     return entries
 
 
-def _gone(nack: Nack, shape: int) -> tuple[Any, ...]:
+def _gone(nack: Nack, shape: int) -> tuple[object, ...]:
     """Return a pending entry that is gone from the stream: without pairs, or as redis-py does."""
     if shape not in (ENTRY, TEXT):
         return nack.ms, nack.seq, None
@@ -261,7 +261,7 @@ def _gone(nack: Nack, shape: int) -> tuple[Any, ...]:
     return Entry(text.decode(), {}) if shape == TEXT else Entry(text, {})
 
 
-def _claimed(entry: tuple[Any, ...], extra: tuple[int, ...], shape: int) -> tuple[Any, ...]:
+def _claimed(entry: tuple[object, ...], extra: tuple[int, ...], shape: int) -> tuple[object, ...]:
     """Return an entry with the two numbers that CLAIM adds."""
     whole = (*entry, *extra)
     return _new_tuple(ClaimedEntry, whole) if shape in (ENTRY, TEXT) else whole

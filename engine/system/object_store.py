@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -38,7 +39,7 @@ _PIECE: Final = 8 << 20
 _MOST_TEXT: Final = 200
 _TIMEOUT: Final = timedelta(seconds=30)
 _CONNECT: Final = timedelta(seconds=5)
-_RETRIES: Final[dict[str, Any]] = {
+_RETRIES: Final[dict[str, object]] = {
     "max_retries": 6,
     "retry_timeout": timedelta(seconds=30),
     "backoff": {
@@ -229,7 +230,7 @@ class BucketObjects:
                 f"{uri}: archives in a bucket need a package that is not installed; next: "
                 f"{install_hint('s3')}"
             ) from error
-        self._obstore: Any = obstore
+        self._obstore: ModuleType = obstore
         self._bucket = _bucket(uri)
 
     def get(self, name: str) -> bytes:
@@ -302,15 +303,15 @@ def _pieces(read_at: ReadAt, size: int) -> Iterator[bytes]:
 
 def _bucket(uri: str) -> Any:
     """Return a client for a bucket and a folder in it."""
-    store: Any = importlib.import_module("obstore.store")
+    store = importlib.import_module("obstore.store")
     server = endpoint()
-    client: dict[str, Any] = {"timeout": _TIMEOUT, "connect_timeout": _CONNECT}
+    client: dict[str, object] = {"timeout": _TIMEOUT, "connect_timeout": _CONNECT}
     if server is not None and server.startswith("http://"):
         client["allow_http"] = True
     parts = urlsplit(uri)
     if parts.scheme != "s3":
         return store.from_url(uri, client_options=client, retry_config=_RETRIES)
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     if server is not None:
         settings["endpoint"] = server
     region = next((os.environ[name] for name in _REGIONS if os.environ.get(name)), None)

@@ -17,7 +17,7 @@ from inside import begin_write, environment_of
 from patience import PATIENCE_S, handles_below
 from segments import TOP, entries_of, some, write_file
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive import garbage_files
+from streamkeep.engine.archive import garbage
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.model import manifest
@@ -199,7 +199,7 @@ def test_a_full_disk_leaves_nothing_of_a_segment(
 
 def garbage_of(store: Store) -> list[str]:
     with store.snapshot() as snapshot:
-        return [path for _, path in garbage_files.doomed_files(snapshot.txn)]
+        return [path for _, path in garbage.doomed_files(snapshot.txn)]
 
 
 def leave(store: Store, *paths: str) -> None:
@@ -245,7 +245,7 @@ def test_removal_that_was_interrupted_is_done_again(
 
     failpoints.arm(name, stop)
     with pytest.raises(KeyboardInterrupt):
-        garbage_files.remove(environment_of(store))
+        garbage.remove_files(environment_of(store))
     assert garbage_of(store) == ["7-k/1.seg"]
     store.close()
     store = open_store()
@@ -261,12 +261,12 @@ def test_a_file_that_cannot_be_removed_is_named_and_tried_again(
     stubborn = store.path / ARCHIVE_FOLDER / "7-k/1.seg"
     stubborn.unlink()
     (stubborn / "inside").mkdir(parents=True)
-    garbage_files.remove(environment_of(store))
+    garbage.remove_files(environment_of(store))
     assert "cannot remove" in caplog.text
     assert garbage_of(store) == ["7-k/1.seg"]
     (stubborn / "inside").rmdir()
     stubborn.rmdir()
-    garbage_files.remove(environment_of(store))
+    garbage.remove_files(environment_of(store))
     assert garbage_of(store) == []
 
 

@@ -1,4 +1,4 @@
-"""Removing archive files that no row of the manifest names any more.
+"""Removing what deleted streams and dropped segments have left: rows first, then files.
 
 The transaction that removes a file from the manifest adds a row to `garbage` with its path. The
 file is removed once that transaction is on disk, so that no manifest names a missing file after a
@@ -10,19 +10,36 @@ from __future__ import annotations
 
 import logging
 
+from streamkeep.engine.commands import keys
 from streamkeep.engine.model.segment_files import stored_name
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row
-from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.core.keys import GARBAGE
 from streamkeep.format.rows.records import ARCHIVE_FILE, decode_file_garbage, decode_garbage
 
 log = logging.getLogger("streamkeep")
 
 
-def remove(environment: Environment) -> None:
+def collect(environment: Environment) -> None:
+    """Remove the rows and files of deleted streams, in bounded transactions.
+
+    The command that deleted them was committed, so an error is logged, and a later command
+    removes the rest.
+    """
+    try:
+        if not environment.read(_has_garbage):
+            return
+        while environment.write(keys.collect_garbage, wait=False, frees=True):
+            environment.settle()
+        remove_files(environment)
+    except StreamkeepError as error:
+        log.warning("%s: deleted data will be removed later: %s", environment.path, error)
+
+
+def remove_files(environment: Environment) -> None:
     """Remove the files that are garbage, and then their rows.
 
     If a file cannot be removed, that is logged, and the next opening of the store tries again.
@@ -59,6 +76,10 @@ def doomed_files(txn: Txn) -> list[tuple[bytes, str]]:
         if decode_garbage(body, "garbage")[0] == ARCHIVE_FILE:
             found.append((db_key, decode_file_garbage(body, "garbage")))
     return found
+
+
+def _has_garbage(txn: ReadTxn) -> bool:
+    return txn.rows(GARBAGE) > 0
 
 
 def _forget(txn: WriteTxn, db_keys: list[bytes]) -> None:
