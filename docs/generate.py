@@ -10,12 +10,11 @@ A generated part is between two comments of its file:
 
 `PARTS` says which function renders it. Everything else in the files is written by hand. The
 types of the asyncio twin, `engine/api/async_commands.pyi`, and the pages of commands in docs/cli
-are generated as a whole.
+are generated as a whole. Commands that install Streamkeep follow `installs.py`.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import textwrap
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
+import installs
 import stubs
 
 from streamkeep.engine.system.lock_order import ORDER
@@ -314,13 +314,14 @@ def main(args: list[str]) -> int:
         print("usage: generate.py [--check]", file=sys.stderr)
         return 2
     stale = 0
-    for file in dict.fromkeys(part.file for part in PARTS):
-        path = (HERE / file).resolve()
-        shown = os.path.normpath(f"docs/{file}")
+    with_parts = [(HERE / part.file).resolve() for part in PARTS]
+    for path in dict.fromkeys([*with_parts, *installs.pages(HERE.parent)]):
+        shown = path.relative_to(HERE.parent)
         text = old = path.read_text(encoding="utf-8")
-        for part in PARTS:
-            if part.file == file:
+        for part, file in zip(PARTS, with_parts, strict=True):
+            if file == path:
                 text = with_part(text, part)
+        text = installs.with_installs(text)
         if text == old:
             continue
         if args:

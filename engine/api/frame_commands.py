@@ -33,6 +33,7 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 from streamkeep.format.node.columns import CopiedNode, FieldNames
+from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
     import duckdb
@@ -354,7 +355,6 @@ def _package(name: str, what: str, extra: str = "") -> ModuleType:
         if error.name != name:
             raise
         raise MissingPackageError(
-            f"{what} needs {name}, which is not installed; next: pip install "
-            f"'streamkeep[{extra or name}]'",
+            f"{what} needs {name}, which is not installed; next: {install_hint(extra or name)}",
             name=name,
         ) from None

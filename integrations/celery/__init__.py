@@ -7,7 +7,7 @@ Importing this package makes `streamkeep:////path` a URL of brokers and of resul
 
     app = Celery("shop", broker="streamkeep:////var/lib/shop", backend="streamkeep:////var/lib/shop")
 
-docs/integrations/celery.md says what it does. Needs `pip install 'streamkeep[celery]'`.
+docs/integrations/celery.md says what it does. Needs the extra `celery`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """dramatiq on a store: a broker and a results backend, without a server.
 
-docs/integrations/dramatiq.md says how to use them. Needs `pip install 'streamkeep[dramatiq]'`.
+docs/integrations/dramatiq.md says how to use them. Needs the extra `dramatiq`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """taskiq on a store: a broker, a result backend and a schedule source, without a server.
 
-docs/integrations/taskiq.md says how to use them. Needs `pip install 'streamkeep[taskiq]'`.
+docs/integrations/taskiq.md says how to use them. Needs the extra `taskiq`.
 """
 
 from __future__ import annotations

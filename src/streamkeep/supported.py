@@ -8,6 +8,9 @@ import os
 import sys
 
 OLDEST = (3, 11)
+# True from the first release on: hints and pages then name the package in place of a clone. After a
+# change here, `make docs` writes the pages again; `release/check_tag.py` refuses a tag before it.
+RELEASED = False
 
 _CONTAINER = (
     "next: run it in a container (release/Containerfile); on Windows, WSL2 will do, too, which has "
@@ -43,10 +46,11 @@ def check() -> None:
         raise ImportError(told)
 
 
-def install_hint(extra: str = "") -> str:
-    """Return the command that installs the package, or one of its extras, until a first release."""
-    what = f"'.[{extra}]'" if extra else "--force-reinstall --no-deps ."
-    return f"pip install {what} in a clone of Streamkeep"
+def install_hint(extra: str = "", again: bool = False) -> str:
+    """Return the command that installs the package, with an extra or once more, and where."""
+    name, place = ("streamkeep", "") if RELEASED else (".", " in a clone of Streamkeep")
+    what = f"'{name}[{extra}]'" if extra else name
+    return f"pip install {'--force-reinstall --no-deps ' * again}{what}{place}"
 
 
 def warn_if_interpreted() -> None:
@@ -77,7 +81,7 @@ def interpreted() -> str:
     return (
         "Streamkeep runs interpreted, several times slower: no C compiler was there when it was "
         "installed; next: install gcc and Python's headers (python3-dev), then "
-        + install_hint()
+        + install_hint(again=True)
         + "; STREAMKEEP_PURE=1 silences this"
     )
 

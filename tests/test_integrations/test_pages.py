@@ -25,7 +25,7 @@ def test_the_first_program_of_a_page_runs(name: str, tmp_path: Path) -> None:
     found = SHELL.search(page)
     assert found is not None
     install, _, program = found[1].partition("\n")
-    assert install == f"pip install 'streamkeep[{name}]'"
+    assert install.startswith(f"pip install '.[{name}]'")
     assert len(program.splitlines()) <= 20
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with subprocess.Popen(

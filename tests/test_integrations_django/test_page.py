@@ -69,7 +69,7 @@ def test_the_lines_of_the_page_run_in_an_environment_with_the_extra_only(tmp_pat
     venv, project = tmp_path / "venv", tmp_path / "project"
     run([sys.executable, "-m", "venv", str(venv)])
     project.mkdir()
-    text = commands().replace("'streamkeep[django]'", f"'streamkeep[django] @ file://{wheel}'")
+    text = commands().replace("'.[django]'", f"'streamkeep[django] @ file://{wheel}'")
     if sys.version_info < (3, 12):
         text = text.replace("from django.tasks", "from django_tasks")
     environ["PATH"] = f"{venv / 'bin'}:{os.environ['PATH']}"

@@ -42,7 +42,7 @@ _NO_SPAN: Final = "-"
     type=click.Path(dir_okay=False, path_type=Path),
     callback=check_picture,
     metavar="FILE.png|svg",
-    help="Draw where entries are over time: archived, retired, live; needs streamkeep[plot].",
+    help="Draw where entries are over time: archived, retired, live; needs the extra `plot`.",
 )
 def list_(
     store_path: Path,

@@ -83,7 +83,7 @@ def _modules() -> Check:
     text = f"streamkeep {found['streamkeep']}, {found['modules']}, Python {found['Python']}"
     if found["modules"] == "compiled":
         return Check("installation", "ok", text)
-    hint = f"install gcc and Python's headers (python3-dev), then {install_hint()}"
+    hint = f"install gcc and Python's headers (python3-dev), then {install_hint(again=True)}"
     if os.environ.get("STREAMKEEP_PURE") == "1":
         hint = "unset STREAMKEEP_PURE; if it was set when the package was installed, " + hint
     return Check("installation", "note", text, hint)

@@ -11,8 +11,8 @@ from streamkeep.tools.commands.spark_stream_cmds import report, tail
 def spark() -> None:
     """Run jobs on Spark: build a lake, compact, audit, erase, report.
 
-    Needs the extra: pip install '.[spark]' in a clone of Streamkeep. It installs Spark, and Java if
-    none is found.
+    Needs the extra `spark`, which brings Spark, and a Java for machines without one. Without it,
+    each command says how to install it.
     A LAKE is a Delta table of Parquet files, one row per entry: a path, or a URI such as
     s3://bucket/lake, with AWS_ACCESS_KEY_ID and so on in the environment. The store stays on a disk
     of the host on which the command runs.

@@ -50,7 +50,7 @@ def check_picture(ctx: click.Context, param: click.Parameter, path: Path | None)
     type=click.Path(dir_okay=False, path_type=Path),
     callback=check_picture,
     metavar="FILE.png|svg",
-    help="Draw the entries over time into a file; needs streamkeep[plot].",
+    help="Draw the entries over time into a file; needs the extra `plot`.",
 )
 def stat(store_path: Path, key: bytes | None, chart: bool | None, plot: Path | None) -> None:
     """Print figures of STORE or KEY: entries, sizes, entries over time.

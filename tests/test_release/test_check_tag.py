@@ -1,0 +1,67 @@
+"""`release/check_tag.py`: a tag that must not be released is refused, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import check_tag
+import installs
+import pytest
+
+from conftest import ROOT
+from streamkeep import supported
+
+
+def tree(folder: Path, version: str, heading: str, released: str) -> Path:
+    package = folder / "src" / "streamkeep"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    (package / "supported.py").write_text(f"RELEASED = {released}\n")
+    (folder / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
+    return folder
+
+
+def test_a_tag_of_the_version_with_a_date_is_released(tmp_path: Path) -> None:
+    root = tree(tmp_path, "0.2.0", "## 0.2 (2027-01-31)", "True")
+    assert list(check_tag.problems("v0.2.0", root)) == []
+
+
+@pytest.mark.parametrize(
+    ("tag", "heading", "released", "reason"),
+    [
+        ("v0.3.0", "## 0.2 (2027-01-31)", "True", "the tag v0.3.0 is not v0.2.0"),
+        ("v0.2.0", "## 0.2 (not released)", "True", "no heading with 0.2.0 and the date"),
+        ("v0.2.0", "## 0.2 (2027-01-31)", "False", "RELEASED is False"),
+    ],
+)
+def test_another_tag_is_refused(
+    tmp_path: Path, tag: str, heading: str, released: str, reason: str
+) -> None:
+    [told] = check_tag.problems(tag, tree(tmp_path, "0.2.0", heading, released))
+    assert reason in told
+
+
+def test_one_flag_decides_what_hints_and_pages_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    hints = {
+        False: ("pip install '.[s3]' in a clone of Streamkeep", "pip install .  # in a clone"),
+        True: ("pip install 'streamkeep[s3]'", "pip install streamkeep\n"),
+    }
+    page = "```\npip install .\npip install 'streamkeep[s3]' x  # in a clone of Streamkeep\n```\n"
+    page += "`pip install .` in a clone of Streamkeep, `pip install boto3`"
+    texts = {}
+    for released, (hint, line) in hints.items():
+        monkeypatch.setattr(supported, "RELEASED", released)
+        texts[released] = installs.with_installs(page)
+        assert supported.install_hint("s3") == hint
+        assert line in texts[released]
+        assert "`pip install boto3`" in texts[released]
+    assert "`pip install streamkeep`," in texts[True]
+    assert "'.[s3]' x  # in a clone of Streamkeep" in texts[False]
+    monkeypatch.setattr(supported, "RELEASED", False)
+    assert installs.with_installs(texts[True]) == texts[False]
+
+
+def test_every_page_is_as_the_flag_says() -> None:
+    for page in installs.pages(ROOT):
+        text = page.read_text(encoding="utf-8")
+        assert installs.with_installs(text) == text, f"{page}: run `make docs`"
