@@ -88,6 +88,7 @@ def test_add_takes_anything_behind_two_dashes() -> None:
     ("args", "message"),
     [
         (["f"], "fields and values come in pairs"),
+        (["*", "f", "v"], "--id, and * is the default"),
         ([], "Missing argument 'FIELD VALUE...'"),
         (["f", "v", "--idd", "1"], "--idd"),
         (["f", "v", "--id"], "requires an argument"),

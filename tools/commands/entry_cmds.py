@@ -130,7 +130,10 @@ def add(
       streamkeep add orders.store orders sku 10 --idmp till-3 receipt-4711
     """
     if len(fields) % 2:
-        raise click.UsageError("fields and values come in pairs: the last field has no value")
+        problem = "fields and values come in pairs: the last field has no value"
+        if fields[0] == b"*":
+            problem += "; an ID is given with --id, and * is the default"
+        raise click.UsageError(problem)
     check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
     if idmp is not None and idmpauto is not None:
         raise click.UsageError("--idmp and --idmpauto cannot be used together")
