@@ -120,8 +120,9 @@ lint: $(VENV)/installed ## ruff, the layers, and phrases that must not come back
 	$(BIN)/lint-imports
 	$(BIN)/python docs/check_english.py
 
-type: $(VENV)/installed ## mypy, strict
+type: $(VENV)/installed ## mypy, strict; and pyright for the programs of users
 	$(BIN)/mypy
+	$(BIN)/basedpyright --level error
 
 fmt: $(VENV)/installed ## format the sources
 	$(BIN)/ruff check --fix .

@@ -1,7 +1,7 @@
-"""A program with every public method, as users write it, for type checkers; it is never run.
+"""A program with every public method of a store, as users write it, for type checkers.
 
-`make type` checks it with mypy, and `test_engine_api/test_user_types.py` with pyright, both in
-strict mode.
+It is never run. `make type` checks it with mypy and pyright, both in strict mode, and
+`test_engine_api/test_user_types.py` says whether a method is missing.
 """
 
 from __future__ import annotations
@@ -139,6 +139,69 @@ def archive(store: Store) -> Iterator[Path]:
     store.sync()
 
 
+def keys(store: Store[str], other: Store[bytes]) -> None:
+    assert_type(store.exists("s", "t"), int)
+    assert_type(store.type("s"), str)
+    assert_type(list(store.scan_iter("a*")), list[str])
+    assert_type(store.rename("s", "t"), bool)
+    assert_type(store.renamenx("s", "t"), bool)
+    assert_type(store.unlink("s"), int)
+    data = store.dump("s")
+    assert_type(data, bytes | None)
+    if data is not None:
+        assert_type(other.restore("s", 0, data, replace=True), bool)
+    assert_type(store.retention("s").maxlen, int | None)
+    assert_type(store.xsetid("s", "9-9", entries_added=5), bool)
+    assert_type(store.xcfgset("s", idmp_duration=300), str)
+    assert_type(store.xidmprecord("s", "producer", "message", "5-0"), str)
+    assert_type(store.xinfo_stream("s", full=True), dict[str, Any])
+    assert_type(store.xinfo_consumers("s", "g"), list[dict[str, Any]])
+    assert_type(store.xinfo_help() + store.xgroup_help(), list[str])
+    assert_type(store.xgroup_exists("s", "g"), bool)
+    assert_type(store.xgroup_setid("s", "g", "-1h"), bool)
+    assert_type(store.xgroup_createconsumer("s", "g", "c"), int)
+    assert_type(store.xgroup_delconsumer("s", "g", "c"), int)
+    assert_type(store.xgroup_destroy("s", "g"), bool)
+    assert_type(store.xdelex("s", "5-0", ref_policy="ACKED"), list[int])
+    assert_type(store.xnack("s", "g", "FAIL", "5-0"), int)
+
+
+def rows(store: Store[str]) -> None:
+    store.row_put("space", b"key", b"value")
+    assert_type(store.row_get("space", b"key"), bytes | None)
+    assert_type(store.row_range("space", b"a", b"z", reverse=True), list[tuple[bytes, bytes]])
+    assert_type(store.row_delete("space", b"key"), bool)
+
+    def look(snapshot: streamkeep.Snapshot[Any]) -> int:
+        return 0 if snapshot.xlen("s") else -1
+
+    when = streamkeep.When(look, wake_on=[("s", None)])
+    assert_type(store.apply_when(lambda txn: [txn.xlen("s")], when, block=0), list[int])
+    found = store.read_when(lambda snapshot: [snapshot.xlen("s")], [("s", None)], block=5)
+    assert_type(found, list[int])
+    store.ask_stops()
+    print(store.open_transaction())
+
+
+def care(store: Store[str], folder: Path) -> Iterator[object]:
+    yield store.maintain()
+    yield store.remote_archive()
+    for stream in store.archived_streams():
+        assert_type(stream.entries, int)
+    yield from store.verify_archive("s")
+    for record in store.drop_segments("s", before="-1y"):
+        yield store.open_segment(record)
+    assert_type(list(store.export_segments(folder, "s", start="2025-10-21")), list[Path])
+    yield from store.adopt_segments(folder)
+    yield store.restore_archive("old", "s", end="-30d")
+    assert_type(store.find_remains("s", {"user": "ann"}), list[StreamId])
+    assert_type(store.durability().last_commit, int)
+    assert_type(
+        (store.map_size_bytes, store.used_bytes, store.reusable_bytes), tuple[int, int, int]
+    )
+    assert_type(store.uuid, str)
+
+
 def errors(store: Store) -> None:
     try:
         store.xadd("s", {"a": 1}, id="0-1")
@@ -178,6 +241,10 @@ def frames(store: Store[str]) -> None:
     # pyarrow has no types of its own.
     store.to_arrow("s", types={"a": int})  # pyright: ignore[reportUnknownMemberType]
     store.to_pandas("s", history=True)
+    store.to_polars("s", columns=["a"], repeated="last")
+    store.to_duckdb("s", "-1d")
+    for batch in store.to_arrow_batches("s", rows=1000):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        print(batch)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def kinds(one: ScanEntry[str], other: DeliveredEntry[str]) -> list[Entry[str]]:

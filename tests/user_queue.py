@@ -1,0 +1,196 @@
+"""A program with the queue, checks, backups and files of streams, as users write it.
+
+For type checkers, as `user_program.py`; it is never run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import streamkeep
+from streamkeep import Store, recovery, transfer
+from streamkeep.integrations.asgi import EventStream
+from streamkeep.jobs import (
+    Job,
+    JobFailedError,
+    JobLostError,
+    JobTransaction,
+    NoResultError,
+    Queue,
+    QueueDrainingError,
+    QueueFullError,
+    QueueStats,
+    Retry,
+    Task,
+    Worker,
+    current_job,
+    queue_names,
+    register_codec,
+)
+from streamkeep.jobs.async_queue import AsyncQueue
+from streamkeep.jobs.letters import Letter
+from streamkeep.jobs.outbox import Outbox
+
+if TYPE_CHECKING:
+    from typing import assert_type
+else:
+
+    def assert_type(value: object, kind: object) -> None:
+        """Do nothing."""
+
+
+queue = Queue("shop.store", "mail", retries=3, backoff="2s..10m", result_ttl="1d")
+
+
+@queue.task
+def add(left: int, right: int) -> int:
+    return left + right
+
+
+@queue.task(retries=5, retry_on=(OSError, TimeoutError), max_runtime="5m", concurrency=2)
+def send(to: str, *, subject: str = "") -> str:
+    job = current_job()
+    assert_type(job, Job)
+    if job.attempt > 2:
+        raise Retry("10m", reason="the server is busy")
+    with job.transaction as txn:
+        assert_type(txn, JobTransaction)
+        txn.xadd("sent", {"to": to, "subject": subject})
+        send.options(unique=to, delay="1h").delay(to)
+    job.extend("1m")
+    return to
+
+
+@queue.task
+async def fetch(url: str) -> bytes:
+    await asyncio.sleep(0)
+    return url.encode()
+
+
+@queue.periodic("0 3 * * *", tz="Europe/Berlin", missed="once")
+def nightly() -> None:
+    register_codec("upper", lambda value: str(value).upper().encode(), lambda data: data.decode())
+
+
+def puts() -> None:
+    assert_type(add(1, 2), int)
+    assert_type(add.delay(1, right=2), Job)
+    job = send.options(key="ann", priority="high", at=datetime.now(UTC)).delay("ann", subject="x")
+    assert_type(job.id, str)
+    assert_type(job.is_new, bool)
+    assert_type(job.state(), str)
+    assert_type(job.cancel(), bool)
+    print(job.key, job.task, job.fields)
+    assert_type((job.headers, job.priority, job.queued_ms), tuple[dict[str, str], str, int])
+    assert_type(queue.put({"n": 1}, retries=2, headers={"from": "me"}), Job)
+    assert_type(queue.put_many([1, 2], expires="1h"), list[Job])
+    try:
+        print(job.result("5s"))
+    except (NoResultError, JobFailedError, TimeoutError) as error:
+        print(error)
+    except (QueueFullError, QueueDrainingError):
+        raise
+
+
+def takes() -> None:
+    with queue.get("10s") as job:
+        payload: Any = job.payload
+        job.set_result(payload)
+    jobs = queue.get_many(10, timeout=None)
+    assert_type(jobs, list[Job])
+    try:
+        queue.done_many(jobs, results=[job.id for job in jobs])
+    except JobLostError:
+        for job in jobs:
+            assert_type(job.lost(), bool)
+    other = queue.get()
+    other.done({"n": 1})
+    assert_type(other.retry("5s", reason="again"), bool)
+    other.fail("wrong")
+    other.give_back()
+    other.postpone("1m")
+    worker = Worker([queue], concurrency=4, mode="asyncio", grace="10s")
+    worker.run()
+    assert_type(worker.running, list[Job])
+    worker.stop_once(now=True)
+    worker.stop()
+    assert_type(queue.run_until_idle(), int)
+
+
+def control(store: Store[str]) -> None:
+    queue.pause()
+    queue.resume()
+    assert_type(queue.drain("1m"), bool)
+    assert_type(queue.purge(), int)
+    queue.set_limits(max_length=1000, when_full="block")
+    print(queue.settings())
+    stats = queue.stats()
+    assert_type(stats, QueueStats)
+    assert_type(stats.waiting, int)
+    letters = queue.dead_letters(count=5, reason="timeout", task="send")
+    assert_type(letters, list[Letter])
+    assert_type(letters[0].message, str)
+    assert_type(queue.requeue(letters[0].id), int)
+    assert_type(queue.drop_dead(task="send"), int)
+    assert_type(queue.run_now("job-1"), bool)
+    assert_type(queue.cancel("job-1"), bool)
+    assert_type(queue.job("job-1"), Job)
+    assert_type(queue.find("job-1").state, str)
+    queue.register_periodic()
+    print([rule.name for rule in queue.schedules()])
+    assert_type(queue.unschedule("nightly"), bool)
+    assert_type(queue_names(store), list[str])
+    assert_type(queue.store, Store[Any])
+    queue.close()
+
+
+def outbox(store: Store[bytes]) -> None:
+    box = Outbox(
+        sqlite3.connect("shop.db"), "outbox", store, put=lambda row: add.delay(row["n"], 1)
+    )
+    assert_type(box.forward(), int)
+
+
+async def of_tasks() -> None:
+    jobs = AsyncQueue(queue)
+    job = await jobs.put({"n": 1}, delay="5s")
+    assert_type(job.id, str)
+    called = await jobs.delay(send, "ann", subject="x")
+    assert_type(await called.state(), str)
+    async with jobs.get("1s") as taken:
+        await taken.extend("1m")
+    assert_type(await jobs.stats(), QueueStats)
+    await jobs.close()
+
+
+def checks(path: Path) -> Iterator[str]:
+    for finding in recovery.check(path):
+        assert_type(finding, recovery.Finding)
+        if finding.severity is not recovery.Severity.NOTE:
+            yield f"{finding.code} {finding.where}: {finding.problem}"
+    copy = path.with_suffix(".backup")
+    assert_type(recovery.backup(path, copy), recovery.BackupReport)
+    assert_type(recovery.compact(path), recovery.Compacted)
+    done = recovery.upgrade(path, progress=lambda step, done, total: print(step, done, total))
+    assert_type((done.before, done.after), tuple[int, int])
+    with streamkeep.open(path) as one, streamkeep.open(copy) as other:
+        for difference in recovery.diff(one, other):
+            assert_type(difference, recovery.Difference)
+            yield difference.kind
+
+
+def files(store: Store[str]) -> None:
+    dumped = transfer.dump(store, "orders.jsonl", format="jsonl", keys="orders")
+    assert_type(dumped, transfer.DumpReport)
+    assert_type(transfer.load(store, "orders.jsonl"), transfer.LoadReport)
+    assert_type(transfer.to_rdb(store, "dump.rdb"), transfer.DumpReport)
+    assert_type(transfer.from_rdb(store, "dump.rdb"), transfer.LoadReport)
+
+
+events = EventStream("events.store", "orders", append=True)
+task: Task[[int, int], int] = add
