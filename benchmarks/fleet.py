@@ -104,7 +104,7 @@ def main(stores: int, segments: int, folder: Path) -> None:
     members = find_members(uri)
     found_s = time.perf_counter() - began
     began = time.perf_counter()
-    planned = plan(spark, table, members)
+    planned = plan(spark, table, members).stores
     groups = [group for one in planned for group in one.groups]
     tasks = group_tasks(groups, 2)
     plan_s = time.perf_counter() - began
@@ -114,7 +114,7 @@ def main(stores: int, segments: int, folder: Path) -> None:
         "benchmark", [], versions={head_application(one.store): one.version for one in members}
     )
     began = time.perf_counter()
-    nothing = plan(spark, table, find_members(uri))
+    nothing = plan(spark, table, find_members(uri)).stores
     nothing_s = time.perf_counter() - began
     assert nothing == []
     total = stores * segments

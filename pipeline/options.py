@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from streamkeep.arrow import FAILFAST, PERMISSIVE
-from streamkeep.arrow.keys import key_of_text
+from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.format.core.entry import MAX_ID, MAX_U64, MIN_ID, StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
 
@@ -106,6 +106,12 @@ class ReadOptions:
     group: bytes | None
     tail_export: str | None = None
     fleet: bool = False  # the path is that of a fleet
+
+    def wants(self, key: bytes) -> bool:
+        """Return whether the stream with this key is requested."""
+        if self.pattern is not None:
+            return self.pattern.fullmatch(key_text(key)) is not None
+        return key in (self.keys or ())
 
 
 @dataclass(frozen=True)

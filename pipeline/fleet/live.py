@@ -2,62 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.model.manifest import iter_segments
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
+from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
 from streamkeep.pipeline.fleet.pieces import Member, Piece, Positions, StreamPosition
-from streamkeep.pipeline.options import ARCHIVE, AUTO
+from streamkeep.pipeline.options import ARCHIVE, AUTO, ReadOptions
+from streamkeep.pipeline.source.losses import DataLossError
+from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.plan import cut_stream
 from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.source.triggers import check_nothing_lost
 
 _SLICE_BYTES: Final = 16 << 20
 
 
-def plan_live(member: Member, before: Positions) -> tuple[list[Piece], Positions]:
-    """Return what a store has that a lake lacks, and the positions after it was copied."""
+def plan_live(
+    member: Member,
+    before: Positions,
+    options: ReadOptions | None = None,
+    problems: dict[tuple[int, bytes], str] | None = None,
+) -> tuple[list[Piece], Positions]:
+    """Return what a store has that a lake lacks, and the positions after it was copied.
+
+    Args:
+        options: which streams are copied, and whether one that has lost entries is; None for all
+            of them.
+        problems: gets the error of each stream that cannot be planned, which keeps its position;
+            without it, the first error is raised.
+    """
     pieces: list[Piece] = []
     streams = dict(before.streams)
     with reading(member.path) as store, store.snapshot() as snapshot:
         txn = snapshot.txn
-        sequence = max([before.sequence, *(one.sequence for one in iter_segments(txn))])
-        for number, key, last, source in _streams(txn):
-            done = before.end_of(number)
-            if last > done:
-                pin = Pin(key, number, done.next(), last)
-                for one in cut_stream(txn, pin, source, _SLICE_BYTES):
-                    pieces.append(
-                        Piece(
-                            member.store,
-                            number,
-                            key,
-                            one.start,
-                            one.end,
-                            one.size_bytes,
-                            one.entries,
-                            path=member.path,
-                            source=source,
-                        )
-                    )
-            was = streams.get(number, StreamPosition(key, MIN_ID))
-            streams[number] = StreamPosition(key, max(done, last), was.rows, was.erased)
-    return pieces, Positions(streams, sequence, member.name, member.labels)
+        archived: dict[int, SegmentRecord] = {}  # the last segment of each stream
+        sequences: dict[int, int] = {}
+        late: dict[int, list[SegmentRecord]] = {}
+        for one in iter_segments(txn):
+            number = one.stream_number
+            archived[number] = one
+            sequences[number] = max(sequences.get(number, 0), one.sequence)
+            was = before.of(number, one.key)
+            if one.origin == ADOPTED and one.sequence > was.sequence and one.first_id <= was.end:
+                late.setdefault(number, []).append(one)
+        for number, key, source in _streams(txn, archived):
+            if options is not None and not options.wants(key):
+                continue
+            was = before.of(number, key)
+            added: int | None
+            try:
+                if options is not None and number in before.streams and source == AUTO:
+                    _check(txn, options, key, number, was)
+                if source == AUTO:
+                    record = txn.load_numbered(number, key).record
+                    end, added = StreamId(*record.last_id()), record.entries_added
+                else:
+                    end, added = archived[number].last_id, was.added
+                mine = []
+                for one in late.get(number, ()):
+                    pin = Pin(key, number, one.first_id, min(one.last_id, was.end))
+                    mine += [replace(new, late=True) for new in _new(txn, member, pin, source)]
+                if end > was.end:
+                    pin = Pin(key, number, was.end.next(), end)
+                    mine += _new(txn, member, pin, source)
+            except StreamkeepError as error:
+                if problems is None:
+                    raise
+                problems[number, key] = str(error)
+                continue
+            pieces += mine
+            streams[number] = replace(
+                was,
+                key=key,
+                end=max(was.end, end),
+                added=added,
+                sequence=max(was.sequence, sequences.get(number, 0)),
+            )
+    return pieces, Positions(streams, member.name, member.labels)
 
 
-def _streams(txn: Txn) -> Iterator[tuple[int, bytes, StreamId, str]]:
-    """Yield number, key, last ID and source of each stream; of deleted ones, what is archived."""
+def _new(txn: Txn, member: Member, pin: Pin, source: str) -> Iterator[Piece]:
+    """Yield a range of a stream as pieces."""
+    for one in cut_stream(txn, pin, source, _SLICE_BYTES):
+        yield Piece(
+            member.store,
+            pin.number,
+            pin.key,
+            one.start,
+            one.end,
+            one.size_bytes,
+            one.entries,
+            path=member.path,
+            source=source,
+        )
+
+
+def _check(txn: Txn, options: ReadOptions, key: bytes, number: int, was: StreamPosition) -> None:
+    """Raise DataLossError if entries were trimmed since they could last be copied."""
+    if was.end == MIN_ID:
+        return
+    position = Position(number, was.end, added=was.added)
+    try:
+        check_nothing_lost(txn, options, key, position)
+    except DataLossError:
+        if options.fail_on_data_loss:
+            raise
+
+
+def _streams(txn: Txn, archived: Mapping[int, SegmentRecord]) -> Iterator[tuple[int, bytes, str]]:
+    """Yield number, key and source of each stream; of deleted ones, what is archived."""
     living = set()
     for key, number in iter_keys(txn):
         living.add(number)
-        record = txn.load_numbered(number, key).record
-        yield number, key, StreamId(record.last_ms, record.last_seq), AUTO
-    gone: dict[int, tuple[bytes, StreamId]] = {}
-    for segment in iter_segments(txn):
-        if segment.stream_number not in living:
-            gone[segment.stream_number] = segment.key, segment.last_id
-    for number, (key, last) in sorted(gone.items()):
-        yield number, key, last, ARCHIVE
+        yield number, key, AUTO
+    for number, last in sorted(archived.items()):
+        if number not in living:
+            yield number, last.key, ARCHIVE

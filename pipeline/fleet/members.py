@@ -15,7 +15,7 @@ from uuid import UUID
 
 from streamkeep.engine.model.remote_archive import RemoteArchive
 from streamkeep.engine.system.object_store import ObjectStore, normal_uri, open_objects
-from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.pipeline.fleet.pieces import Member
 from streamkeep.pipeline.source.stores import reading
 
@@ -27,8 +27,12 @@ class FleetError(StreamkeepError):
     """A fleet has no stores, or stores that cannot be told apart."""
 
 
-def find_members(place: str) -> list[Member]:
+def find_members(place: str, problems: list[str] | None = None) -> list[Member]:
     """Return the stores of a fleet, by UUID.
+
+    Args:
+        problems: gets the error of each store that cannot be read, which is left out; without it,
+            the first error is raised.
 
     Raises:
         FleetError: there are none; or two folders are copies of one store.
@@ -37,7 +41,7 @@ def find_members(place: str) -> list[Member]:
     uri = normal_uri(place)
     found: dict[str, Member] = {}
     if uri.startswith("file://"):
-        for member in _live(Path(unquote(urlsplit(uri).path))):
+        for member in _live(Path(unquote(urlsplit(uri).path)), problems):
             other = found.setdefault(member.store, member)
             if other is not member:
                 raise FleetError(
@@ -48,9 +52,11 @@ def find_members(place: str) -> list[Member]:
     names = [name for name in objects.folders() if _is_uuid(name) and name not in found]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for one in threads.map(lambda name: _archived(objects, uri, name), names):
-            if one is not None:
+            if isinstance(one, Member):
                 found[one.store] = one
-    if not found:
+            elif one is not None:
+                _note(one, problems)
+    if not found and not problems:
         raise FleetError(
             f"{place}: no archives of stores and no stores are there; next: `streamkeep archive "
             "run STORE --to URI` puts one there"
@@ -58,21 +64,39 @@ def find_members(place: str) -> list[Member]:
     return [found[store] for store in sorted(found)]
 
 
-def _live(folder: Path) -> Iterator[Member]:
+def _live(folder: Path, problems: list[str] | None) -> Iterator[Member]:
     """Yield the stores in a folder, and the folder itself if it is one."""
     if not folder.is_dir():
         return
     for path in [folder, *sorted(folder.iterdir())]:
         if (path / _DATA_FILE).is_file():
-            with reading(path) as store:
-                setting = store.remote_archive()
-                name = path.name if setting is None else setting.name
-                labels = {} if setting is None else setting.labels
-                yield Member(store.uuid, name, labels, path=str(path))
+            try:
+                with reading(path) as store:
+                    setting = store.remote_archive()
+                    name = path.name if setting is None else setting.name
+                    labels = {} if setting is None else setting.labels
+                    member = Member(store.uuid, name, labels, path=str(path))
+            except StreamkeepError as error:
+                _note(error, problems)
+            else:
+                yield member
 
 
-def _archived(objects: ObjectStore, uri: str, name: str) -> Member | None:
-    head = RemoteArchive(objects, name).head()
+def _note(error: StreamkeepError, problems: list[str] | None) -> None:
+    """Keep the error of one store, or raise it."""
+    if problems is None:
+        raise error
+    problems.append(f"a store is left out: {error}")
+
+
+def _archived(objects: ObjectStore, uri: str, name: str) -> Member | StreamkeepError | None:
+    """Return an archived store, the error of its head, or None if it has no head yet."""
+    try:
+        head = RemoteArchive(objects, name).head()
+    except UnreachableError:
+        raise
+    except StreamkeepError as error:
+        return error
     if head is None:
         return None
     return Member(

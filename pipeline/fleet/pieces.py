@@ -13,7 +13,7 @@ import base64
 import json
 import pickle
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -80,12 +80,22 @@ class StreamPosition:
         end: everything up to this ID was copied.
         rows: how many entries were copied, and not erased from the lake since.
         erased: how many entries were erased from the lake.
+        added: how many entries were ever added to the stream, if all of them are up to `end`; None
+            if that is not known.
+        sequence: the highest sequence of its segments that were planned.
     """
 
     key: bytes
     end: StreamId
     rows: int = 0
     erased: int = 0
+    added: int | None = None
+    sequence: int = 0
+
+    @property
+    def absent(self) -> int:
+        """Return how many entries were deleted or trimmed before they could be copied."""
+        return 0 if self.added is None else max(0, self.added - self.rows - self.erased)
 
 
 @dataclass(frozen=True)
@@ -93,12 +103,10 @@ class Positions:
     """What a lake has of one store.
 
     Attributes:
-        sequence: the highest sequence of a segment that was planned.
         sealed_ms: of the member when it was read.
     """
 
     streams: dict[int, StreamPosition] = field(default_factory=dict)
-    sequence: int = 0
     name: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     sealed_ms: int | None = None
@@ -106,12 +114,14 @@ class Positions:
     def encode(self) -> bytes:
         """Return the positions as JSON."""
         streams = [
-            [number, json_bytes(one.key), str(one.end), one.rows, one.erased]
+            [
+                *(number, json_bytes(one.key), str(one.end), one.rows, one.erased),
+                *(one.added, one.sequence),
+            ]
             for number, one in sorted(self.streams.items())
         ]
         members = {
             "streams": streams,
-            "sequence": self.sequence,
             "name": self.name,
             "labels": self.labels,
             "sealed_ms": self.sealed_ms,
@@ -122,13 +132,14 @@ class Positions:
     def decode(cls, data: bytes) -> Positions:
         """Return the positions from the bytes of `encode`."""
         members = json.loads(data)
-        streams = {
-            number: StreamPosition(from_json(key), StreamId.parse(end), rows, erased)
-            for number, key, end, rows, erased in members["streams"]
-        }
+        streams = {}
+        for number, key, end, rows, erased, *more in members["streams"]:
+            # The first lakes of fleets had one sequence for all streams of a store.
+            added, sequence = more or (None, members["sequence"])
+            ends = from_json(key), StreamId.parse(end)
+            streams[number] = StreamPosition(*ends, rows, erased, added, sequence)
         return cls(
             streams,
-            members["sequence"],
             members["name"],
             members["labels"],
             members["sealed_ms"],
@@ -139,9 +150,18 @@ class Positions:
         found = self.streams.get(number)
         return MIN_ID if found is None else found.end
 
+    @property
+    def absent(self) -> int:
+        """Return how many entries were gone before they could be copied, as far as is known."""
+        return sum(one.absent for one in self.streams.values())
+
+    def of(self, number: int, key: bytes) -> StreamPosition:
+        """Return the position of a stream; that of its beginning if nothing of it was copied."""
+        return self.streams.get(number, StreamPosition(key, MIN_ID))
+
     def with_rows(self, number: int, key: bytes, rows: int, erased: int = 0) -> Positions:
         """Return the positions with more rows of a stream, or fewer."""
-        one = self.streams.get(number, StreamPosition(key, MIN_ID))
+        one = self.of(number, key)
         one = replace(one, rows=one.rows + rows, erased=one.erased + erased)
         return replace(self, streams={**self.streams, number: one})
 
@@ -150,37 +170,50 @@ class Positions:
 
 
 def new_pieces(
-    member: Member, manifest: Manifest, before: Positions
+    member: Member,
+    manifest: Manifest,
+    before: Positions,
+    chosen: Callable[[bytes], bool] = lambda key: True,
 ) -> tuple[list[Piece], Positions]:
     """Return what a manifest has that a lake lacks, and the positions after it was copied.
 
     Entries above the ID up to which a stream is complete are left for later: the store may still
     publish lower ones.
+
+    Args:
+        chosen: whether the stream with a key is copied; others keep their positions.
     """
     by_stream: dict[int, list[RemoteSegment]] = {}
     for one in manifest.segments:
         by_stream.setdefault(one.record.stream_number, []).append(one)
     pieces: list[Piece] = []
     streams = dict(before.streams)
-    sequence = before.sequence
     for number, stream in sorted(manifest.streams.items()):
-        done = before.end_of(number)
+        if not chosen(stream.key):
+            continue
+        was = before.of(number, stream.key)
+        done = was.end
         segments = by_stream.get(number, [])
         for piece in stream_pieces(member, stream.key, segments):
             end = min(piece.end, stream.complete_to)
             record = piece.record
             assert record is not None
-            late = record.origin == ADOPTED and record.sequence > before.sequence
+            late = record.origin == ADOPTED and record.sequence > was.sequence
             start = piece.start if late else max(piece.start, done.next())
             if start <= end:
                 late = late and start <= done
                 if late or (start, end) != (piece.start, piece.end):
                     piece = replace(piece, start=start, end=end, late=late)
                 pieces.append(piece)
-        sequence = max([sequence, *(one.record.sequence for one in segments)])
-        was = streams.get(number, StreamPosition(stream.key, MIN_ID))
-        streams[number] = replace(was, key=stream.key, end=max(done, stream.complete_to))
-    return pieces, Positions(streams, sequence, member.name, member.labels, member.sealed_ms)
+        whole = stream.exists and stream.complete_to == stream.last_id
+        streams[number] = replace(
+            was,
+            key=stream.key,
+            end=max(done, stream.complete_to),
+            added=stream.entries_added if whole else was.added,
+            sequence=max([was.sequence, *(one.record.sequence for one in segments)]),
+        )
+    return pieces, Positions(streams, member.name, member.labels, member.sealed_ms)
 
 
 def stream_pieces(member: Member, key: bytes, segments: Sequence[RemoteSegment]) -> Iterator[Piece]:

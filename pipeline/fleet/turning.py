@@ -32,7 +32,8 @@ def turn_into_fleet(table: Lake) -> Lake:
         if done is not None:
             counts = table.counts(origin.application)
             count = rows[origin.store, origin.number]
-            position = StreamPosition(origin.key, done, count, counts.erased)
+            added = counts.added or None
+            position = StreamPosition(origin.key, done, count, counts.erased, added)
             stores.setdefault(origin.store, {})[origin.number] = position
     versions = {FLEET: 1}
     for store, streams in stores.items():

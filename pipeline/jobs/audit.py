@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.engine.commands import keys
 from streamkeep.engine.model.manifest import erased_ids, iter_segments
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at
 from streamkeep.pipeline.jobs.fleet_audit import audit_fleet, erased_in_files, reconcile
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
-from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
@@ -196,9 +196,10 @@ def _uncopied(store: str, table: Lake, report: Report) -> set[Origin]:
             position = Position(number, done, added=counts.added)
             try:
                 check_nothing_lost(txn, options, key, position)
-            except DataLossError as error:
+                stream = txn.find_stream(key)
+            except StreamkeepError as error:
                 report.problems.append(f"{origin}: {str(error).partition('; next:')[0]}")
-            stream = txn.find_stream(key)
+                continue
             if stream is not None and stream.record.entries_added < counts.added:
                 report.problems.append(
                     f"{origin}: the lake has counted {counts.added} entries that were ever added, "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.pipeline.jobs.executor.compact import Task, merge_files
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.tasks.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
@@ -43,33 +44,67 @@ def compact(
             jobs that have not committed yet. With 0, a job that runs at the same time fails.
 
     Raises:
-        LakeConflictError: another job replaced some of the files; nothing was changed.
+        LakeConflictError: other jobs replaced some of the files in every try.
     """
     with Stopwatch(Report(NAME)) as report:
-        table = Lake.open(lake)
-        schema = table.entry_schema.serialize().to_pybytes()
-        tasks = [Task(table.uri, schema, group) for group in groups(table.files(), target_bytes)]
-        removed = [file for task in tasks for file in task.files]
-        with table.reading(removed, NAME):
-            lines = run_units(spark, tasks, merge_files, progress)
-        added = [LakeFile.from_json(line) for line in lines]
-        if added:
+        report.details = {"files_replaced": 0, "bytes_replaced": 0}
+        for conflicts in range(MOST_CONFLICTS):
+            table = Lake.open(lake)
+            tasks = _tasks(table, target_bytes)
             try:
-                table = table.commit(NAME, added, removed=removed, moves_data=False)
+                with table.reading([file for task in tasks for file in task.files], NAME):
+                    lines = run_units(spark, tasks, merge_files, progress)
             except LakeConflictError:
-                table.discard(added)
-                raise
+                wait_after(conflicts)
+                continue
+            merged = [LakeFile.from_json(line) for line in lines]
+            table, lost = _commit(table, list(zip(tasks, merged, strict=True)), report)
+            if not lost:
+                break
+            wait_after(conflicts)
+        else:
+            raise LakeConflictError(f"{lake}: other jobs committed first, every time")
         swept = table.sweep(retention_hours)
-        report.entries = sum(file.entries for file in added)
-        report.files = len(added)
-        report.size_bytes = sum(file.size_bytes for file in added)
-        report.details = {
-            "files_replaced": len(removed),
-            "bytes_replaced": sum(file.size_bytes for file in removed),
-            "files_swept": len(swept),
-            "lake_version": table.version,
-        }
+        report.details |= {"files_swept": len(swept), "lake_version": table.version}
     return report
+
+
+def _tasks(table: Lake, target_bytes: int) -> list[Task]:
+    schema = table.entry_schema.serialize().to_pybytes()
+    return [Task(table.uri, schema, group) for group in groups(table.files(), target_bytes)]
+
+
+def _commit(table: Lake, work: list[tuple[Task, LakeFile]], report: Report) -> tuple[Lake, bool]:
+    """Commit merged files; return the lake, and whether other jobs have replaced files of some.
+
+    A conflict takes only those merged files of which another job has replaced a source. The others
+    are still right, and are committed with the next try.
+    """
+    lost = False
+    for conflicts in range(MOST_CONFLICTS):
+        if not work:
+            return table, lost
+        added = [merged for _, merged in work]
+        removed = [file for task, _ in work for file in task.files]
+        try:
+            table = table.commit(NAME, added, removed=removed, moves_data=False)
+        except LakeConflictError:
+            wait_after(conflicts)
+            table = Lake.open(table.uri)
+            named = {file.path for file in table.files()}
+            valid = [one for one in work if all(file.path in named for file in one[0].files)]
+            table.discard(merged for task, merged in work if (task, merged) not in valid)
+            lost = lost or len(valid) < len(work)
+            work = valid
+            continue
+        report.entries += sum(file.entries for file in added)
+        report.files += len(added)
+        report.size_bytes += sum(file.size_bytes for file in added)
+        report.details["files_replaced"] += len(removed)
+        report.details["bytes_replaced"] += sum(file.size_bytes for file in removed)
+        return table, lost
+    table.discard(merged for _, merged in work)
+    raise LakeConflictError(f"{table.uri}: other jobs committed first, every time")
 
 
 def groups(files: list[LakeFile], target_bytes: int) -> list[tuple[LakeFile, ...]]:

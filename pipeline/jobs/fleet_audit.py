@@ -20,16 +20,22 @@ from streamkeep.engine.archive.segments import list_streams
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.model.manifest import erased_ids
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.fleet.executor.manifests import Ask
 from streamkeep.pipeline.fleet.members import find_members
 from streamkeep.pipeline.fleet.pieces import Member, Positions
 from streamkeep.pipeline.fleet.progress_files import read_positions, store_application
 from streamkeep.pipeline.jobs.executor.fleet_audit import Check, check_segments, describe_stores
-from streamkeep.pipeline.jobs.fleet_to_lake import cores_of, group_tasks, in_tasks
+from streamkeep.pipeline.jobs.fleet_to_lake import group_tasks, in_tasks
 from streamkeep.pipeline.lake.files import LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.source.losses import DataLossError
+from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.tasks.units import Progress, run_units
+from streamkeep.pipeline.source.triggers import check_nothing_lost
+from streamkeep.pipeline.storage.places import StorageError
+from streamkeep.pipeline.tasks.units import Progress, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,10 +68,15 @@ def audit_fleet(
     """Check the archives of a fleet; collect what its lake must have."""
     found = Found()
     asks = []
-    for member in find_members(fleet):
+    for member in find_members(fleet, found.problems):
         version = None if table is None else _version(table, member.store)
         if member.path:
-            _look_at_live(member, table, version, found)
+            try:
+                _look_at_live(member, table, version, found)
+            except StorageError:
+                raise
+            except StreamkeepError as error:
+                found.problems.append(f"store {member.store}: {error}")
             continue
         asks.append(Ask(member, "" if table is None or version is None else table.uri, version))
         found.sealed_ms[member.store] = member.sealed_ms
@@ -94,6 +105,7 @@ def _look_at_live(member: Member, table: Lake | None, version: int | None, found
     positions = Positions()
     if table is not None:
         positions = read_positions(table.uri, member.store, version)
+    options = parse_read({"path": member.path, "subscribePattern": ""})
     with reading(member.path) as store, store.snapshot() as snapshot:
         txn = snapshot.txn
         archived = {one.stream_number: one for one in list_streams(txn)}
@@ -102,7 +114,15 @@ def _look_at_live(member: Member, table: Lake | None, version: int | None, found
             stream = member.store, number
             ids = erased_ids(txn, number, MIN_ID, MAX_ID)
             found.erased[stream] += [StreamId(*one) for one in sorted(ids)]
-            if positions.end_of(number) >= record.last_id():
+            done = positions.end_of(number)
+            if done > MIN_ID:
+                added = positions.of(number, key).added
+                try:
+                    check_nothing_lost(txn, options, key, Position(number, done, added=added))
+                except DataLossError as error:
+                    text = str(error).partition("; next:")[0]
+                    found.problems.append(f"{Origin(*stream, key)}: {text}")
+            if done >= record.last_id():
                 old = archived.get(number)
                 history = 0 if old is None else old.entries + old.retired_entries
                 found.expected[stream] += record.length + history

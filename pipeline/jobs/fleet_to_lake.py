@@ -11,7 +11,8 @@ Each entry comes once: the positions of a store change only with its files, and 
 the same store conflict. The job that loses keeps the files of all other stores, and plans again
 those of which the other job has committed something. It does so until everything is committed.
 
-A store that is gone keeps its entries in the lake.
+A store that is gone keeps its entries in the lake. A store or a stream that cannot be copied is a
+problem in the report; it keeps its position, and everything else is committed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from streamkeep.arrow.keys import key_text
 from streamkeep.engine.system import failpoints
+from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
 from streamkeep.pipeline.fleet.executor.manifests import Ask, plan_stores
 from streamkeep.pipeline.fleet.live import plan_live
 from streamkeep.pipeline.fleet.members import find_members
@@ -40,11 +43,14 @@ from streamkeep.pipeline.fleet.progress_files import (
 )
 from streamkeep.pipeline.fleet.turning import turn_into_fleet
 from streamkeep.pipeline.jobs.executor.fleet_to_lake import Task, write_pieces
-from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile
+from streamkeep.pipeline.jobs.subscription import read_options
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.storage.places import StorageError
 from streamkeep.pipeline.tasks.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.tasks.packing import partition_bytes
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
+from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,8 +66,11 @@ class _Store:
 
     Attributes:
         version: of its positions in the lake when the run was planned.
-        head: the version of the head that was read; None for a live store.
+        head: the version of the head that was read; None for a live store, and if something of it
+            was left out, so that the next run reads it again.
         late: whether segments were adopted below what the lake has.
+        problems: the errors of its streams, by number and key.
+        absent: entries that earlier runs found gone.
     """
 
     member: Member
@@ -71,6 +80,22 @@ class _Store:
     late: bool = False
     groups: list[tuple[int, str]] = field(default_factory=list)
     files: list[LakeFile] = field(default_factory=list)
+    problems: dict[tuple[int, bytes], str] = field(default_factory=dict)
+    absent: int = 0
+
+
+@dataclass
+class _Plan:
+    """What one run does.
+
+    Attributes:
+        problems: the errors of stores that cannot be planned, by UUID.
+        keys: those of the requested streams that were seen, if only some were requested.
+    """
+
+    stores: list[_Store] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+    keys: set[bytes] = field(default_factory=set)
 
 
 def fleet_to_lake(
@@ -78,7 +103,10 @@ def fleet_to_lake(
     fleet: str,
     lake: str,
     *,
+    streams: Sequence[str] | None = None,
+    pattern: str | None = None,
     columns: pa.Schema | None = None,
+    fail_on_data_loss: bool = True,
     progress: Progress | None = None,
 ) -> Report:
     """Copy the entries that the stores of a fleet have gained since the last run, exactly once.
@@ -90,63 +118,134 @@ def fleet_to_lake(
     Args:
         fleet: a URI with the archives of stores, or a folder of stores.
         lake: path or URI; made if there is none. The lake of one store becomes that of a fleet.
+        streams: keys; None, without a pattern, for all.
+        pattern: a regular expression for whole keys.
         columns: fields to promote, if the lake is made.
+        fail_on_data_loss: do not copy a stream of a store on a path of which entries were trimmed
+            since the last run; the report names it. False: copy what remains.
+
+    Returns:
+        A report whose `problems` name each store and stream that could not be copied; all others
+        are. Its detail `absent` is the number of entries that were gone before this run could copy
+        them, in streams of which the number ever added is known: those of stores on a path, and
+        those that are sealed up to their newest entry.
 
     Raises:
         FleetError: there are no stores.
+        NoSuchKeyError: no store has one of `streams`.
         LakeError: the path holds something else.
         UnreachableError: the object store of the fleet does not answer.
     """
     with Stopwatch(Report(NAME)) as report:
-        members = find_members(fleet)
-        report.details = {"stores": len(members), "changed": 0, "segments": 0}
+        options = read_options(
+            fleet, streams, pattern, fleet=True, fail_on_data_loss=fail_on_data_loss
+        )
+        some = streams is not None or pattern is not None
+        failed: list[str] = []
+        members = find_members(fleet, failed)
+        report.details = {"stores": len(members), "changed": 0, "segments": 0, "absent": 0}
+        problems: dict[str, str] = {}
         for conflicts in range(MOST_CONFLICTS):
             table = Lake.create(lake, columns, fleet=True)
             try:
                 table = table if table.is_fleet else turn_into_fleet(table)
             except LakeConflictError:
                 continue  # another job has committed something, or has turned it
-            stores = plan(spark, table, members)
+            planned = plan(spark, table, members, options, some=some)
+            if not conflicts and streams is not None:
+                _check_keys(fleet, options, planned)
+            stores = planned.stores
             lost = _copy(spark, table, stores, report, progress)
             report.details["changed"] += len(stores) - len(lost)
+            again = {one.member.store for one in lost}
+            problems |= {f"store {store}": text for store, text in planned.problems.items()}
+            for one in stores:
+                if one.member.store not in again:
+                    for (number, key), text in one.problems.items():
+                        problems[str(Origin(one.member.store, number, key))] = text
             if not lost:
                 break
             wait_after(conflicts)
-            wanted = {one.member.store for one in lost}
-            members = [one for one in find_members(fleet) if one.store in wanted]
+            members = [one for one in find_members(fleet, failed) if one.store in again]
         else:
             raise LakeConflictError(f"{lake}: other jobs committed first, every time")
+        report.problems = sorted(set(failed))
+        report.problems += [f"{where}: not copied: {problems[where]}" for where in sorted(problems)]
         report.details["lake_version"] = Lake.open(lake).version
     return report
 
 
-def plan(spark: SparkSession, table: Lake, members: Sequence[Member]) -> list[_Store]:
-    """Return the stores that have something new, with their work."""
+def plan(
+    spark: SparkSession,
+    table: Lake,
+    members: Sequence[Member],
+    options: ReadOptions | None = None,
+    *,
+    some: bool = False,
+) -> _Plan:
+    """Return the stores that have something new, with their work.
+
+    Args:
+        options: which streams are copied; None for all.
+        some: the options leave out streams.
+    """
     asks: list[Ask] = []
     stores: dict[str, _Store] = {}
+    found = _Plan()
     for member in members:
         version = table.table.transaction_version(store_application(member.store))
-        if member.path:
+        if not member.path:
+            head = table.table.transaction_version(head_application(member.store))
+            if some or head != member.version:
+                asks.append(Ask(member, table.uri, version, options if some else None))
+            continue
+        try:
             before = read_positions(table.uri, member.store, version)
-            pieces, positions = plan_live(member, before)
-            if positions != before:
-                groups = pack_groups(pieces)
-                stores[member.store] = _Store(member, version, positions, None, groups=groups)
-        elif table.table.transaction_version(head_application(member.store)) != member.version:
-            asks.append(Ask(member, table.uri, version))
+            problems: dict[tuple[int, bytes], str] = {}
+            pieces, positions = plan_live(member, before, options, problems)
+        except StorageError:
+            raise
+        except StreamkeepError as error:
+            found.problems[member.store] = str(error)
+            continue
+        found.keys.update(one.key for one in positions.streams.values())
+        found.keys.update(key for _, key in problems)
+        if positions != before or problems:
+            late = any(piece.late for piece in pieces)
+            groups = pack_groups(pieces)
+            stores[member.store] = _Store(
+                *(member, version, positions, None, late, groups),
+                problems=problems,
+                absent=before.absent,
+            )
     known = {ask.member.store: ask for ask in asks}
     for line in run_units(spark, in_tasks(asks), plan_stores):
-        found = json.loads(line)
-        ask = known[found["store"]]
-        stores[found["store"]] = _Store(
+        facts = json.loads(line)
+        store, ask = facts["store"], known[facts["store"]]
+        if "problem" in facts:
+            found.problems[store] = facts["problem"]
+            continue
+        found.keys.update(map(bytes.fromhex, facts["keys"]))
+        if some and not facts["changed"]:
+            continue
+        stores[store] = _Store(
             ask.member,
             ask.version,
-            Positions.decode(found["positions"].encode()),
-            found["version"],
-            found["late"],
-            [(size, text) for size, text in found["groups"]],
+            Positions.decode(facts["positions"].encode()),
+            None if some else facts["version"],
+            facts["late"],
+            [(size, text) for size, text in facts["groups"]],
+            absent=facts["absent"],
         )
-    return [stores[store] for store in sorted(stores)]
+    found.stores = [stores[store] for store in sorted(stores)]
+    return found
+
+
+def _check_keys(fleet: str, options: ReadOptions, planned: _Plan) -> None:
+    """Raise NoSuchKeyError for a requested key that no store has."""
+    for key in options.keys or ():
+        if key not in planned.keys and not planned.problems:
+            raise NoSuchKeyError(f"{fleet}: no store has a stream {key_text(key)!r}")
 
 
 def in_tasks(asks: Sequence[Ask]) -> list[tuple[Ask, ...]]:
@@ -178,12 +277,6 @@ def group_tasks(groups: Sequence[tuple[int, str]], cores: int) -> list[tuple[str
     return [*tasks, tuple(task)] if task else tasks
 
 
-def cores_of(spark: SparkSession) -> int:
-    """Return how many tasks run at once; 0 where that is unknown."""
-    context = getattr(spark, "_sc", None)
-    return 0 if context is None else int(context.defaultParallelism)
-
-
 # --- copying and committing -----------------------------------------------------------------------
 
 
@@ -202,13 +295,36 @@ def _copy(
     tasks = [Task(table.uri, schema, part, there) for part in group_tasks(groups, cores_of(spark))]
     by_store = {one.member.store: one for one in stores}
     for line in run_units(spark, tasks, write_pieces, progress):
-        file = LakeFile.from_json(line)
-        store = by_store[file.store]
-        store.files.append(file)
-        number, key = file.origin.number, file.key
-        store.positions = store.positions.with_rows(number, key, file.entries)
+        facts = json.loads(line)
+        if len(facts) == 4:
+            number, key = facts[1], bytes.fromhex(facts[2])
+            by_store[facts[0]].problems.setdefault((number, key), facts[3])
+        else:
+            file = LakeFile.from_json(line)
+            by_store[file.store].files.append(file)
+    changed = [store for store in stores if not store.problems or _leave_out(table, store)]
+    for store in changed:
+        for file in store.files:
+            number = file.origin.number
+            store.positions = store.positions.with_rows(number, file.key, file.entries)
     report.details["segments"] += len(groups)
-    return _commit(table, stores, report)
+    return _commit(table, changed, report)
+
+
+def _leave_out(table: Lake, store: _Store) -> bool:
+    """Take the streams that cannot be copied out of a store; return whether anything is left."""
+    before = read_positions(table.uri, store.member.store, store.version)
+    streams = dict(store.positions.streams)
+    for number, _ in store.problems:
+        streams.pop(number, None)
+        if number in before.streams:
+            streams[number] = before.streams[number]
+    bad = {number for number, _ in store.problems}
+    table.discard(one for one in store.files if one.origin.number in bad)
+    store.files = [one for one in store.files if one.origin.number not in bad]
+    store.positions = replace(store.positions, streams=streams)
+    store.head = None
+    return store.positions != before
 
 
 def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
@@ -242,6 +358,7 @@ def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
         report.entries += sum(file.entries for file in files)
         report.files += len(files)
         report.size_bytes += sum(file.size_bytes for file in files)
+        report.details["absent"] += sum(one.positions.absent - one.absent for one in stores)
         break
     return lost
 

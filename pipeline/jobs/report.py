@@ -26,7 +26,7 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.shown import MAX_CALENDAR_MS, plan_buckets
 from streamkeep.pipeline.jobs.executor.report import Task, count_slice, rounded
 from streamkeep.pipeline.jobs.report_facts import Facts, GroupFacts, MeasureFacts, StreamFacts
-from streamkeep.pipeline.jobs.to_lake import read_options
+from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.plan import plan_pins
@@ -91,7 +91,7 @@ def report(
 
     report_page.check_plots()
     with Stopwatch(Report(NAME)) as done:
-        options = read_options(store, streams, pattern, tail_export)
+        options = read_options(store, streams, pattern, tail_export=tail_export)
         folder = None if options.tail_export is None else new_folder(options.tail_export)
         try:
             facts = gather(spark, store, options, measures, by, folder, progress)

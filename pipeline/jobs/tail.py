@@ -26,7 +26,7 @@ import pyarrow as pa
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.jobs.executor.tail import PartWriter
-from streamkeep.pipeline.jobs.to_lake import subscription
+from streamkeep.pipeline.jobs.subscription import subscription
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import (
     by_python_only,

@@ -26,12 +26,13 @@ import pyarrow as pa
 
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.jobs.executor.to_lake import Task, write_files
+from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Counts, Lake
-from streamkeep.pipeline.options import ReadOptions, parse_read, with_full_paths
+from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Position
-from streamkeep.pipeline.source.pins import pin_streams
+from streamkeep.pipeline.source.pins import find_streams, pin_stream
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.slices import Pin, Slice
 from streamkeep.pipeline.source.stores import reading
@@ -83,7 +84,13 @@ def to_lake(
         LakeError: the lake cannot be opened.
         LakeConflictError: other jobs on the same streams committed first, a thousand times.
     """
-    options = read_options(store, streams, pattern, tail_export, fail_on_data_loss)
+    options = read_options(
+        store,
+        streams,
+        pattern,
+        tail_export=tail_export,
+        fail_on_data_loss=fail_on_data_loss,
+    )
     with Stopwatch(Report(NAME)) as report:
         with reading(options.path):
             pass  # opened first, so that no lake is made if there is no store
@@ -179,8 +186,13 @@ def _plans(options: ReadOptions, lake: Lake, problems: dict[Origin, str]) -> lis
     plans = []
     with reading(options.path) as source, source.snapshot() as snapshot:
         txn = snapshot.txn
-        for pin in pin_streams(txn, options):
-            origin = Origin(source.uuid, pin.number, pin.key)
+        for key, number in find_streams(txn, options, all_there=True).items():
+            origin = Origin(source.uuid, number, key)
+            try:
+                pin = pin_stream(txn, options, key, number)
+            except StreamkeepError as error:
+                problems[origin] = str(error)
+                continue
             done, before = lake.checkpoint(origin.application), lake.counts(origin.application)
             if done is not None:
                 try:
@@ -241,25 +253,3 @@ def promoted_columns(spark: SparkSession, ddl: str) -> pa.Schema:
             f"columns {ddl!r}: expected names and types such as 'a int': {text}"
         ) from None
     return to_arrow_schema(columns, timezone="UTC")
-
-
-def read_options(
-    store: str,
-    streams: Sequence[str] | None,
-    pattern: str | None,
-    tail_export: str | None = None,
-    fail_on_data_loss: bool = True,
-) -> ReadOptions:
-    """Return the options of the data source for a job on streams of a store."""
-    given = {"path": store, **subscription(streams, pattern)}
-    given["failOnDataLoss"] = str(fail_on_data_loss)
-    if tail_export is not None:
-        given["tailExport"] = tail_export
-    return with_full_paths(parse_read(given))
-
-
-def subscription(streams: Sequence[str] | None, pattern: str | None) -> dict[str, str]:
-    """Return the options of the data source that select streams; without either, all."""
-    if streams is not None:
-        return {"subscribe": json.dumps(list(streams))}
-    return {"subscribePattern": pattern if pattern is not None else "(?s).*"}

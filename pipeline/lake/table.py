@@ -195,7 +195,10 @@ class Lake:
                     storage_options=told,
                 )
         except DeltaError as error:
-            raise LakeError(f"{uri}: {error}") from error
+            try:
+                cls.open(uri)  # another job may have made it at the same moment
+            except LakeError:
+                raise LakeError(f"{uri}: {error}") from error
         failpoints.hit("lake:made")
         lake = cls.open(uri)
         if fleet and lake.version == 0 and not lake.is_fleet:

@@ -56,14 +56,17 @@ def chosen_keys(options: ReadOptions, known: list[bytes], *, all_there: bool) ->
 
 def pin_streams(txn: Txn, options: ReadOptions) -> tuple[Pin, ...]:
     """Return the ranges of a batch read, fixed at this moment."""
-    pins = []
-    for key, number in find_streams(txn, options, all_there=True).items():
-        stream = txn.find_stream(key)
-        last = MAX_ID
-        if stream is not None and stream.number == number:
-            last = StreamId(stream.record.last_ms, stream.record.last_seq)
-        pins.append(pin_between(options, key, number, last))
-    return tuple(pins)
+    found = find_streams(txn, options, all_there=True)
+    return tuple(pin_stream(txn, options, key, number) for key, number in found.items())
+
+
+def pin_stream(txn: Txn, options: ReadOptions, key: bytes, number: int) -> Pin:
+    """Return the range of a batch read in one stream."""
+    stream = txn.find_stream(key)
+    last = MAX_ID
+    if stream is not None and stream.number == number:
+        last = StreamId(stream.record.last_ms, stream.record.last_seq)
+    return pin_between(options, key, number, last)
 
 
 def pin_between(options: ReadOptions, key: bytes, number: int, last: StreamId) -> Pin:

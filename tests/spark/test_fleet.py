@@ -21,6 +21,7 @@ from spark.s3_server import BUCKET, FAILING, GOOD, STALE, S3Server, serving  # n
 from streamkeep.engine.api.store import Store  # noqa: E402
 from streamkeep.engine.system import failpoints  # noqa: E402
 from streamkeep.format.core.entry import StreamId  # noqa: E402
+from streamkeep.format.core.errors import NoSuchKeyError  # noqa: E402
 from streamkeep.format.segment.manifest import ADOPTED, ARCHIVED, SegmentRecord  # noqa: E402
 from streamkeep.format.segment.remote import (  # noqa: E402
     Manifest,
@@ -178,11 +179,21 @@ def test_a_segment_that_was_adopted_below_the_position_is_not_missed() -> None:
 
 
 def test_positions_and_groups_survive_their_transport() -> None:
-    streams = {7: StreamPosition(b"\xff", StreamId((1 << 64) - 1, 5), 3, 1)}
-    positions = Positions(streams, 9, "n", {"a": "b"}, 5)
+    streams = {7: StreamPosition(b"\xff", StreamId((1 << 64) - 1, 5), 3, 1, 6, 9)}
+    positions = Positions(streams, "n", {"a": "b"}, 5)
+    assert positions.absent == 2
     assert Positions.decode(positions.encode()) == positions
     pieces = list(stream_pieces(MEMBER, b"k", [segment(1, 2), segment(3, 4)]))
     assert [one for _, text in pack_groups(pieces) for one in unpack_group(text)] == pieces
+
+
+def test_positions_of_the_first_fleets_can_be_read() -> None:
+    text = (
+        b'{"streams": [[7, "k", "5-0", 3, 1]], "sequence": 9, "name": "n", "labels": {}, '
+        b'"sealed_ms": null}'
+    )
+    position = StreamPosition(b"k", StreamId(5, 0), 3, 1, None, 9)
+    assert Positions.decode(text) == Positions({7: position}, "n")
 
 
 def test_two_copies_of_a_store_are_refused(tmp_path: Path) -> None:
@@ -276,6 +287,100 @@ def test_the_lake_of_one_store_becomes_that_of_a_fleet(tmp_path: Path) -> None:
     assert problems(fleet, lake) == []
     with pytest.raises(LakeError, match="--fleet"):
         to_lake(LOCAL, str(fleet / "a.store"), lake)
+
+
+def break_segment(fleet: Path, store: str) -> Path:
+    """Damage the only archived segment of a store; return its path."""
+    (path,) = (fleet / store / "segments").rglob("*.seg")
+    data = bytearray(path.read_bytes())
+    data[40] ^= 0xFF
+    path.write_bytes(data)
+    return path
+
+
+def test_a_bad_stream_is_listed_and_stops_nothing_else(tmp_path: Path) -> None:
+    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
+    with make(tmp_path / "a.store", "a") as store:
+        store.xtrim("orders", maxlen=0, approximate=False)
+        store.xadd("other", {"of": "a", "n": "0"}, id=IDS[0])
+        store.archive(to=str(fleet), seal=True)
+        a = store.uuid
+    b = published(tmp_path / "b.store", "b", str(fleet))
+    path = break_segment(fleet, a)
+    report = copy(fleet, lake)
+    (problem,) = report.problems
+    assert problem.startswith(f"stream 'orders' (number 1 of store {a}): not copied: ")
+    assert report.entries == 501
+    assert copy(fleet, lake).problems == [problem]
+    version = Lake.open(lake).version
+    assert copy(fleet, lake).entries == 0
+    assert Lake.open(lake).version == version
+
+    data = bytearray(path.read_bytes())
+    data[40] ^= 0xFF
+    path.write_bytes(data)
+    report = copy(fleet, lake)
+    assert (report.entries, report.problems) == (500, [])
+    assert rows_of(lake) == sorted([*expected((a, "a"), (b, "b")), (a, "a", IDS[0])])
+    assert problems(fleet, lake) == []
+
+
+def test_a_bad_store_is_listed_and_stops_nothing_else(tmp_path: Path) -> None:
+    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
+    a, b, c = (published(tmp_path / f"{tag}.store", tag, str(fleet)) for tag in "abc")
+    d = make(fleet / "d.store", "d")
+    d.close()
+    (fleet / a / "store.json").write_text("{}")
+    (manifest,) = (fleet / b / "manifests").iterdir()
+    manifest.write_bytes(b"x" + manifest.read_bytes()[1:])
+    (fleet / "d.store" / "data.mdb").write_bytes(b"\0" * 8192)
+    report = copy(fleet, lake)
+    assert rows_of(lake) == expected((c, "c"))
+    assert len(report.problems) == 3
+    for store in (a, b, "d.store"):
+        assert any(store in one for one in report.problems)
+    found = problems(fleet, lake)
+    assert len(found) == 3
+
+
+def test_entries_trimmed_between_two_runs_are_a_problem(tmp_path: Path) -> None:
+    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
+    with make(fleet / "a.store", "a") as store:
+        store.set_retention("orders", archive=False)
+        store.xadd("other", {"of": "a", "n": "0"}, id=IDS[0])
+        assert copy(fleet, lake).entries == 501
+        store.xadd_many("orders", [{"of": "a", "n": "x"}] * 1000)
+        store.xadd("other", {"of": "a", "n": "1"})
+        store.xtrim("orders", maxlen=10, approximate=False)
+        lost = "990 entries after"
+        assert any(lost in one for one in problems(fleet, lake))
+        report = copy(fleet, lake)
+        assert report.entries == 1
+        assert [lost in one for one in report.problems] == [True]
+        report = fleet_to_lake(LOCAL, str(fleet), lake, fail_on_data_loss=False)
+        assert (report.entries, report.details["absent"], report.problems) == (10, 990, [])
+        assert problems(fleet, lake) == []
+
+
+def test_only_some_streams_of_a_fleet(tmp_path: Path) -> None:
+    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
+    stores = []
+    for tag, place in (("a", fleet / "a.store"), ("b", tmp_path / "b.store")):
+        with make(place, tag) as store:
+            store.xadd("other", {"of": tag, "n": "0"}, id=IDS[0])
+            if tag == "b":
+                store.archive(to=str(fleet), seal=True)
+            stores.append((store.uuid, tag))
+    with pytest.raises(NoSuchKeyError, match="'nothing'"):
+        fleet_to_lake(LOCAL, str(fleet), lake, streams=["nothing"])
+    assert fleet_to_lake(LOCAL, str(fleet), lake, streams=["other"]).entries == 2
+    version = Lake.open(lake).version
+    assert fleet_to_lake(LOCAL, str(fleet), lake, pattern="oth.*").entries == 0
+    assert Lake.open(lake).version == version
+    assert copy(fleet, lake).entries == 1000
+    others = [(uuid, tag, IDS[0]) for uuid, tag in stores]
+    assert rows_of(lake) == sorted([*expected(*stores), *others])
+    assert problems(fleet, lake) == []
 
 
 @pytest.mark.slow

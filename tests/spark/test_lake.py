@@ -12,10 +12,14 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
+from deltalake import DeltaTable  # noqa: E402
+from deltalake.exceptions import CommitFailedError  # noqa: E402
+
 from spark.in_process import InProcess  # noqa: E402
 from streamkeep.arrow.keys import key_of_text  # noqa: E402
 from streamkeep.engine.api.store import Store  # noqa: E402
 from streamkeep.engine.archive import restore as restore_engine  # noqa: E402
+from streamkeep.engine.system import failpoints  # noqa: E402
 from streamkeep.format.core.entry import MAX_ID, StreamId  # noqa: E402
 from streamkeep.format.core.errors import IdTooSmallError  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
@@ -229,6 +233,19 @@ def test_promoted_columns_stay(tmp_path: Path) -> None:
         Lake.create(str(tmp_path / "bad"), pa.schema([("ms", pa.int32())]))
 
 
+def test_two_jobs_make_a_lake_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = DeltaTable.create
+
+    def beaten(*arguments: Any, **options: Any) -> None:
+        make(*arguments, **options)
+        raise CommitFailedError("Protocol changed since last commit")
+
+    monkeypatch.setattr(DeltaTable, "create", beaten)
+    assert Lake.create(str(tmp_path / "lake")).version == 0
+
+
 # --- compaction and audit, without Spark ----------------------------------------------------------
 
 
@@ -289,6 +306,32 @@ def test_an_audit_finds_every_kind_of_damage(lake: Lake) -> None:
     assert "wrong partition" in told[0]
     assert "1 rows, 7 in the log" in told[1]
     assert "holds 9-0 to 9-0, which differs from its name" in told[2]
+
+
+def test_a_compaction_tries_until_it_wins(lake: Lake) -> None:
+    spark: Any = InProcess()
+    files = []
+    origins = [origin(KEY), origin(b"other", 2)]
+    for one in origins:
+        for ms in (5, 7, 9):
+            files += write(lake, [(ms, 0), (ms, 1)], one.key, one.number)
+    counts = {one.application: Counts(6) for one in origins}
+    lake = lake.commit("to-lake", files, counts=counts, origins=origins)
+    erasures = [(KEY, "7-1"), (b"other", "5-0")]
+
+    def interfere() -> None:
+        key, gone = erasures.pop()
+        assert erase_job.erase(spark, key, [gone], lake=lake.uri).details["erased_in_lake"] == 1
+        if erasures:
+            failpoints.arm("lake:commit", interfere)
+
+    failpoints.arm("lake:commit", interfere)
+    report = compact_job.compact(spark, lake.uri)
+    assert erasures == []
+    left = Lake.open(lake.uri).files()
+    assert [(file.key, file.entries) for file in left] == [(KEY, 5), (b"other", 5)]
+    assert report.files >= 2
+    assert audit_job.audit(spark, lake=lake.uri).problems == []
 
 
 def test_files_of_other_programs_are_read_erased_and_made_ours(lake: Lake) -> None:

@@ -74,8 +74,8 @@ def to_lake(
     """Copy new entries into a lake, archived and live ones.
 
     Each run continues where the last one ended, and all of its entries become visible at once. If
-    it is killed, run it again: no entry is left out, and none comes twice. A stream that cannot be
-    copied is listed, and all others are.
+    it is killed, run it again: no entry is left out, and none comes twice. A store or stream that
+    cannot be copied is listed, and all others are copied.
 
     \b
     Examples:
@@ -93,8 +93,7 @@ def to_lake(
         expected = "LAKE alone: --fleet names the stores" if fleet else "STORE and LAKE"
         raise click.UsageError(f"{len(places)} arguments, expected {expected}")
     if fleet is not None:
-        unused = ("streams", "pattern", "fail_on_data_loss", "tail_export")
-        refuse_options("cannot be used with --fleet", *unused)
+        refuse_options("cannot be used with --fleet", "tail_export")
     spark_job.check_streams(streams, pattern)
     if not follow:
         refuse_options("needs --follow", "every")
@@ -112,7 +111,16 @@ def to_lake(
             began = time.monotonic()
             with spark_job.progress("to-lake") as advance:
                 if fleet is not None:
-                    report = fleet_to_lake(session, fleet, lake, columns=promoted, progress=advance)
+                    report = fleet_to_lake(
+                        session,
+                        fleet,
+                        lake,
+                        streams=spark_job.texts(streams),
+                        pattern=pattern,
+                        columns=promoted,
+                        fail_on_data_loss=fail_on_data_loss,
+                        progress=advance,
+                    )
                 else:
                     report = job(
                         session,
@@ -131,12 +139,14 @@ def to_lake(
                     if problem not in known:
                         output.note(problem)
                 report.problems = []
+            absent = report.details["absent"]
+            gone = f"; {output.entries_text(absent)} gone before they could be copied"
             if not follow or report.entries:
                 spark_job.tell(
                     report,
                     f"{lake}: {output.entries_text(report.entries)} more, in "
                     f"{output.count_text(report.files, 'file')} "
-                    f"of {output.size_text(report.size_bytes)}",
+                    f"of {output.size_text(report.size_bytes)}{gone if absent else ''}",
                 )
             if not follow:
                 return

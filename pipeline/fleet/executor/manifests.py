@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from streamkeep.engine.model.remote_archive import RemoteArchive
 from streamkeep.engine.system.object_store import open_objects
+from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.format.segment.remote import Manifest
-from streamkeep.pipeline.fleet.pieces import (
-    Member,
-    Positions,
-    new_pieces,
-    pack_groups,
-    stream_pieces,
-)
+from streamkeep.pipeline.fleet.pieces import Member, new_pieces, pack_groups
 from streamkeep.pipeline.fleet.progress_files import read_positions
+from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.storage.places import StorageError
 
 
 @dataclass(frozen=True)
@@ -23,42 +21,52 @@ class Ask:
     """A store to plan.
 
     Attributes:
-        lake: its URI; "" to read everything, for a DataFrame.
+        lake: its URI; "" for nothing.
         version: of the positions that the lake has; None before the first.
+        options: which streams are copied; None for all.
     """
 
     member: Member
     lake: str = ""
     version: int | None = None
+    options: ReadOptions | None = None
 
 
 def plan_stores(asks: tuple[Ask, ...]) -> list[str]:
-    """Return a line of JSON for each store: its new positions, and its pieces in groups."""
+    """Return a line of JSON for each store: its new positions, and its pieces in groups.
+
+    A store that cannot be planned has a line with its error.
+    """
     lines = []
     for ask in asks:
-        member, manifest = read_manifest(ask.member)
-        if not ask.lake:
-            positions = Positions()
-            pieces = [
-                piece
-                for number, stream in sorted(manifest.streams.items())
-                for piece in stream_pieces(member, stream.key, manifest.of_stream(number))
-            ]
-        else:
-            before = read_positions(ask.lake, member.store, ask.version)
-            pieces, positions = new_pieces(member, manifest, before)
-        lines.append(
-            json.dumps(
-                {
-                    "store": member.store,
-                    "version": member.version,
-                    "positions": positions.encode().decode(),
-                    "groups": pack_groups(pieces),
-                    "late": any(piece.late for piece in pieces),
-                }
-            )
-        )
+        try:
+            lines.append(json.dumps(_planned(ask)))
+        except (UnreachableError, StorageError):
+            raise
+        except StreamkeepError as error:
+            lines.append(json.dumps({"store": ask.member.store, "problem": str(error)}))
     return lines
+
+
+def _planned(ask: Ask) -> dict[str, Any]:
+    def chosen(key: bytes) -> bool:
+        return ask.options is None or ask.options.wants(key)
+
+    member, manifest = read_manifest(ask.member)
+    before = read_positions(ask.lake, member.store, ask.version)
+    pieces, positions = new_pieces(member, manifest, before, chosen)
+    return {
+        "store": member.store,
+        "version": member.version,
+        "positions": positions.encode().decode(),
+        "groups": pack_groups(pieces),
+        "late": any(piece.late for piece in pieces),
+        "changed": positions != before,
+        "absent": before.absent,
+        "keys": sorted({one.key.hex() for one in manifest.streams.values() if chosen(one.key)})
+        if ask.options is not None
+        else [],
+    }
 
 
 def read_manifest(member: Member) -> tuple[Member, Manifest]:

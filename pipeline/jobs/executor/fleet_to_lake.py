@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkeep.arrow.batches import RowShape, record_batches
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.pipeline.fleet.executor.nodes import piece_nodes
 from streamkeep.pipeline.fleet.pieces import Piece, unpack_group
 from streamkeep.pipeline.lake.executor.parquet import FileWriter, has_id, id_at, read_file
-from streamkeep.pipeline.lake.files import LakeFile, Origin
-from streamkeep.pipeline.storage.places import file_system
+from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
+from streamkeep.pipeline.storage.places import StorageError, file_system
+
+_OF_ALL: Final = (UnreachableError, StorageError, LakeError)  # not of one stream
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,11 @@ class Task:
 
 
 def write_pieces(task: Task) -> list[str]:
-    """Write the entries of a task into files of the lake; return the files."""
+    """Write the entries of a task into files of the lake; return the files.
+
+    An error of one stream does not stop the others: it is returned as `[store, number, key,
+    message]`.
+    """
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
     pieces = [piece for text in task.groups for piece in unpack_group(text)]
@@ -52,9 +61,11 @@ def write_pieces(task: Task) -> list[str]:
                     if len(batch):
                         writer.add(batch)
             lines += [file.as_json() for file in writer.close()]
-        except BaseException:
+        except BaseException as error:
             writer.abandon()
-            raise
+            if not isinstance(error, StreamkeepError) or isinstance(error, _OF_ALL):
+                raise
+            lines.append(json.dumps([origin.store, origin.number, origin.key.hex(), str(error)]))
     return lines
 
 
