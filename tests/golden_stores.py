@@ -12,7 +12,13 @@ import zstandard
 from streamkeep.engine.api.store import Store
 
 FOLDER: Final = Path(__file__).parent / "golden" / "stores"
-NAMES: Final = ("closed", "killed", "torn", "closed-2")
+VERSIONS: Final = {
+    **dict.fromkeys(("closed", "killed", "torn"), 1),
+    "closed-2": 2,
+    **dict.fromkeys(("closed-3", "killed-3", "torn-3"), 3),
+}
+NAMES: Final = tuple(VERSIONS)
+TORN: Final = ("torn", "torn-3")
 
 
 def unpack(name: str, target: Path) -> Path:

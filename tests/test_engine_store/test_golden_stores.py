@@ -23,7 +23,9 @@ from streamkeep.format.core.keys import META, UNUSED_TABLES
 from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.salvage.repair import repair
+from tiers import slow_but
 
+DAILY = ("closed", "torn", "closed-2", "killed-3")
 LAST_MS = 1_718_004_802_065  # of the clock, when the last command ran
 
 
@@ -33,12 +35,14 @@ def expected() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", golden_stores.NAMES)
+@pytest.mark.parametrize("name", slow_but(golden_stores.NAMES, *DAILY))
 def test_a_golden_store_answers_what_it_answered_when_it_was_written(
     tmp_path: Path, name: str, expected: dict[str, Any]
 ) -> None:
     path = golden_stores.unpack(name, tmp_path)
-    with Store(path, clock=ManualClock(LAST_MS), force_recovery=name == "torn") as store:
+    with Store(
+        path, clock=ManualClock(LAST_MS), force_recovery=name in golden_stores.TORN
+    ) as store:
         found = json.loads(json.dumps(golden_stores.describe(store)))
     assert found["streams"].keys() == expected["streams"].keys()
     for key, stream in expected["streams"].items():
@@ -47,12 +51,12 @@ def test_a_golden_store_answers_what_it_answered_when_it_was_written(
     assert [str(one) for one in recovery.check(path)] == []
 
 
-@pytest.mark.parametrize("name", golden_stores.NAMES)
+@pytest.mark.parametrize("name", slow_but(golden_stores.NAMES, *DAILY))
 def test_a_golden_store_takes_new_entries_through_the_public_door(
     tmp_path: Path, name: str
 ) -> None:
     path = golden_stores.unpack(name, tmp_path)
-    with streamkeep.open(path, force_recovery=name == "torn") as store:
+    with streamkeep.open(path, force_recovery=name in golden_stores.TORN) as store:
         length = store.xlen("orders")
         store.xadd("orders", {"new": 1})
         assert store.xlen("orders") == length + 1 == 618
@@ -93,6 +97,18 @@ def test_a_golden_store_has_no_leases_and_keeps_its_version(
     assert _version(path) == version
     assert not (path / "leases").exists()
     assert [str(one) for one in recovery.check(path)] == []
+
+
+@pytest.mark.parametrize("name", slow_but(("closed-3", "killed-3", "torn-3"), "torn-3"))
+def test_a_golden_store_of_format_3_has_its_rows(tmp_path: Path, name: str) -> None:
+    path = golden_stores.unpack(name, tmp_path)
+    with streamkeep.open(path, force_recovery=name in golden_stores.TORN) as store:
+        rows = store.row_range("counters")
+        assert rows == [
+            (b"%04d" % number, b"value %d" % number * 20) for number in range(300) if number != 7
+        ]
+        assert store.row_get("settings \xff", b"\0") == b""
+    assert _version(path) == 3
 
 
 def _version(path: Path) -> int:
