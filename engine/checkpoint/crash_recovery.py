@@ -62,6 +62,7 @@ from streamkeep.engine.journal.reader import (
     named_number,
 )
 from streamkeep.engine.journal.replay import apply_record
+from streamkeep.engine.journal.sync_leader import FORMER_LOCK_FILES
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
@@ -163,7 +164,7 @@ def _clear_journal(store: Folder) -> Folder:
     journal = store.make_folder(JOURNAL_FOLDER)
     keep_in_place(journal.handle)
     for name in journal.names():
-        if name.startswith(NEW_RECYCLED):
+        if name.startswith((NEW_RECYCLED, FORMER_LOCK_FILES)):
             journal.remove(name)
     return journal
 

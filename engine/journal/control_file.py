@@ -7,8 +7,7 @@
     32    number of the file that holds this commit
     40    1 after a failed sync: no process may write until the store has been recovered
     48    number of erasures; a process that sees a new number clears its memory (`scrub`)
-    56    the newest wave of syncs that was begun (`sync_leader`)
-    64    the newest wave that has ended
+    56    16 bytes that are not used any more
     72    number of times the file is open; too high after a process was killed
     80    the mount on which the file was set up, 0 if the system has no such number
     88    the process that has a deferred transaction open, or had one when it died; 0 for none
@@ -54,8 +53,6 @@ _DURABLE: Final = 3
 _DURABLE_FILE: Final = 4
 _POISON: Final = 5
 _ERASURES: Final = 6
-_BEGUN: Final = 7
-_ENDED: Final = 8
 _OPENINGS: Final = 9
 _MOUNT: Final = 10
 _DEFERRING: Final = 11
@@ -225,24 +222,6 @@ class ControlFile:
     def is_shared(self) -> bool:
         """Return whether another process may have the file open."""
         return self._words[_OPENINGS] != 1
-
-    def begun(self) -> int:
-        """Return the newest wave of syncs that was begun; see `sync_leader`."""
-        return self._words[_BEGUN]
-
-    def ended(self) -> int:
-        """Return the newest wave that has ended."""
-        return self._words[_ENDED]
-
-    def begin_wave(self, wave: int) -> None:
-        """Record that a wave was begun."""
-        with suppress(OSError):  # the wave's lock is held
-            self._file.set_word(_BEGUN, wave)
-
-    def end_wave(self, wave: int) -> None:
-        """Record that a wave has ended."""
-        with suppress(OSError):  # the next leader then waits for the lock of this wave
-            self._file.set_word(_ENDED, wave)
 
     def check_not_moved(self) -> None:
         """Raise if the store was deleted or moved; its path may hold another store by now.

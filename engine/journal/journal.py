@@ -358,13 +358,12 @@ class Journal:
         if control.durable() >= commit_number:
             return True
         with self._sync_lock:
-            wave = self.sync_leader.lead(commit_number)
-            if wave == 0:
+            if not self.sync_leader.lead(commit_number):
                 return True
             try:
                 return self._sync_files(commit_number)
             finally:
-                self.sync_leader.end(wave)
+                self.sync_leader.end()
 
     def _sync_files(self, commit_number: int) -> bool:
         """Sync every file that was written since the last sync, at least up to a commit."""
@@ -437,12 +436,12 @@ class Journal:
         """
         control = self.control
         with self._sync_lock:
-            wave = self.sync_leader.lead()
+            self.sync_leader.lead()
             try:
                 if control.durable() < position.commit_number:
                     control.set_durable(position.file_number, position.commit_number)
             finally:
-                self.sync_leader.end(wave)
+                self.sync_leader.end()
         # By name: a file that is just being begun may still have the header of its former use.
         for name in journal_names(self.folder):
             if named_number(name) < position.file_number:

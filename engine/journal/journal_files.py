@@ -12,7 +12,7 @@ from typing import Final
 
 from streamkeep.engine.journal.control_file import CONTROL_FILE
 from streamkeep.engine.journal.reader import END, SUFFIX, file_name
-from streamkeep.engine.journal.sync_leader import LOCK_FILE_PREFIX
+from streamkeep.engine.journal.sync_leader import FORMER_LOCK_FILES, LOCK_FILE
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
 
@@ -25,8 +25,8 @@ RECYCLED_NAMES: Final = (RECYCLED, _NEW)
 def is_journal_name(name: str) -> bool:
     """Return whether a name in `journal/` is one that the journal uses."""
     return (
-        name in (CONTROL_FILE, RECYCLED, _NEW)
-        or name.startswith((f"{NEW_RECYCLED}.", f"{LOCK_FILE_PREFIX}."))
+        name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE)
+        or name.startswith((f"{NEW_RECYCLED}.", FORMER_LOCK_FILES))
         or name.endswith(SUFFIX)
     )
 

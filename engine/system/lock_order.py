@@ -70,7 +70,7 @@ ORDER: Final = (
         "engine/journal/journal.py: Journal._sync_lock",
         "one thread of a process syncs the journal or waits for the sync leader",
     ),
-    Lock("sync file", "journal/turn.0 to turn.3", "one sync leader among processes", file=True),
+    Lock("sync file", "journal/sync", "one sync leader among processes", file=True),
     Lock(
         "registry",
         "engine/store/registry.py: Registry.lock",

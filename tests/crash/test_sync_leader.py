@@ -1,4 +1,4 @@
-"""Syncs come in waves: one at a time, shared by all callers that wait, whichever is killed."""
+"""One caller syncs at a time, for all callers that wait, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import streamkeep
 from inside import journal_of
 from patience import PATIENCE_S, locks_awaited, wait_until
 from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.journal.sync_leader import LONE, SyncLeader
+from streamkeep.engine.journal.sync_leader import SyncLeader
 from streamkeep.engine.system.safe_files import Folder
 
 
 class Process:
-    """What another process has: a head and turns of its own."""
+    """What another process has: a control file and a lock of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.control = ControlFile(Folder(folder))
@@ -29,161 +29,125 @@ class Process:
         self.sync_leader.close()
         self.control.close()
 
-    def sync(self, commit_number: int) -> None:
-        """Lead a wave that makes everything up to a commit durable."""
-        wave = self.sync_leader.lead(commit_number)
-        assert wave
+    def end(self, commit_number: int) -> None:
+        """End a sync that this process leads, with which everything up to a commit is durable."""
         self.control.set_durable(1, commit_number)
-        self.sync_leader.end(wave)
+        self.sync_leader.end()
 
 
 class Waiting:
-    """A process that waits for its turn, and what came of it."""
+    """A process that waits for a sync, and whether it led one then."""
 
     def __init__(self, folder: Path, commit_number: int) -> None:
         self.process = Process(folder)
-        self.waves: list[int] = []
-        self.thread = threading.Thread(target=self._take, args=(commit_number,))
+        self.led: list[bool] = []
+        self.thread = threading.Thread(target=self._lead, args=(commit_number,))
         before = locks_awaited(folder)
         self.thread.start()
         wait_until(lambda: locks_awaited(folder) > before or not self.thread.is_alive())
 
-    def _take(self, commit_number: int) -> None:
-        self.waves.append(self.process.sync_leader.lead(commit_number))
+    def _lead(self, commit_number: int) -> None:
+        self.led.append(self.process.sync_leader.lead(commit_number))
 
-    def outcome(self) -> int:
-        """Return the wave that it leads; 0 when it was served."""
+    def leads(self) -> bool:
+        """Return whether it leads, when it knows."""
         self.thread.join(PATIENCE_S)
-        assert len(self.waves) == 1
-        return self.waves[0]
+        assert len(self.led) == 1
+        return self.led[0]
 
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
-    """A process that uses a new journal, which another has open, too."""
-    one, other = Process(tmp_path), Process(tmp_path)
+    """A process that uses a new journal."""
+    one = Process(tmp_path)
     yield one
     one.close()
-    other.close()
 
 
-def test_who_has_the_store_alone_takes_no_turns(tmp_path: Path) -> None:
-    one = Process(tmp_path)
-    assert one.sync_leader.lead(1) == LONE
-    other = Process(tmp_path)
-    assert other.sync_leader.lead(1) == 1  # no other process waits for one that is alone
-    one.control.set_durable(1, 1)
-    one.sync_leader.end(LONE)
-    late = Waiting(tmp_path, 2)
-    assert not late.waves
-    other.control.set_durable(1, 2)
-    other.sync_leader.end(1)
-    assert late.outcome() == 0
-    late.process.close()
-    other.close()
-    assert one.sync_leader.lead(2) == 0
-    assert one.sync_leader.lead(3) == LONE
-    one.close()
+def test_a_caller_whose_commit_is_on_disk_does_not_lead(process: Process) -> None:
+    assert process.sync_leader.lead(7)
+    process.end(7)
+    assert not process.sync_leader.lead(7)
+    assert process.sync_leader.lead(8)
+    process.end(8)
 
 
-def test_a_process_that_was_killed_counts_on(tmp_path: Path) -> None:
-    one = Process(tmp_path)
-    child = os.fork()
-    if child == 0:
-        Process(tmp_path)
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert one.sync_leader.lead(1) == 1
-    one.sync_leader.end(1)
-    one.close()
+def test_one_sync_serves_all_that_wait(tmp_path: Path, process: Process) -> None:
+    assert process.sync_leader.lead(5)
+    waiting = [Waiting(tmp_path, 6) for _ in range(3)]
+    assert not any(one.led for one in waiting)
+    process.end(6)
+    for one in waiting:
+        assert not one.leads()
+        one.process.close()
+    assert process.sync_leader.lead(7)  # none of them has kept the lock
+    process.end(7)
 
 
-def test_who_needs_no_sync_gets_no_turn(process: Process) -> None:
-    process.sync(7)
-    assert process.sync_leader.lead(7) == 0
-    assert process.sync_leader.lead(8) == 2
-    process.sync_leader.end(2)
-
-
-def test_the_next_wave_begins_when_the_running_one_is_over(
+def test_the_next_sync_begins_when_the_running_one_is_over(
     tmp_path: Path, process: Process
 ) -> None:
-    wave = process.sync_leader.lead(5)
-    leader = Waiting(tmp_path, 6)
-    served = Waiting(tmp_path, 6)
-    assert not leader.waves
-    assert not served.waves
-    process.control.set_durable(1, 5)
-    process.sync_leader.end(wave)
-    assert leader.outcome() == wave + 1
-    wait_until(lambda: locks_awaited(tmp_path) == 1)  # `served` waits for the wave of `leader`
-    assert not served.waves
-    leader.process.control.set_durable(1, 6)
-    leader.process.sync_leader.end(wave + 1)
-    assert served.outcome() == 0
-    leader.process.close()
+    """Of the callers that came too late for a sync, one leads the next for all."""
+    assert process.sync_leader.lead(5)
+    waiting = [Waiting(tmp_path, 6) for _ in range(3)]
+    process.end(5)
+    wait_until(lambda: any(one.led for one in waiting))
+    (leader,) = (one for one in waiting if one.led)
+    assert leader.leads()
+    wait_until(lambda: locks_awaited(tmp_path) == 2)
+    leader.process.end(6)
+    for one in waiting:
+        assert one.leads() == (one is leader)
+        one.process.close()
+
+
+def test_a_caller_that_came_too_late_for_a_sync_leads_the_next(
+    tmp_path: Path, process: Process
+) -> None:
+    assert process.sync_leader.lead(5)
+    served, late = Waiting(tmp_path, 6), Waiting(tmp_path, 7)
+    process.end(6)
+    assert not served.leads()
+    assert late.leads()
+    late.process.end(7)
     served.process.close()
-
-
-def test_who_came_too_late_for_a_wave_leads_the_next(tmp_path: Path, process: Process) -> None:
-    wave = process.sync_leader.lead(5)
-    leader = Waiting(tmp_path, 6)
-    late = Waiting(tmp_path, 7)
-    process.control.set_durable(1, 5)
-    process.sync_leader.end(wave)
-    assert leader.outcome() == wave + 1
-    leader.process.control.set_durable(1, 6)
-    leader.process.sync_leader.end(wave + 1)
-    assert late.outcome() == wave + 2
-    late.process.sync_leader.end(wave + 2)
-    leader.process.close()
     late.process.close()
 
 
-def test_a_leader_that_a_sync_has_served_does_not_begin(tmp_path: Path, process: Process) -> None:
-    wave = process.sync_leader.lead(5)
-    leader = Waiting(tmp_path, 6)
-    process.control.set_durable(1, 6)
-    process.sync_leader.end(wave)
-    assert leader.outcome() == 0
-    assert process.sync_leader.lead(7) == wave + 1
-    process.sync_leader.end(wave + 1)
-    leader.process.close()
-
-
-@pytest.mark.parametrize("begins", [False, True], ids=["waiting", "syncing"])
-def test_a_leader_that_is_killed_leaves_its_turn_to_the_next(
-    tmp_path: Path, process: Process, begins: bool
+@pytest.mark.parametrize("leads", [False, True], ids=["waiting", "syncing"])
+def test_a_process_that_is_killed_leaves_the_lead_to_the_next(
+    tmp_path: Path, process: Process, leads: bool
 ) -> None:
-    wave = 0 if begins else process.sync_leader.lead(5)
+    if not leads:
+        assert process.sync_leader.lead(5)
+    before = locks_awaited(tmp_path)
     ready = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            other = Process(tmp_path)
-            if not begins:
-                os.write(ready[1], b"r")
-            other.sync_leader.lead(6)
+            Process(tmp_path).sync_leader.lead(6)
             os.write(ready[1], b"r")
             signal.pause()
         finally:
             os._exit(1)
-    os.read(ready[0], 1)
+    if leads:
+        os.read(ready[0], 1)
+    else:
+        wait_until(lambda: locks_awaited(tmp_path) > before)
     follower = Waiting(tmp_path, 6)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    if not begins:
-        follower.thread.join(0.1)
-        assert not follower.waves
-        process.sync_leader.end(wave)
-    assert follower.outcome() == 2
-    follower.process.sync_leader.end(2)
+    if not leads:
+        assert not follower.led
+        process.end(5)
+    assert follower.leads()
+    follower.process.end(6)
     follower.process.close()
     for number in ready:
         os.close(number)
 
 
-def test_a_forked_child_does_not_keep_the_turn_of_a_parent_that_was_killed(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_the_lead_of_a_parent_that_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     streamkeep.open(path).close()
     ready = os.pipe()
@@ -222,13 +186,12 @@ def test_many_processes_are_all_served(tmp_path: Path, process: Process) -> None
             try:
                 other = Process(tmp_path)
                 for commit_number in range(first + 1, 2000, 4):
-                    wave = other.sync_leader.lead(commit_number)
-                    if wave:
+                    if other.sync_leader.lead(commit_number):
                         before = other.control.durable()
-                        other.control.set_durable(1, max(before, commit_number))
-                        assert other.control.begun() == wave
-                        assert other.control.durable() == max(before, commit_number)
-                        other.sync_leader.end(wave)
+                        assert before < commit_number
+                        other.control.set_durable(1, commit_number)
+                        assert other.control.durable() == commit_number  # none leads beside it
+                        other.sync_leader.end()
                     assert other.control.durable() >= commit_number
                 status = 0
             finally:
@@ -236,4 +199,3 @@ def test_many_processes_are_all_served(tmp_path: Path, process: Process) -> None
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
     assert process.control.durable() == 1999
-    assert process.control.ended() == process.control.begun()

@@ -106,8 +106,8 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
     commit_number = store.durability().last_commit
     assert journal.control.durable() < commit_number
     other = ControlFile(journal.folder)  # as another process has it
-    turns = SyncLeader(journal.folder, other)
-    wave = turns.lead()
+    leader = SyncLeader(journal.folder, other)
+    assert leader.lead()
     covered: list[bool] = []
     waiter = threading.Thread(target=lambda: covered.append(journal.sync(commit_number)))
     with failpoints_disarmed():
@@ -116,10 +116,10 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
         waiter.join(0.1)
         assert waiter.is_alive()
         other.set_durable(other.durable_file(), commit_number)
-        turns.end(wave)
+        leader.end()
         waiter.join(PATIENCE_S)
     assert covered == [True]
-    turns.close()
+    leader.close()
     other.close()
 
 
@@ -129,16 +129,16 @@ def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     journal = journal_of(store)
     commit_number = store.durability().last_commit
     other = ControlFile(journal.folder)
-    turns = SyncLeader(journal.folder, other)
-    wave = turns.lead()
+    leader = SyncLeader(journal.folder, other)
+    assert leader.lead()
     waiter = threading.Thread(target=journal.sync, args=(commit_number,))
     waiter.start()
     waiter.join(0.1)
     assert waiter.is_alive()
-    turns.end(wave)
+    leader.end()
     waiter.join(PATIENCE_S)
     assert journal.control.durable() >= commit_number
-    turns.close()
+    leader.close()
     other.close()
 
 
