@@ -6,8 +6,7 @@ next one. It ends, and LMDB then shows all of its commits,
 
 - when it is big, or when no command has come for about a millisecond;
 - before a read transaction of this process begins;
-- when another process wants to write or to read: a writer waits until this process has used the
-  lock for SLICE_S, a reader only until the command that is running has ended.
+- when another process wants to write or to read (`lmdb_lock`).
 
 One thread of the environment begins and ends the deferred transactions (`image_thread`). Any thread
 that holds the write lock may put into them.
@@ -38,23 +37,18 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from streamkeep.engine.journal.control_file import (
-    WANTED_TO_READ,
-    WANTED_TO_WRITE,
-    ControlFile,
-)
+from streamkeep.engine.journal.control_file import WANTED_TO_READ
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.replay import apply_record
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.image_room import ImageRoom
 from streamkeep.engine.txn.image_thread import ImageThread, Task
+from streamkeep.engine.txn.lmdb_lock import LmdbLock
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
-from streamkeep.engine.txn.patience import Patience
 from streamkeep.engine.txn.unsaved import Unsaved
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.log.position import POSITION_KEY
@@ -63,13 +57,10 @@ if TYPE_CHECKING:
     from streamkeep.engine.txn.context import EngineContext
 
 IDLE_S: Final = 0.001  # a pause between commands that ends a transaction
-SLICE_S: Final = 0.0005  # how long a process keeps the lock that another one waits for
 _SHARED_S: Final = 0.002
 _LONGEST_S: Final = 0.02
-_PATIENCE_S: Final = 10.0
+_STOP_S: Final = 10.0  # how long the end waits for the thread
 _LOOK_LESS: Final = 4  # times `idle_s`, which a transaction may be idle if no process waits for it
-_YIELD_S: Final = 0.001  # how long a process lets others go first, at most
-_YIELD_STEP_S: Final = 0.00002
 _MOST_COMMITS: Final = 1000
 _MOST_BYTES: Final = 1 << 20  # of records
 _FEW: Final = 64  # commits for which a transaction does not pay
@@ -99,7 +90,7 @@ class Deferral:
         idle_s: how long a pause between commits ends a transaction.
         longest_s: how long a transaction may last.
         shared_s: the same while other processes have the store open.
-        patience_s: how long a process may keep LMDB's lock, while it defers, without a commit.
+        lock: LMDB's lock, as processes share it.
         unsaved: rows that are put into the transaction when it ends.
     """
 
@@ -110,7 +101,7 @@ class Deferral:
         self.idle_s = IDLE_S
         self.longest_s = _LONGEST_S
         self.shared_s = _SHARED_S
-        self.patience_s = _PATIENCE_S
+        self.lock = LmdbLock(context.raw)
         self.unsaved = Unsaved()
         self._context = context
         self._commits = 0
@@ -121,7 +112,6 @@ class Deferral:
         self._hold_off = 0  # commits that are not deferred
         self._penalty = _LEAST_PENALTY
         self._room = ImageRoom(context.raw)
-        self._yield = False  # another process waits for the lock that this one has used
         self._seen = -1  # the number of commits at the last look of the thread
         self._image = ImageThread(self._pause, self._look)
 
@@ -150,9 +140,9 @@ class Deferral:
         if not self._image.start():
             self.allowed = False
             return False
-        if self._yield:
-            self.let_others(journal)
-        self._image.do(self._begin, check=self._patience(journal))
+        control = journal.control
+        self.lock.let_others(control)
+        self._image.do(self._begin, check=self.lock.patience(control))
         return self.raw is not None
 
     def allow(self, data: int) -> None:
@@ -168,13 +158,6 @@ class Deferral:
         """Defer no commits any more."""
         self.allowed = False
         self._room.forbid()
-
-    def let_others(self, journal: Journal) -> None:
-        """Let a process that waits for LMDB's lock have it first."""
-        self._yield = False
-        deadline = time.monotonic() + _YIELD_S
-        while journal.control.wanted() and time.monotonic() < deadline:
-            time.sleep(_YIELD_STEP_S)
 
     def note_alone(self) -> None:
         """Note a commit that LMDB has made by itself."""
@@ -200,17 +183,11 @@ class Deferral:
         control = journal.control
         age = now - self._began
         wanted = control.wanted()
-        if durable and control.is_shared():
-            self._yield = wanted == WANTED_TO_WRITE
-            self.end(forced=True)
-        elif (wanted or wakes or age >= self.shared_s) and (
-            wakes
-            or wanted == WANTED_TO_READ
-            or (wanted and age >= SLICE_S)
-            or (age >= self.shared_s and control.is_shared())
+        overdue = (durable or age >= self.shared_s) and control.is_shared()
+        if (wanted or wakes or overdue) and self.lock.give_way(
+            wanted, age, wakes=wakes, overdue=overdue
         ):
-            self._yield = wanted == WANTED_TO_WRITE
-            self.end(forced=wakes or wanted == WANTED_TO_READ)
+            self.end(forced=wakes or durable or wanted == WANTED_TO_READ)
         elif (
             self._commits >= _MOST_COMMITS
             or self._bytes >= _MOST_BYTES
@@ -288,14 +265,8 @@ class Deferral:
         journal = context.journal_or_raise()
         control = journal.control
         while True:
-            if self._yield:
-                self.let_others(journal)
-            if control.is_shared() and not control.wanted():
-                control.want(WANTED_TO_WRITE)
-            if control.deferring() and self._image.start():  # it may be stopped: do not block
-                self._image.do(self._wait_for_lock, check=self._patience(journal))
-            raw = context.raw.begin(None, None, True, False)
-            self._has_lock(control)
+            self.lock.let_others(control)
+            raw = self.lock.begin(control, self._image)
             journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
             if control.journaled() <= journal.commit_number():
                 self.lags = False
@@ -366,7 +337,7 @@ class Deferral:
             be closed.
         """
         self.end()
-        stopped = self._image.stop(_PATIENCE_S)
+        stopped = self._image.stop(_STOP_S)
         if stopped and self._room.is_reserved() and not self.lags:
             with contextlib.suppress(lmdb.Error, OSError, StreamkeepError):
                 raw = self.begin_alone()
@@ -374,20 +345,9 @@ class Deferral:
                     self._room.release()
                 finally:
                     raw.commit()  # nothing was written
-                self._image.stop(_PATIENCE_S)
+                self._image.stop(_STOP_S)
         self.forbid()
         return stopped
-
-    def _patience(self, journal: Journal) -> Callable[[], None]:
-        """Return what raises if the process that has LMDB's lock is stopped."""
-        return Patience(journal.control, self.patience_s).check
-
-    def _has_lock(self, control: ControlFile) -> None:
-        """Note that this process has LMDB's lock, which others waited for as well."""
-        if control.wanted():
-            control.want(0)
-        if control.deferring():
-            control.defer(0)  # of a process that has died
 
     # --- in the thread ---------------------------------------------------------------------
 
@@ -418,21 +378,13 @@ class Deferral:
         finally:
             context.write_lock.release()
 
-    def _wait_for_lock(self, task: Task) -> None:
-        raw = self._context.raw.begin(None, None, True, False)
-        raw.commit()  # nothing was written
-
     def _begin(self, task: Task) -> None:
         context = self._context
         journal = context.journal_or_raise()
         control = journal.control
-        if control.is_shared() and not control.wanted():
-            control.want(WANTED_TO_WRITE)
-        raw = context.raw.begin(None, None, True, False)
-        if not task.is_wanted():
-            raw.commit()  # nothing was written
+        raw = self.lock.begin_for(task, control)
+        if raw is None:
             return
-        self._has_lock(control)
         try:
             ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
             if not self._room.reserve():

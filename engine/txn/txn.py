@@ -26,7 +26,6 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
@@ -36,6 +35,7 @@ from streamkeep.engine.txn.read_txn import ReadTxn as ReadTxn
 from streamkeep.engine.txn.read_txn import Txn as Txn
 from streamkeep.engine.txn.read_txn import stream_of
 from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.undo import cut_record, is_half_changed
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
@@ -399,7 +399,7 @@ class WriteTxn(Txn):
                 journal.cut()
                 journal.forget()
             else:
-                self._cut(context, journal)
+                cut_record(context, self.commit_number)
             raise
         journal.advance(row)
         context.last_commit = self.commit_number
@@ -420,25 +420,6 @@ class WriteTxn(Txn):
         if interrupt is not None:
             raise interrupt
 
-    def _cut(self, context: EngineContext, journal: Journal) -> None:
-        """Cut the record of a commit that LMDB has failed to make: its caller gets the error.
-
-        LMDB has released its lock. Another process may then have written its own record at this
-        log position, and made that commit.
-        """
-        journal.forget()
-        try:
-            raw = context.raw.begin(None, None, True, False)
-        except lmdb.Error:
-            return  # nothing can be written now; the next writer overwrites the record
-        try:
-            journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-            if max(journal.commit_number(), journal.control.journaled()) + 1 == self.commit_number:
-                journal.cut()
-                journal.forget()
-        finally:
-            raw.commit()  # nothing was written
-
     def abort(self) -> None:
         """Undo everything, and end the transaction. Does nothing after `commit`."""
         if not self.open:
@@ -454,20 +435,10 @@ class WriteTxn(Txn):
         try:
             if not self.deferred:
                 self._abort_raw()
-            elif self._is_half_changed():
+            elif is_half_changed(self):
                 self.context.deferral.undo()
         finally:
             self._release()
-
-    def _is_half_changed(self) -> bool:
-        """Return whether a command may have left changes in the deferred transaction."""
-        if self.touched or self.saving:
-            return True
-        unsaved = self.context.deferral.unsaved.streams
-        for stream in self.streams.values():
-            if unsaved.get(stream.db_key) is stream and stream.is_half_changed():
-                return True
-        return False
 
     def leave(self) -> None:
         """End a transaction in which commands have only read; a caller has it to itself."""

@@ -276,7 +276,7 @@ def test_a_writer_is_told_which_process_is_stopped(tmp_path: Path) -> None:
             os.read(go[0], 1)
 
     with Store(path, sync="none") as store:
-        context_of(store).deferral.patience_s = 0.2
+        context_of(store).deferral.lock.patience_s = 0.2
         child = os.fork()
         if child == 0:
             try:
@@ -289,7 +289,7 @@ def test_a_writer_is_told_which_process_is_stopped(tmp_path: Path) -> None:
             with pytest.raises(StoreLockedError, match=f"process {child} has the lock"):
                 call()
         os.kill(child, signal.SIGCONT)
-        context_of(store).deferral.patience_s = 60.0
+        context_of(store).deferral.lock.patience_s = 60.0
         assert numbers(store) == expected(COUNT)
         store.xadd("s", {"n": COUNT})
         os.write(go[1], b"y")

@@ -1,0 +1,133 @@
+"""LMDB's write lock among processes: asking for it, giving it up, and waiting for it.
+
+A process that defers commits keeps LMDB's lock. Another one says in the control file that it waits,
+to write or to read. A writer gets the lock after SLICE_S, a reader after the command that is
+running. A process that has given the lock up for a writer lets others go first, for a moment.
+
+LMDB waits for its lock without a limit. So where a process that defers has the lock, the thread of
+the deferred transactions waits for it (`image_thread`), and its caller gives up after `patience_s`
+if the process that has it does nothing: it is probably stopped. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.journal.control_file import (
+    WANTED_TO_READ,
+    WANTED_TO_WRITE,
+    ControlFile,
+)
+from streamkeep.engine.txn.image_thread import ImageThread, Task
+from streamkeep.format.core.errors import StoreLockedError
+
+SLICE_S: Final = 0.0005  # how long a process keeps the lock that another one waits for
+_PATIENCE_S: Final = 10.0
+_YIELD_S: Final = 0.001  # how long a process lets others go first, at most
+_YIELD_STEP_S: Final = 0.00002
+
+
+class LmdbLock:
+    """The lock of one environment, as this process shares it with others.
+
+    Attributes:
+        patience_s: how long a process may keep the lock, while it defers, without a commit.
+    """
+
+    def __init__(self, raw: lmdb.Environment) -> None:
+        self.patience_s = _PATIENCE_S
+        self._raw = raw
+        self._yields = False  # another process waits for the lock that this one has used
+
+    def give_way(self, wanted: int, age: float, *, wakes: bool, overdue: bool) -> bool:
+        """Return whether a deferred transaction must end now, for the use of others.
+
+        Args:
+            wanted: what another process waits for; see `ControlFile.wanted`.
+            age: seconds since the transaction began.
+            wakes: readers wait for what its last commit added.
+            overdue: it may not last any longer while other processes have the store open.
+        """
+        if not (wakes or overdue or wanted == WANTED_TO_READ or (wanted and age >= SLICE_S)):
+            return False
+        self._yields = wanted == WANTED_TO_WRITE
+        return True
+
+    def begin(self, control: ControlFile, image: ImageThread) -> lmdb.Transaction[bytes]:
+        """Begin a transaction of LMDB that belongs to the calling thread.
+
+        Raises:
+            StoreLockedError: a process that defers has the lock, and is probably stopped.
+        """
+        self._ask(control)
+        if control.deferring() and image.start():  # it may be stopped: do not block
+            image.do(self._wait, check=self.patience(control))
+        raw = self._raw.begin(None, None, True, False)
+        self._got(control)
+        return raw
+
+    def begin_for(self, task: Task, control: ControlFile) -> lmdb.Transaction[bytes] | None:
+        """Begin a transaction of the calling thread, for a task; None if its caller gave up."""
+        self._ask(control)
+        raw = self._raw.begin(None, None, True, False)
+        if not task.is_wanted():
+            raw.commit()  # nothing was written
+            return None
+        self._got(control)
+        return raw
+
+    def let_others(self, control: ControlFile) -> None:
+        """Let a process that waits for the lock have it first, if this one has just had it."""
+        if self._yields:
+            self._yields = False
+            deadline = time.monotonic() + _YIELD_S
+            while control.wanted() and time.monotonic() < deadline:
+                time.sleep(_YIELD_STEP_S)
+
+    def patience(self, control: ControlFile) -> Callable[[], None]:
+        """Return what raises if one process has the lock, and makes no commit for too long."""
+        return _Patience(control, self.patience_s).check
+
+    def _ask(self, control: ControlFile) -> None:
+        if control.is_shared() and not control.wanted():
+            control.want(WANTED_TO_WRITE)
+
+    def _got(self, control: ControlFile) -> None:
+        """Note that this process has the lock, which others waited for as well."""
+        if control.wanted():
+            control.want(0)
+        if control.deferring():
+            control.defer(0)  # of a process that has died
+
+    def _wait(self, task: Task) -> None:
+        raw = self._raw.begin(None, None, True, False)
+        raw.commit()  # nothing was written
+
+
+class _Patience:
+    """Waits for the lock while the process that has it does anything."""
+
+    def __init__(self, control: ControlFile, limit_s: float) -> None:
+        self._control = control
+        self._limit_s = limit_s
+        self._since = time.monotonic()
+        self._process = control.deferring()
+        self._journaled = control.journaled()
+
+    def check(self) -> None:
+        """Raise if one process has deferred commits, and made none, for the whole time."""
+        control = self._control
+        process, journaled = control.deferring(), control.journaled()
+        now = time.monotonic()
+        if not process or process != self._process or journaled != self._journaled:
+            self._since, self._process, self._journaled = now, process, journaled
+        elif now - self._since > self._limit_s:
+            raise StoreLockedError(
+                f"process {process} has the lock of the store, and for {self._limit_s:g} seconds "
+                "it has neither written nor let other processes write; next: let it go on if it is "
+                f"stopped (kill -CONT {process}), or end it: its commits stay"
+            )
