@@ -23,9 +23,14 @@ from streamkeep.pipeline.tasks.schemas import arrow_schema
 
 @dataclass
 class SlicePartition(InputPartition):
-    """The slices that one task reads."""
+    """The slices that one task reads.
+
+    Attributes:
+        notes: a folder for the numbers of lost entries; "" for none.
+    """
 
     slices: tuple[Slice, ...]
+    notes: str = ""
 
 
 class StreamkeepReader(QuickAck, DataSourceReader):

@@ -13,6 +13,7 @@ of the next one. The group is written and never read.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from streamkeep.format.core.entry import MIN_ID
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.batches import read_slices
 from streamkeep.pipeline.source.group_positions import set_group_positions
+from streamkeep.pipeline.source.loss_notes import new_notes, noted_losses, remove_notes
 from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import (
     BEGINNING,
@@ -44,7 +46,6 @@ from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import (
     Budget,
-    ReadCounts,
     batch_gone,
     check_nothing_lost,
     deleted_streams,
@@ -71,7 +72,9 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
         self.schema = schema
         self._bound: Positions | None = None  # where a query with availableNow ends
         self._planned: Positions = {}
-        self._counts = ReadCounts()
+        self._start: Positions = {}
+        self._lost = Counter[bytes]()  # found by the driver; a loss of unknown size counts as one
+        self._notes = new_notes()
         self._group_store: Store[bytes] | None = None
         self._exports: list[tuple[dict[str, Any], str]] = []  # of unfinished batches
         check_schema(schema, options)
@@ -99,7 +102,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch."""
-        positions = decode_offset(start)
+        positions = self._start = decode_offset(start)
         budget = Budget(None, None)
         if not isinstance(limit, ReadAllAvailable):
             budget = Budget(self.options.max_entries, self.options.max_bytes)
@@ -120,7 +123,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
         """Raise an error about lost entries, or count and log it, as the options say."""
         if self.options.fail_on_data_loss:
             raise error
-        self._counts.lost[error.key] += 1 if error.lost is None else error.lost
+        self._lost[error.key] += 1 if error.lost is None else error.lost
         _log.warning("%s", error)
 
     def _newest(self, txn: Any, positions: Positions) -> Positions:
@@ -140,8 +143,9 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the lag of the query, which `lastProgress` shows as latestOffset."""
+        lost = self._lost + noted_losses(self._notes)
         with reading(self.options.path) as store, store.snapshot() as snapshot:
-            return report(snapshot.txn, self.options, self._planned, self._counts)
+            return report(snapshot.txn, self.options, self._start, self._planned, lost)
 
     # --- one micro-batch --------------------------------------------------------------------
 
@@ -153,13 +157,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
             folder = new_folder(self.options.tail_export)
             self._exports.append((end, folder))
         parts = plan_pins(self.options, pins, folder)
-        self._counts.planned.clear()
-        for part in parts:
-            for one in part:
-                self._counts.planned[one.key] += (
-                    one.entries if one.planned is None else one.planned[0]
-                )
-        return [SlicePartition(part) for part in parts]
+        return [SlicePartition(part, self._notes) for part in parts]
 
     def _pins(self, start: Positions, end: Positions) -> tuple[Pin, ...]:
         """Return the ranges between two offsets; raise or log if entries in them are lost."""
@@ -187,7 +185,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
         """Yield the entries of a partition as record batches."""
         if not isinstance(partition, SlicePartition):
             return iter(())
-        return read_slices(self.options, self.schema, partition.slices)
+        return read_slices(self.options, self.schema, partition.slices, partition.notes)
 
     # --- after a micro-batch ----------------------------------------------------------------
 
@@ -207,8 +205,9 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
         set_group_positions(self._group_store, group, decode_offset(end))
 
     def stop(self) -> None:
-        """Remove exported files and close the store of the group."""
+        """Remove exported files and notes, and close the store of the group."""
         self._remove_exports(len(self._exports))
+        remove_notes(self._notes)
         if self._group_store is not None:
             self._group_store.close()
             self._group_store = None

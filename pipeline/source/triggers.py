@@ -6,9 +6,8 @@ node that it covers.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -40,20 +39,6 @@ class Budget:
         return (self.entries is not None and self.entries <= 0) or (
             self.size_bytes is not None and self.size_bytes <= 0
         )
-
-
-@dataclass
-class ReadCounts:
-    """What the progress of a query says about each stream.
-
-    Attributes:
-        planned: the number of entries of the newest batch, as it was planned.
-        lost: the number of entries that were found lost since the query began; a loss of unknown
-            size counts as one.
-    """
-
-    planned: Counter[bytes] = field(default_factory=Counter)
-    lost: Counter[bytes] = field(default_factory=Counter)
 
 
 class TriggerStream:
@@ -361,18 +346,29 @@ def deleted_streams(txn: Txn, positions: Positions) -> list[DataLossError]:
 
 
 def report(
-    txn: Txn, options: ReadOptions, positions: Positions, counts: ReadCounts
+    txn: Txn,
+    options: ReadOptions,
+    start: Positions,
+    planned: Positions,
+    lost: Mapping[bytes, int],
 ) -> dict[str, dict[str, object]]:
-    """Return the newest entry of each stream, the lag of a query, and what it has read and lost."""
+    """Return the newest entry of each stream, the lag of a query, and what it reads and has lost.
+
+    Args:
+        start, planned: the ends of the batch that is being planned.
+        lost: how many entries of each stream were found lost since the query began.
+    """
     found: dict[str, dict[str, object]] = {}
     for key, stream in trigger_streams(txn, options):
-        after = stream.after(positions.get(key, BEGINNING))
+        after = stream.after(planned.get(key, BEGINNING))
+        begin = stream.after(start.get(key, BEGINNING))
         behind = stream.entries_after(after)
+        there = stream.source_nodes.count(begin.next(), after).entries if begin < after else 0
         found[key.decode("utf-8", "backslashreplace")] = {
             "id": str(stream.last),
             "entriesBehind": behind,
             "secondsBehind": max(0, stream.last.ms - after.ms) / 1000 if behind and after.ms else 0,
-            "entriesPlanned": counts.planned.get(key, 0),
-            "entriesLost": counts.lost.get(key, 0),
+            "entriesPlanned": there,
+            "entriesLost": lost.get(key, 0),
         }
     return found

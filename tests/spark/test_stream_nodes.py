@@ -248,7 +248,6 @@ def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[
 def test_a_streaming_read_goes_through_the_archive(small: Store[bytes]) -> None:
     from streamkeep.pipeline.source.triggers import (
         Budget,
-        ReadCounts,
         check_nothing_lost,
         limited_positions,
         newest_positions,
@@ -268,7 +267,7 @@ def test_a_streaming_read_goes_through_the_archive(small: Store[bytes]) -> None:
         more = limited_positions(txn, options, half, Budget(100, None))
         assert more[b"s"].id == StreamId(1154, 0)
         assert newest_positions(txn, options, half)[b"s"].id == StreamId(1199, 0)
-        assert report(txn, options, half, ReadCounts())["s"]["entriesBehind"] == 145
+        assert report(txn, options, half, half, {})["s"]["entriesBehind"] == 145
         number = more[b"s"].number
     one = Slice(b"s", number, half[b"s"].id.next(), more[b"s"].id, 1)
     assert read(small, [one], "auto") == ids[55:155]

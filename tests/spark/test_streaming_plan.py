@@ -266,6 +266,26 @@ def test_deleting_after_planning_is_no_loss(store: Store[bytes], query: Query) -
     assert sum(len(found) for part in parts for found in reader.read(part)) == 900 - 299
 
 
+def test_tasks_that_go_on_without_lost_entries_tell_the_driver(
+    store: Store[bytes], query: Query
+) -> None:
+    add(store, 1, 1000)
+    reader = query(failOnDataLoss=False, minPartitions=4)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    parts = reader.partitions(start, end)
+    store.xtrim("s", maxlen=100, approximate=False)
+    for _ in range(2):  # a task that runs again reports its loss once
+        parts = pickle.loads(pickle.dumps(parts))
+        rows = sum(len(found) for part in parts for found in reader.read(part))
+        assert rows == 100
+    reader.latestOffset(end, ReadAllAvailable())
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report["s"]["entriesLost"] == 900
+    reader.stop()
+
+
 def test_one_deletion_ahead_does_not_hide_a_trim(store: Store[bytes], query: Query) -> None:
     add(store, 1, 1000)
     for limit in (400, 1000):

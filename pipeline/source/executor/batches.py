@@ -21,13 +21,17 @@ _log = logging.getLogger(__name__)
 
 
 def read_slices(
-    options: ReadOptions, schema: StructType, slices: tuple[Slice, ...]
+    options: ReadOptions, schema: StructType, slices: tuple[Slice, ...], notes: str = ""
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the entries of slices as record batches."""
+    """Yield the entries of slices as record batches.
+
+    Args:
+        notes: a folder for the numbers of lost entries; "" for none.
+    """
     if TaskContext.get() is not None:
         freeze_imports()
     target = arrow_schema(schema)
-    with nodes_of(options) as nodes:
+    with nodes_of(options, notes) as nodes:
         for one in slices:
             shape = RowShape(target, one.key, options.mode, store=one.store, number=one.number)
             yield from record_batches(shape, nodes(one), one.start, one.end)

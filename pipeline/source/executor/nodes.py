@@ -23,6 +23,7 @@ from streamkeep.pipeline.options import (
     AUTO,
     ReadOptions,
 )
+from streamkeep.pipeline.source.loss_notes import note_loss
 from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
 from streamkeep.pipeline.source.segment_files import open_segment
 from streamkeep.pipeline.source.slices import Slice
@@ -39,11 +40,14 @@ _MOST_RENEWALS: Final = 100
 
 
 def complete_nodes(
-    store: Store[bytes], one: Slice, options: ReadOptions
+    store: Store[bytes], one: Slice, options: ReadOptions, notes: str = ""
 ) -> Iterator[list[CopiedNode]]:
     """Yield the nodes of a slice, and compare what came with what was planned.
 
-    If `failOnDataLoss` is off, missing entries are counted in the log.
+    If `failOnDataLoss` is off, missing entries are counted in the log, and for the driver.
+
+    Args:
+        notes: the folder for the driver; "" if it has none.
 
     Raises:
         DataLossError: entries that the plan counted are gone.
@@ -70,7 +74,9 @@ def complete_nodes(
         return
     if options.fail_on_data_loss:
         raise DataLossError(lost, one.key)
-    _log.warning("%s", lost)
+    _log.warning("%s", lost.partition("; next:")[0])
+    if notes:
+        note_loss(notes, one, one.planned[0] - came.entries)
 
 
 def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[list[CopiedNode]]:
@@ -123,8 +129,13 @@ def read_exported(one: Slice) -> Iterator[list[CopiedNode]]:
 
 
 @contextmanager
-def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[list[CopiedNode]]]]:
+def nodes_of(
+    options: ReadOptions, notes: str = ""
+) -> Iterator[Callable[[Slice], Iterator[list[CopiedNode]]]]:
     """Provide, in a `with` block, a function that yields the nodes of a slice in chunks.
+
+    Args:
+        notes: a folder for the numbers of lost entries; "" for none.
 
     Raises:
         UnreachableError: this host does not have what the driver has under the path.
@@ -144,6 +155,6 @@ def nodes_of(options: ReadOptions) -> Iterator[Callable[[Slice], Iterator[list[C
                     store = stack.enter_context(reading(options.path))
                 except StoreError as error:
                     raise unreachable(options.path, "store", str(error)) from error
-            return complete_nodes(store, one, options)
+            return complete_nodes(store, one, options, notes)
 
         yield nodes

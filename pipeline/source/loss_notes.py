@@ -1,0 +1,58 @@
+"""Notes of tasks about entries that they found lost, for the driver of a streaming query.
+
+Spark gives a source in Python no way back from a task to the driver. A live store is read only on
+the host of its driver, so a task that goes on without lost entries (`failOnDataLoss=false`) leaves
+a file there, and the progress of the next batch has the number. A task that runs again replaces its
+note.
+
+The folder is made by the first note. For the driver and for executors.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import uuid
+from collections import Counter
+from pathlib import Path
+from shutil import rmtree
+
+import xxhash
+
+from streamkeep.pipeline.source.slices import Slice
+
+_log = logging.getLogger(__name__)
+
+
+def new_notes() -> str:
+    """Return the path of a folder for the notes of one query; it does not exist yet."""
+    return str(Path(tempfile.gettempdir()) / f"streamkeep-losses-{uuid.uuid4().hex}")
+
+
+def note_loss(folder: str, one: Slice, lost: int) -> None:
+    """Note the number of entries of a slice that are lost. The log has the rest."""
+    text = f"{one.key.hex()} {one.number} {one.start} {one.end}"
+    name = xxhash.xxh3_64_hexdigest(text.encode())
+    try:
+        Path(folder).mkdir(mode=0o700, exist_ok=True)
+        (Path(folder) / name).write_text(json.dumps([one.key.hex(), lost]))
+    except OSError as error:
+        _log.warning("%s: the progress of the query will lack a loss: %s", folder, error)
+
+
+def noted_losses(folder: str) -> Counter[bytes]:
+    """Return the number of lost entries of each stream."""
+    found = Counter[bytes]()
+    for path in Path(folder).glob("*"):
+        try:
+            key, lost = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue  # a task is writing it; the next report has it
+        found[bytes.fromhex(key)] += lost
+    return found
+
+
+def remove_notes(folder: str) -> None:
+    """Remove the notes of a query that has ended."""
+    rmtree(folder, ignore_errors=True)
