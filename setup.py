@@ -88,6 +88,7 @@ HOT = [
     "src/streamkeep/format/node/node.py",
     "src/streamkeep/format/node/where.py",
     "src/streamkeep/format/node/ranges.py",
+    "src/streamkeep/format/node/sent.py",
     "src/streamkeep/format/node/builder.py",
     "src/streamkeep/format/node/check.py",
     "src/streamkeep/format/node/tombstones.py",

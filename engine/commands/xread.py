@@ -135,8 +135,8 @@ def read_above(
         wanted.ids = ids
         resume.read(txn, stream, after, wanted, out)
     count = limit - int(wanted.limit)
-    if wanted.shape == RESP:
-        out.append(SentEntries(count, wanted.sent.getvalue()))
+    if wanted.sent is not None:
+        out.append(SentEntries(count, wanted.sent.data()))
     budget.add(count)
     return out, ids
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from streamkeep.format.core.entry import Entry, fields_of
@@ -39,7 +38,6 @@ from streamkeep.format.node.listpack import (
     integer_at,
     open_elements,
     put_decimal,
-    put_text,
     step,
 )
 
@@ -50,10 +48,7 @@ SAME_FIELDS: Final[i64] = 2
 PAIRS: Final[i64] = 0  # (ms, seq, [field, value, ...]), without loss
 ENTRY: Final[i64] = 1  # Entry(b"ms-seq", {field: value}), as redis-py without decode_responses
 TEXT: Final[i64] = 2  # the same in str
-RESP: Final[i64] = 3  # bytes: [ID, [field, value, ...]] in Redis's protocol
-
-# The heads of short strings in that protocol, by length.
-_HEADS: Final[list[bytes]] = [b"$%d\r\n" % size for size in range(64)]
+RESP: Final[i64] = 3  # bytes of Redis's protocol, all entries together: see `sent`
 
 _NEGATIVE: Final = "a count of the master entry is negative"
 
@@ -128,7 +123,7 @@ class SlotCursor(Reader):
         self.ms: i64 = 0  # its ID, as bit patterns
         self.seq: i64 = 0
         self.width: i64 = 0  # how many fields it has
-        self.sent_names: list[bytes] | None = None  # the fields of the master entry, in RESP
+        self.sent_names: list[bytes] | None = None  # the node's fields, as `sent` writes them
 
     def next(self) -> bool:
         """Read flags and ID of the next slot; False at the end of the node."""
@@ -217,63 +212,10 @@ class SlotCursor(Reader):
         """Return the ID of this slot."""
         return unsigned(self.ms), unsigned(self.seq)
 
-    def send(self, out: BytesWriter) -> None:
-        """Append the entry of this slot in RESP; step to the slot's end."""
-        text = self.id_text()
-        out.write(b"*2\r\n")
-        out.write(_HEADS[len(text)])
-        out.write(text)
-        width = self.width
-        out.write(b"\r\n*")
-        put_decimal(out, 2 * width)
-        out.write(b"\r\n")
-        if self.flags & SAME_FIELDS:
-            names = self.sent_names
-            if names is None:
-                names = [b"$%d\r\n%b\r\n" % (len(name), name) for name in self.names]
-                self.sent_names = names
-            for name in names:
-                out.write(name)
-                self._send_string(out)
-        else:
-            count: i64 = 2 * width
-            while count > 0:
-                self._send_string(out)
-                count -= 1
-        self.skip()
-
-    def _send_string(self, out: BytesWriter) -> None:
-        """Append the next element as a bulk string; a short one without an object for it."""
-        data = self.data
-        position = self.position
-        if position < self.end:
-            first: i64 = i64(data[position])
-            if 0x80 <= first < 0xC0:
-                after = step(data, position, self.end)
-                out.write(_HEADS[first & 63])
-                put_text(out, data, position)
-                out.append(13)
-                out.append(10)
-                self.position = after
-                return
-        text = self.string()
-        size: i64 = len(text)
-        if size < 64:
-            out.write(_HEADS[size])
-        else:
-            out.write(b"$%d\r\n" % int(size))
-        out.write(text)
-        out.append(13)
-        out.append(10)
-
     def make(self, shape: i64) -> object:
         """Return the entry of this slot in one of the shapes; step to the slot's end."""
         if shape == PAIRS:
             return (unsigned(self.ms), unsigned(self.seq), self.pairs())
-        if shape == RESP:
-            sent = BytesWriter()
-            self.send(sent)
-            return sent.getvalue()
         place = self.position
         fields = self.mapping()
         if i64(len(fields)) != self.width:  # a field is repeated

@@ -9,11 +9,11 @@ Compiled by mypyc; see `node` for the format and for the shapes of entries.
 
 from __future__ import annotations
 
-from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from streamkeep.format.core.id_codec import below, bits, unsigned
 from streamkeep.format.node.node import DELETED, RESP, NodeHeader, SlotCursor, read_header
+from streamkeep.format.node.sent import Sender
 from streamkeep.format.node.where import Where
 
 
@@ -42,7 +42,7 @@ class Range:
         self.shape: i64 = i64(shape)
         self.ids: list[tuple[int, int]] | None = None  # a list here receives the ID of each entry
         self.where: Where | None = None  # which of them are wanted; None for all
-        self.sent = BytesWriter()  # receives the entries in the shape RESP, instead of a list
+        self.sent = Sender() if self.shape == RESP else None  # receives them instead of a list
 
     def start(self) -> tuple[int, int]:
         """Return the first ID of the range."""
@@ -71,6 +71,7 @@ def read_range(data: bytes, ms: int, seq: int, wanted: Range, out: list[object])
 def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
     """As `read_range`, oldest first, from a cursor on, which is then after the last slot read."""
     shape = wanted.shape
+    sent = wanted.sent
     start_ms = wanted.start_ms
     start_seq = wanted.start_seq
     end_ms = wanted.end_ms
@@ -92,8 +93,8 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
             continue
         if ids is not None:
             ids.append(cursor.id())
-        if shape == RESP:
-            cursor.send(wanted.sent)
+        if sent is not None:
+            sent.send(cursor)
         else:
             out.append(cursor.make(shape))
         wanted.limit -= 1
@@ -145,8 +146,8 @@ def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> boo
     while positions and wanted.limit > 0:
         cursor.at(i64(positions.pop()), i64(indexes.pop()))
         if where is None or where.examine(cursor):
-            if wanted.shape == RESP:
-                cursor.send(wanted.sent)
+            if wanted.sent is not None:
+                wanted.sent.send(cursor)
             else:
                 out.append(cursor.make(wanted.shape))
             wanted.limit -= 1

@@ -59,8 +59,8 @@ def _range(
     out: list[object] = []
     if stream.record.length and start <= end:
         read_entries(txn, stream, wanted, out)
-    if shape == RESP:
-        return SentEntries(limit - int(wanted.limit), wanted.sent.getvalue())
+    if wanted.sent is not None:
+        return SentEntries(limit - int(wanted.limit), wanted.sent.data())
     return out
 
 

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import CommandError
+from streamkeep.format.node.node import RESP
 from streamkeep.server.commands.table import Spec, find
 from streamkeep.server.resp.encoder import encode, error_line
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE
@@ -169,7 +170,7 @@ class Connection(ClientState, asyncio.Protocol):
         if handler is not None:
             self.reply_to(handler(self, words, turn))
         elif spec.parse is not None:
-            self._read(spec, words, turn)
+            self.read(spec, words, turn)
         else:
             turn.run(self, spec, words)
 
@@ -178,10 +179,14 @@ class Connection(ClientState, asyncio.Protocol):
         if reply is not ALREADY:
             self.reply(encode(reply, self.resp3))
 
-    def _read(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
+    def read(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
         """Run XREAD or XREADGROUP, and wait if it finds nothing."""
         assert spec.parse is not None
-        waiting = spec.parse(words, 3)
+        try:
+            waiting = spec.parse(words, int(RESP))
+        except CommandError as error:
+            self.reply(error_line(error.redis_line))
+            return
         if waiting.block_ms < 0:
             turn.run(self, spec, words)
             return

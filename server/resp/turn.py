@@ -251,6 +251,11 @@ def failure_line(error: Exception) -> bytes:
     return error_text(f"ERR internal error: {type(error).__name__}: {text}")
 
 
+def _may_wait(words: list[bytes]) -> bool:
+    """Return whether the option BLOCK may be among the words."""
+    return any(len(word) == 5 and word.upper() == b"BLOCK" for word in words)
+
+
 def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
     """Run the commands that a client has sent; return whether it has sent more.
 
@@ -274,12 +279,15 @@ def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
         spec = BY_NAME.get(words[0]) if client.plain else None
         if (
             spec is not None
-            and spec.run is not None
+            and not spec.container
             and (spec.arity == len(words) if spec.arity > 0 else len(words) >= -spec.arity)
         ):
             client.last_command = spec.name
             turn.called = turns.calls_of(spec.name)
-            turn.run(client, spec, words)
+            if spec.parse is not None and _may_wait(words):
+                client.read(spec, words, turn)
+            else:
+                turn.run(client, spec, words)
         else:
             turn.called = None
             client.command(words, turn)

@@ -13,6 +13,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.server.commands.table import Spec
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.turn import Turn, Watcher, run_commands
 
@@ -83,6 +84,10 @@ class ClientState:
 
     def command(self, words: list[bytes], turn: Turn) -> None:
         """Run a command that is not plain, or refuse it."""
+        raise NotImplementedError
+
+    def read(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
+        """Run XREAD or XREADGROUP, and wait if it finds nothing."""
         raise NotImplementedError
 
     def reply(self, data: bytes) -> None:

@@ -1,0 +1,129 @@
+"""Entries of a node as bytes of Redis's protocol: what a range of a server's reply is made of.
+
+    *2 CRLF  $18 CRLF  1718004800000-1234 CRLF
+             *4 CRLF  $5 CRLF field CRLF  $5 CRLF value CRLF  ...
+
+Neighbours share much of it: the time of their IDs, the field names of their node. These bytes are
+made once. No object is made for an entry, or for a short string of it.
+
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter, write_i16_le
+from mypy_extensions import i64
+
+from streamkeep.format.node.listpack import put_decimal, put_text, step
+from streamkeep.format.node.node import SAME_FIELDS, SlotCursor
+
+_HEADS: Final[list[bytes]] = [b"$%d\r\n" % size for size in range(64)]  # of strings, by length
+_SMALL: Final[list[bytes]] = [b"$%d\r\n%d" % (len(str(one)), one) for one in range(128)]
+_CRLF: Final = 0x0A0D  # as two bytes, the lower one first
+
+
+class Sender:
+    """Takes the entries of a reply, one after the other."""
+
+    def __init__(self) -> None:
+        self._out = BytesWriter()
+        self._ms: i64 = -1  # the time of the newest entry
+        self._digits: i64 = 0  # of its sequence number
+        self._head = b""  # what its ID begins with; empty before a second entry has the same
+
+    def data(self) -> bytes:
+        """Return all entries."""
+        return self._out.getvalue()
+
+    def send(self, cursor: SlotCursor) -> None:
+        """Append the entry of a cursor's slot; step to the slot's end."""
+        out = self._out
+        self._put_id(cursor)
+        if cursor.flags & SAME_FIELDS and cursor.same_width > 0:
+            names = cursor.sent_names
+            if names is None:
+                names = _names_of(cursor)
+                cursor.sent_names = names
+            for name in names:
+                out.write(name)
+                _put_string(out, cursor)
+        else:
+            count: i64 = 2 * cursor.width
+            out.write(b"\r\n*")
+            put_decimal(out, count)
+            while count > 0:
+                write_i16_le(out, _CRLF)
+                _put_string(out, cursor)
+                count -= 1
+        write_i16_le(out, _CRLF)
+        cursor.skip()
+
+    def _put_id(self, cursor: SlotCursor) -> None:
+        """Append the ID, without its last CRLF."""
+        out = self._out
+        ms = cursor.ms
+        seq = cursor.seq
+        if ms < 0 or seq < 0:  # bit patterns of numbers above 2^63-1
+            text = cursor.id_text()
+            out.write(b"*2\r\n")
+            out.write(_HEADS[len(text)])
+            out.write(text)
+            return
+        digits = _digits(seq)
+        if ms != self._ms or digits != self._digits:
+            self._ms = ms
+            self._digits = digits
+            self._head = b""
+            out.write(b"*2\r\n")
+            out.write(_HEADS[_digits(ms) + 1 + digits])
+            put_decimal(out, ms)
+            out.append(45)
+        else:
+            if not self._head:
+                size = _digits(ms) + 1 + digits
+                self._head = b"*2\r\n$%d\r\n%d-" % (int(size), int(ms))
+            out.write(self._head)
+        put_decimal(out, seq)
+
+
+def _names_of(cursor: SlotCursor) -> list[bytes]:
+    """Return what comes before each value: the end of the string before, and the field."""
+    names = [b"\r\n$%d\r\n%b\r\n" % (len(name), name) for name in cursor.names]
+    names[0] = b"\r\n*%d%b" % (2 * len(names), names[0])
+    return names
+
+
+def _digits(number: i64) -> i64:
+    """Return how many digits a number has that is not negative."""
+    count: i64 = 1
+    number //= 10
+    while number > 0:
+        number //= 10
+        count += 1
+    return count
+
+
+def _put_string(out: BytesWriter, cursor: SlotCursor) -> None:
+    """Append the next element as a bulk string without its last CRLF."""
+    data = cursor.data
+    position = cursor.position
+    end = cursor.end
+    if position < end:
+        first: i64 = i64(data[position])
+        if first < 0xC0:
+            cursor.position = step(data, position, end)
+            if first < 0x80:
+                out.write(_SMALL[first])
+            else:
+                out.write(_HEADS[first & 63])
+                put_text(out, data, position)
+            return
+    text = cursor.string()
+    size: i64 = len(text)
+    if size < 64:
+        out.write(_HEADS[size])
+    else:
+        out.write(b"$%d\r\n" % int(size))
+    out.write(text)
