@@ -33,6 +33,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.json_form import from_json, json_object
 from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.server.http.access import Rights
+from streamkeep.server.http.state import state_of
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -130,6 +131,7 @@ class Parameters:
     """
 
     def __init__(self, request: Request, known: Sequence[str]) -> None:
+        self._request = request
         self._given: dict[str, bytes] = {}
         for name, value in query_pairs(request.scope["query_string"]):
             text = name.decode("utf-8", "replace")
@@ -180,10 +182,10 @@ class Parameters:
         return self.number(name, 0, low, high) if name in self._given else None
 
     def bound(self, name: str, default: str, kind: Bound) -> bytes:
-        """Return an ID, or a date or time in ISO 8601 as an ID."""
+        """Return an ID; a date or time in ISO 8601, or an age such as `-2h`, as an ID."""
         value = self._given.get(name, default.encode())
         try:
-            return id_bound(value, kind)
+            return id_bound(value, kind, state_of(self._request).store._now_ms)
         except ValueError as error:
             raise Problem(400, f"the parameter {name!r}: {error}") from None
 

@@ -10,6 +10,7 @@ import pytest
 from http_client import Client
 from patience import peak_of
 from streamkeep import Store
+from streamkeep.engine.system.clock import ManualClock
 
 HOSTILE_KEYS = [b"a/b", b"..", b".", b"", b"%2F", b"\xff\x00", "\u202e\u00fc".encode(), b"a b?#&"]
 
@@ -76,6 +77,15 @@ def test_dates_are_bounds(store: Store, client: Client) -> None:
     store.xadd("k", {"n": 1}, id="1718004800000-0")
     assert client.get("/streams/k?start=2024-06-10&end=2024-06-11")["entries"]
     assert client.get("/streams/k?start=2024-06-11", status=200)["entries"] == []
+
+
+def test_ages_are_bounds(store: Store, clock: ManualClock, client: Client) -> None:
+    store.xadd("k", {"n": 1})
+    clock.ms += 90 * 60_000
+    assert client.get("/streams/k?start=-2h")["entries"]
+    assert client.get("/streams/k?start=-1h")["entries"] == []
+    assert client.get("/streams/k?start=-2h&end=-1h")["entries"]
+    assert "2x" in client.get("/streams/k?start=-2x", status=400)["message"]
 
 
 @pytest.mark.parametrize(
