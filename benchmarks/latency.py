@@ -6,7 +6,8 @@ acknowledge. Redis's documentation reports, for its own server on older hardware
 
 - with bare pipes instead of a database: what Python and the machine allow at that moment;
 - with a store, each mode and COUNT, and with millions of entries pending;
-- with a Redis server, which the benchmark starts and stops, where there is one.
+- with a Redis server, which the benchmark starts and stops, where there is one;
+- with `streamkeep serve`, by the same client.
 
 An age begins right before the call of the append. If a busy machine delays the producer, entries do
 not get older, so the delay of the producer is reported separately. Processor time per entry is that
@@ -31,6 +32,7 @@ from typing import Any, Final
 import streamkeep
 from benchmarks.common import Report, scratch
 from benchmarks.latency_clients import GROUP, KEY, MESSAGE, SENT, WARM, Spec
+from benchmarks.server import streamkeep_server
 
 CONSUMERS: Final = 10
 RATE: Final = 10_000
@@ -85,6 +87,7 @@ VARIANTS: Final = (
         least=99.9,
     ),
     Variant("redis", "Redis, everysec, COUNT 1", engine="redis", sync="everysec"),
+    Variant("serve", "serve, interval, COUNT 1", engine="serve"),
     Variant(
         "redis-10000",
         "Redis, everysec, COUNT 10,000",
@@ -92,6 +95,7 @@ VARIANTS: Final = (
         sync="everysec",
         count=10_000,
     ),
+    Variant("serve-10000", "serve, interval, COUNT 10,000", engine="serve", count=10_000),
     Variant(
         "redis-pending",
         "Redis, everysec, millions pending",
@@ -99,11 +103,20 @@ VARIANTS: Final = (
         sync="everysec",
         pending=True,
     ),
+    Variant("serve-pending", "serve, interval, millions pending", engine="serve", pending=True),
     Variant(
         "redis-always",
         "Redis, always, 16 appends under way",
         engine="redis",
         sync="always",
+        tasks=16,
+        within_us=5000,
+    ),
+    Variant(
+        "serve-always",
+        "serve, commit, 16 appends under way",
+        engine="serve",
+        sync="commit",
         tasks=16,
         within_us=5000,
     ),
@@ -151,7 +164,7 @@ def run(report: Report, options: Options) -> None:
     for variant in VARIANTS:
         if options.variants and variant.name not in options.variants:
             continue
-        if variant.engine == "redis" and (reason := _no_redis()):
+        if variant.engine in ("redis", "serve") and (reason := _no_redis(variant.engine)):
             report.note(f"{variant.title}: skipped, {reason}")
             continue
         one = measure(variant, options)
@@ -165,6 +178,7 @@ def run(report: Report, options: Options) -> None:
 def measure(variant: Variant, options: Options) -> Run:
     """Run the test once."""
     entries = round(options.seconds * options.rate)
+    pending = options.pending if variant.pending else 0
     with scratch() as folder:
         spec = Spec(
             variant.engine,
@@ -180,13 +194,19 @@ def measure(variant: Variant, options: Options) -> Run:
             server_s = 0.0
         elif variant.engine == "redis":
             with _redis(folder, variant.sync) as client:
+                _fill_redis(client, pending)
                 spec = dataclasses.replace(spec, address=str(folder / "socket"))
-                _fill_redis(client, options.pending if variant.pending else 0)
-                before = _server_seconds(client)
-                found = _run_clients(spec, options.consumers)
-                server_s = _server_seconds(client) - before
+                found, server_s = _run_served(client, spec, options.consumers)
+        elif variant.engine == "serve":
+            import redis
+
+            _fill_store(folder / "store", pending)
+            with streamkeep_server(folder, variant.sync) as served:
+                spec = dataclasses.replace(spec, engine="redis", address=str(served.path))
+                with redis.Redis(unix_socket_path=spec.address, protocol=2) as client:
+                    found, server_s = _run_served(client, spec, options.consumers)
         else:
-            _fill_store(folder / "store", options.pending if variant.pending else 0)
+            _fill_store(folder / "store", pending)
             found = _run_clients(spec, options.consumers)
             server_s = 0.0
         one = Run(variant, *found, server_s)
@@ -203,6 +223,13 @@ def _run_clients(spec: Spec, count: int) -> tuple[list[Any], Any]:
         _start("consume", dataclasses.replace(spec, name=f"c{one}")) for one in range(count)
     ]
     return _collect(consumers, _start("produce", spec))
+
+
+def _run_served(client: Any, spec: Spec, count: int) -> tuple[tuple[list[Any], Any], float]:
+    """Run the clients of a server; also return the processor time that it has taken."""
+    before = _server_seconds(client)
+    found = _run_clients(spec, count)
+    return found, _server_seconds(client) - before
 
 
 def _run_pipes(spec: Spec, count: int) -> tuple[list[Any], Any]:
@@ -277,9 +304,9 @@ def _fill_redis(client: Any, pending: int) -> None:
         client.eval(_FILL, 1, KEY, _BATCH, MESSAGE, GROUP, _OLD_CONSUMER)
 
 
-def _no_redis() -> str:
-    """Return why the test cannot be run on Redis; empty when it can."""
-    if shutil.which("redis-server") is None:
+def _no_redis(engine: str) -> str:
+    """Return why the test cannot be run on a server; empty when it can."""
+    if engine == "redis" and shutil.which("redis-server") is None:
         return "redis-server is not installed"
     try:
         import redis  # noqa: F401
@@ -357,7 +384,7 @@ def _print(report: Report, one: Run) -> None:
     total = one.user_us + one.system_us + one.server_us
     report.figure("  processor time per entry", total, "us")
     report.figure("    in system calls, of the clients", one.system_us, "us")
-    if variant.engine == "redis":
+    if one.server_us:
         report.figure("    of the server", one.server_us, "us")
     report.figure("  sleeps per entry", one.sleeps, "")
     report.figure("  load of the machine", one.load, "")
@@ -371,7 +398,7 @@ def plot(runs: list[Run], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
-    styles = {"streamkeep": "-", "redis": "--", "pipe": ":"}
+    styles = {"streamkeep": "-", "redis": "--", "serve": "-.", "pipe": ":"}
     least = 100.0
     for one in runs:
         count = len(one.ages)

@@ -62,7 +62,7 @@ def measure(report: Report, *, quick: bool) -> None:
         report.note(title)
         with scratch() as folder, ExitStack() as stack:
             theirs = stack.enter_context(_redis(folder, always))
-            ours = stack.enter_context(_streamkeep(folder, sync))
+            ours = stack.enter_context(streamkeep_server(folder, sync))
             both = (theirs, ours)
             for one in both:
                 with redis.Redis(unix_socket_path=str(one.path)) as client:
@@ -90,7 +90,7 @@ def measure(report: Report, *, quick: bool) -> None:
                         report.figure("    ratio", ratio, "times", least=target)
 
 
-class _Address(NamedTuple):
+class Address(NamedTuple):
     """Where a server listens."""
 
     path: Path
@@ -129,24 +129,24 @@ def _measured(
 
 
 @contextmanager
-def _redis(folder: Path, always: bool) -> Iterator[_Address]:
+def _redis(folder: Path, always: bool) -> Iterator[Address]:
     """Run a redis-server; yield where it listens."""
     path, port = folder / "redis.sock", _free_port()
     arguments = ["--port", str(port), "--unixsocket", str(path), "--save", "", "--dir", str(folder)]
     if always:
         arguments += ["--appendonly", "yes", "--appendfsync", "always"]
     with _running(["redis-server", *arguments], path):
-        yield _Address(path, port)
+        yield Address(path, port)
 
 
 @contextmanager
-def _streamkeep(folder: Path, sync: str) -> Iterator[_Address]:
+def streamkeep_server(folder: Path, sync: str) -> Iterator[Address]:
     """Run `streamkeep serve`; yield where it listens."""
     path, port = folder / "streamkeep.sock", _free_port()
     words = ["serve", str(folder / "store"), "--socket", str(path), "--sync", sync]
     words += ["--bind", f"127.0.0.1:{port}"]
     with _running([sys.executable, "-m", "streamkeep", *words], path):
-        yield _Address(path, port)
+        yield Address(path, port)
 
 
 @contextmanager
