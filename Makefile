@@ -23,7 +23,7 @@ PURE_ALL := tests/test_format tests/test_properties tests/test_engine_* tests/te
 # Without bytecode every process that a test starts compiles the sources again, each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-small node-clients test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check site wheels \
+.PHONY: help demo demo-small node-clients suites test test-pure test-lowest test-crash test-damage test-all lint type fmt bench docs docs-check site wheels \
 	clean dev
 
 help: ## list the targets
@@ -96,6 +96,14 @@ node-clients: ## install the clients of node for tests/test_server/test_clients.
 	mkdir -p build/node-clients
 	cp tests/clients/package.json build/node-clients
 	npm install --prefix build/node-clients --no-audit --no-fund
+
+suites: ## fetch the tests of redis-py and fakeredis for tests/test_server/test_suites.py
+	$(PYTHON) -m venv build/suites/venv
+	build/suites/venv/bin/pip --disable-pip-version-check --quiet install \
+		--requirement tests/clients/suites.txt
+	build/suites/venv/bin/pip --disable-pip-version-check --quiet download --no-deps \
+		--no-binary :all: --dest build/suites $$(grep -E '^(redis|fakeredis)=' tests/clients/suites.txt)
+	for one in build/suites/*.tar.gz; do tar -xzf $$one -C build/suites; done
 
 # A copy without compiled modules shadows the installed package.
 test-pure: $(VENV)/installed ## the tests of the compiled modules, interpreted

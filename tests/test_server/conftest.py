@@ -2,16 +2,58 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import streamkeep
+from patience import PATIENCE_S
 from resp_peer import Peer, Running, serving
 from stores import open_at
+from streamkeep.server import serve
+from streamkeep.server.resp.server import Server
 
 Connect = Callable[[], Peer]
+
+
+@contextmanager
+def served(path: Path, **options: Any) -> Iterator[dict[str, str]]:
+    """Serve a store in a thread until the block ends; yield where it is reached."""
+    ready = threading.Event()
+    found: list[Server] = []
+
+    def note(server: Server) -> None:
+        found.append(server)
+        ready.set()
+
+    given = serve.Options(ready=note, **options)
+    failures: list[BaseException] = []
+
+    def in_thread() -> None:
+        try:
+            with streamkeep.open(path) as store:
+                asyncio.run(serve.serve(store, given))
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    assert ready.wait(PATIENCE_S)
+    try:
+        if failures:
+            raise failures[0]
+        yield found[0].settings.shown
+    finally:
+        if found:
+            found[0].loop.call_soon_threadsafe(found[0].stop)
+        thread.join(PATIENCE_S)
 
 
 @pytest.fixture

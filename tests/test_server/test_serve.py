@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -11,10 +10,8 @@ import ssl
 import stat
 import subprocess
 import sys
-import threading
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,42 +24,7 @@ from resp_peer import Peer
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.server import serve
 from streamkeep.server.resp.access import Access
-from streamkeep.server.resp.server import Server
-
-
-@contextmanager
-def served(path: Path, **options: Any) -> Iterator[dict[str, str]]:
-    """Serve a store in a thread until the block ends; yield where it is reached."""
-    ready = threading.Event()
-    found: list[Server] = []
-
-    def note(server: Server) -> None:
-        found.append(server)
-        ready.set()
-
-    given = serve.Options(ready=note, **options)
-    failures: list[BaseException] = []
-
-    def in_thread() -> None:
-        try:
-            with streamkeep.open(path) as store:
-                asyncio.run(serve.serve(store, given))
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=in_thread)
-    thread.start()
-    assert ready.wait(PATIENCE_S)
-    try:
-        if failures:
-            raise failures[0]
-        yield found[0].settings.shown
-    finally:
-        if found:
-            found[0].loop.call_soon_threadsafe(found[0].stop)
-        thread.join(PATIENCE_S)
+from test_server.conftest import served
 
 
 def ask_tcp(host: str, port: int, context: ssl.SSLContext | None = None) -> bytes:
