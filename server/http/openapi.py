@@ -19,8 +19,8 @@ _MEANINGS: Final = {
     "KEY": "the key of a stream, percent-encoded: `/` is `%2F`. A key that a browser would "
     "resolve (`.`, `..`, the empty one) is given as `/streams/?key=..` instead",
     "GROUP": "the name of a consumer group, percent-encoded",
-    "after": "begin above this: of events an entry ID, a date, an age, `$` for new entries only (the "
-    "default) or 0 for all; of streams a key",
+    "after": "begin above this: of events an entry ID, a date, an age, `$` for new entries only "
+    "(the default) or 0 for all; of streams a key",
     "buckets": "number of buckets, 1 to 240",
     "consumer": "the name of a consumer",
     "count": "at most this many",
@@ -41,8 +41,8 @@ _MEANINGS: Final = {
     "reverse": "1: the newest entries first",
     "shape": "`pairs` for entries as lists of [field, value]; `fields` (the default) for objects",
     "state": "waiting (the default), running, delayed or dead",
-    "start": "the first entry ID, a date or time in ISO 8601, or an age such as `-2h`, included; `(id` "
-    "excludes it",
+    "start": "the first entry ID, a date or time in ISO 8601, or an age such as `-2h`, included; "
+    "`(id` excludes it",
     "start_ms": "begin of the window, Unix milliseconds",
     "text": "the text to find in names and values of fields; ASCII letters match in both cases",
     "as": "`body`: the body is one entry with the fields `body` and `content_type`, for any type",
