@@ -1,4 +1,4 @@
-"""Acknowledging jobs from a thread of its own, many in one commit.
+"""How adapters end jobs: acknowledged from a thread, many in one commit; returned; unreadable.
 
 A worker does not wait until an acknowledgement is on disk: what was acknowledged while the former
 commit was on its way to the disk is ended in the next one. A process that is killed before runs
@@ -71,6 +71,28 @@ class Acknowledger:
                 with self._condition:
                     self._busy = False
                     self._condition.notify_all()
+
+
+def give_back(job: Job) -> None:
+    """Return a job that has not ended to its queue, unless another worker has it by now."""
+    if job.ended:
+        return
+    try:
+        job.give_back()
+    except JobLostError as error:
+        log.warning("%s", error)
+
+
+def unreadable(job: Job, framework: str, error: Exception) -> None:
+    """Make a job a dead letter, because its framework cannot read the message in it."""
+    log.error(
+        "job %s of %r is a dead letter: %s cannot read it: %r",
+        job.id,
+        job.queue.name,
+        framework,
+        error,
+    )
+    job.fail(f"{framework} cannot read it: {error!r}"[:1000])
 
 
 def end(jobs: list[Job]) -> None:

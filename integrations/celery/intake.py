@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kombu.utils.json import loads
 
 from streamkeep.format.core.errors import StoreClosedError
+from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.celery import workers
 from streamkeep.integrations.celery.bell import Arrived
 from streamkeep.integrations.celery.topology import REFRESH_S, messages_after, stream_of
@@ -114,8 +115,7 @@ def opened(channel: Channel, job: Job) -> Arrived | None:
         properties["delivery_info"]["redelivered"] = bool(job.taken and job.taken.deliveries > 1)
         return Arrived(channel, job.queue.name, message, job)
     except Exception as error:
-        log.error("job %s of %r is a dead letter: %r", job.id, job.queue.name, error)
-        job.fail(f"Kombu cannot read it: {error!r}"[:1000])
+        unreadable(job, "Kombu", error)
         return None
 
 

@@ -22,7 +22,7 @@ from kombu.utils.json import dumps
 
 import streamkeep
 from streamkeep.format.core.errors import StoreError
-from streamkeep.integrations.acknowledger import Acknowledger, end
+from streamkeep.integrations.acknowledger import Acknowledger, end, give_back
 from streamkeep.integrations.address import SCHEME, parse_address
 from streamkeep.integrations.celery import workers
 from streamkeep.integrations.celery.bell import Arrived, Bell
@@ -64,13 +64,11 @@ class QoS(virtual.QoS):
         super().ack(delivery_tag)
         if job is None:
             return
-        try:
-            if requeue:
-                job.give_back()
-            else:
-                job.fail("the worker rejected it")
-        except JobLostError:
-            pass  # another worker has it
+        if requeue:
+            give_back(job)
+            return
+        with suppress(JobLostError):  # another worker has it
+            job.fail("the worker rejected it")
 
     def restore_unacked(self) -> list[Any]:
         """Return all messages that were not acknowledged to their queues."""
@@ -78,9 +76,8 @@ class QoS(virtual.QoS):
         self._delivered.clear()
         while self.jobs:
             _, job = self.jobs.popitem()
-            # Otherwise another worker has it, or gets it when this process ends.
-            with suppress(JobLostError, StoreError):
-                job.give_back()
+            with suppress(StoreError):  # another worker gets it when this process ends
+                give_back(job)
         return []
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
@@ -281,7 +278,7 @@ class Channel(virtual.Channel):
         callback = self.connection._callbacks.get(one.queue)
         if self.closed or callback is None or one.queue not in self._active_queues:
             if one.job is not None:
-                _return(one.job)
+                give_back(one.job)
             return False
         if one.job is not None:
             self._note(one.job, one.message, one.queue in self._no_ack)
@@ -423,7 +420,7 @@ class Transport(virtual.Transport):
             if one.channel is channel and queue in (None, one.queue):
                 self.bell.arrived.remove(one)
                 if one.job is not None:
-                    _return(one.job)
+                    give_back(one.job)
 
     def close_connection(self, connection: Any) -> None:
         """Close all channels; the store stays open for other connections of the process."""
@@ -436,11 +433,6 @@ class Transport(virtual.Transport):
             self._passing.close()
         super().close_connection(connection)
         self.bell.close()
-
-
-def _return(job: Job) -> None:
-    with suppress(JobLostError):  # another worker has it
-        job.give_back()
 
 
 def _time_of(eta: Any) -> datetime | None:

@@ -22,7 +22,7 @@ from dramatiq.message import Message
 
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError, StoreError
-from streamkeep.integrations.acknowledger import Acknowledger
+from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.layout import TASK
@@ -225,8 +225,7 @@ class StreamkeepConsumer(Consumer):
         try:
             message: Message[Any] = Message.decode(job.payload)
         except Exception as error:
-            self._log.error("Job %s is a dead letter: %s", job.id, error)
-            job.fail(f"dramatiq cannot read it: {error}"[:1000])
+            unreadable(job, "dramatiq", error)
             return
         message.options.pop("eta", None)  # the store has waited for it
         proxy = MessageProxy(message)

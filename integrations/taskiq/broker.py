@@ -21,8 +21,9 @@ from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessag
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.integrations.acknowledger import give_back, unreadable
 from streamkeep.integrations.address import parse_address
-from streamkeep.integrations.pace import Pace
+from streamkeep.integrations.taskiq.pace import Pace
 from streamkeep.jobs import Job, JobLostError, Queue
 from streamkeep.jobs.async_queue import AsyncQueue, atake
 from streamkeep.jobs.layout import TASK
@@ -159,7 +160,7 @@ class StreamkeepBroker(AsyncBroker):
             if returning is not None:
                 returning.cancel()
             while held:
-                await _return(held.popleft())
+                await asyncio.to_thread(give_back, held.popleft())
 
     async def _take(self, store: AsyncStore[Any], queues: list[Queue], count: int) -> list[Job]:
         """Take the next job; one that is taken when the caller is cancelled is returned."""
@@ -182,7 +183,7 @@ class StreamkeepBroker(AsyncBroker):
             queues[0].store.ask_stops()
             with suppress(Exception):
                 for job in await taking:
-                    await _return(job)
+                    await asyncio.to_thread(give_back, job)
             raise
 
     def _known(self) -> Collection[bytes]:
@@ -194,14 +195,7 @@ class StreamkeepBroker(AsyncBroker):
             data = job.payload
             self.formatter.loads(data)
         except Exception as error:
-            log.error(
-                "the job %s of %r is a dead letter: taskiq cannot read it: %s",
-                job.id,
-                job.queue.name,
-                error,
-            )
-            reason = f"taskiq cannot read it: {error}"[:1000]
-            await asyncio.to_thread(job.fail, reason)
+            await asyncio.to_thread(unreadable, job, "taskiq", error)
             return None
         return AckableMessage(data=data, ack=self._ack_of(job))
 
@@ -225,14 +219,7 @@ async def _return_held(held: deque[Job], pace: Pace) -> None:
             late = list(held)
             held.clear()
             for job in late:
-                await _return(job)
-
-
-async def _return(job: Job) -> None:
-    try:
-        await asyncio.to_thread(job.give_back)
-    except JobLostError as error:
-        log.warning("%s", error)
+                await asyncio.to_thread(give_back, job)
 
 
 def _delay_of(label: Any) -> float | str | None:
