@@ -95,12 +95,10 @@ def forward_until(
             connection = connect()
             outbox = make(connection)
             while not stop.is_set():
-                found = outbox.forward()
-                total += found
-                if not found:
-                    if until_idle:
-                        return total
-                    stop.wait(pause_s)
+                total += outbox.run(stop=stop, once=True)
+                if until_idle:
+                    return total
+                stop.wait(pause_s)
         except transient as error:
             if until_idle:
                 raise

@@ -29,6 +29,7 @@ from streamkeep.integrations.django.queues import QueueSettings, TaskQueue, queu
 from streamkeep.integrations.django.records import Record
 from streamkeep.integrations.django.results import aware, result_of, time_of
 from streamkeep.integrations.django.states import resolve
+from streamkeep.jobs.tracing import outgoing
 
 _OWN_OPTIONS = {"path", "enqueue_on_commit", "database", "outbox"}
 _OUTBOX_APP = "streamkeep.integrations.django.outbox"
@@ -116,7 +117,7 @@ class StreamkeepBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        put = partial(self._put, result)
+        put = partial(self._put, result, outgoing(None))  # its trace, also after the commit
         if self.uses_outbox:
             self._write_row(result)
         elif self.enqueue_on_commit and connections[self.database].in_atomic_block:
@@ -125,11 +126,11 @@ class StreamkeepBackend(BaseTaskBackend):
             put()
         return result
 
-    def _put(self, result: Any) -> None:
+    def _put(self, result: Any, headers: Mapping[str, str] | None) -> None:
         run_after = result.task.run_after
         moment: datetime | None = None if run_after is None else aware(run_after)
         record = self._record_of(result)
-        self.queue(record.queue).enqueue(result.id, record, moment)
+        self.queue(record.queue).enqueue(result.id, record, moment, headers)
         self._show_enqueued(result, record)
 
     def _write_row(self, result: Any) -> None:
@@ -137,6 +138,8 @@ class StreamkeepBackend(BaseTaskBackend):
 
         record = self._record_of(result)
         message = {"id": result.id, **json.loads(record.encode())}
+        if headers := outgoing(None):
+            message["headers"] = headers  # the trace of the caller, not of the forwarder
         rows = OutboxRow.objects.using(self.database)
         rows.create(stream="", payload=json.dumps(message, ensure_ascii=False))
         self._show_enqueued(result, record)

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ from django.utils.module_loading import import_string
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import StoreError
+from streamkeep.integrations.acknowledger import give_back
 from streamkeep.integrations.django import records
 from streamkeep.integrations.django.interface import (
     Task,
@@ -177,8 +178,17 @@ class TaskQueue(Queue):
 
     # --- put ------------------------------------------------------------------------------------
 
-    def enqueue(self, result_id: str, record: Record, at: datetime | None) -> None:
+    def enqueue(
+        self,
+        result_id: str,
+        record: Record,
+        at: datetime | None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Put the job of a task and write its record, in one transaction.
+
+        Args:
+            headers: the context of a trace, if it is not that of this thread.
 
         Raises:
             PayloadError, QueueFullError, QueueDrainingError: nothing was put.
@@ -186,7 +196,11 @@ class TaskQueue(Queue):
         rank = record.priority
         options = Options(
             priority="normal" if not rank else "high" if rank > 0 else "low",
-            headers={RESULT_HEADER: result_id, BACKEND_HEADER: record.backend},
+            headers={
+                **(headers or {}),
+                RESULT_HEADER: result_id,
+                BACKEND_HEADER: record.backend,
+            },
         )
         if at is not None:
             options["at"] = at
@@ -240,7 +254,7 @@ class TaskQueue(Queue):
                     raise
                 return self._fail(run, error)
         except BaseException:
-            _return(job)
+            give_back(job)
             raise
         finally:
             stop_running(token)
@@ -264,7 +278,7 @@ class TaskQueue(Queue):
             except Exception as error:
                 return self._fail(run, error)
         except BaseException:
-            _return(job)
+            give_back(job)
             raise
         finally:
             stop_running(token)
@@ -397,14 +411,6 @@ def _is_interrupt(error: BaseException) -> bool:
     if not isinstance(error, KeyboardInterrupt):
         return False
     return threading.current_thread() is threading.main_thread()
-
-
-def _return(job: Job) -> None:
-    if not job.ended:
-        try:
-            job.give_back()
-        except JobLostError as error:
-            log.warning("%s", error)
 
 
 # --- the queues of this process -----------------------------------------------------------------

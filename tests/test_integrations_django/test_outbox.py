@@ -14,6 +14,7 @@ from streamkeep import ArgumentError
 from streamkeep.integrations.django.interface import TaskResultDoesNotExist, task_backends
 from streamkeep.integrations.django.outbox import append
 from streamkeep.integrations.django.outbox.models import OutboxRow
+from streamkeep.jobs import take
 from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import Configure
 
@@ -46,6 +47,31 @@ def test_entries_of_a_committed_transaction_are_forwarded_once(
     [entry] = backend.queue("default").store.xrange("orders")
     assert entry.fields == {b"sku": b"7", b"count": b"2", b"raw": b"\xff"}
     assert OutboxRow.objects.count() == 0
+
+
+@pytest.mark.parametrize("way", ["through the outbox", "after the commit"])
+def test_a_task_has_the_trace_in_which_it_was_enqueued(
+    configure: Configure, database: None, way: str
+) -> None:
+    propagate = pytest.importorskip("opentelemetry.propagate")
+    from opentelemetry.context import attach, detach
+
+    def within(trace: str) -> Any:
+        return attach(propagate.extract({"traceparent": f"00-{trace * 32}-b7ad6b7169203331-01"}))
+
+    with configure(outbox=way == "through the outbox"):
+        committing = within("b")
+        with transaction.atomic():
+            enqueuing = within("a")
+            shop_tasks.add.enqueue(20, 22)
+            detach(enqueuing)
+        forward()
+        detach(committing)
+        queue = task_backends["default"].queue("default")
+        [job] = take([queue], queue.consumer, 1, timeout=0)
+        assert job.headers["traceparent"].split("-")[1] == "a" * 32
+        job.done()
+        queue.close()
 
 
 def test_a_task_is_enqueued_by_its_row(outbox_backend: Any) -> None:

@@ -92,13 +92,15 @@ class Command(BaseCommand):
 def put_task(backend: StreamkeepBackend, row: Row) -> None:
     """Put the task that a row describes, in the open transaction of the store."""
     try:
-        result_id = str(json.loads(row["payload"])["id"])
+        message = json.loads(row["payload"])
+        result_id, headers = str(message["id"]), dict(message.get("headers", {}))
         record = decode(row["payload"])
     except (KeyError, TypeError, ValueError) as error:
         raise wrong_row(row, "a task", error) from error
     moment = datetime.fromisoformat(record.run_after) if record.run_after else None
     queue = backend.queue(record.queue)
-    queue.enqueue(result_id, record, None if moment is None else aware(moment))
+    at = None if moment is None else aware(moment)
+    queue.enqueue(result_id, record, at, headers)
 
 
 def _backend(alias: str) -> StreamkeepBackend:
