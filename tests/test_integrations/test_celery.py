@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from streamkeep.integrations.celery import stores, workers
 from streamkeep.integrations.celery.topology import SPACE, Topology
 from streamkeep.jobs import Queue as JobQueue
 from streamkeep.jobs import take
+from test_integrations.crew import Crew, lines
 
 TASKS = Exchange("tasks", "direct")
 
@@ -150,6 +150,26 @@ def test_a_rejected_message_goes_back_or_becomes_a_dead_letter(
     [letter] = jobs_of(url).dead_letters()
     assert letter.reason == "the worker rejected it"
     assert jobs_of(url).stats().running == 0
+
+
+def test_a_message_whose_worker_died_is_marked_as_redelivered(url: str) -> None:
+    with Connection(url) as connection:
+        publish(connection, 1)
+    stores.close_all()
+    child = os.fork()
+    if not child:
+        try:
+            Inbox(Connection(url)).wait(1)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    with Connection(url) as connection:
+        publish(connection, 2)
+        inbox = Inbox(connection)
+        inbox.wait(2)
+        flags = {one.payload: one.delivery_info["redelivered"] for one in inbox.messages}
+        assert flags == {1: True, 2: False}
+        inbox.close()
 
 
 def test_one_message_is_taken_without_a_consumer(connection: Connection, url: str) -> None:
@@ -402,64 +422,32 @@ def dies():
 """
 
 
-class Workers:
+class Workers(Crew):
     """Celery workers in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.running: list[subprocess.Popen[bytes]] = []
+        super().__init__(folder)
         self._count = 0
         (folder / "application.py").write_text(APPLICATION)
 
-    def start(self, *options: str, module: str = "application") -> subprocess.Popen[bytes]:
+    def work(self, *options: str, module: str = "application") -> subprocess.Popen[str]:
         """Start a worker; return when it is ready."""
         self._count += 1
-        name = f"w{self._count}"
-        log = self.folder / f"{name}.log"
-        with log.open("wb") as out:
-            one = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "celery",
-                    "-A",
-                    module,
-                    "worker",
-                    "-n",
-                    f"{name}@here",
-                    "-c",
-                    "2",
-                    "-l",
-                    "info",
-                    *options,
-                ],
-                cwd=self.folder,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-        self.running.append(one)
-        wait_until(lambda: b" ready." in log.read_bytes() or one.poll() is not None)
-        assert one.poll() is None, log.read_text()
+        log = self.folder / f"w{self._count}.log"
+        names = ("-n", f"w{self._count}@here", "-f", str(log))
+        one = self.start(
+            "celery", "-A", module, "worker", "-c", "2", "-l", "info", *names, *options
+        )
+        wait_until(lambda: " ready." in "".join(lines(log)) or one.poll() is not None)
+        assert one.poll() is None, self.log.read_text()
         return one
-
-    def kill(self, one: subprocess.Popen[bytes]) -> None:
-        os.killpg(one.pid, signal.SIGKILL)
-        one.wait()
-        self.running.remove(one)
-
-    def stop(self, one: subprocess.Popen[bytes], how: int) -> None:
-        one.send_signal(how)
-        assert one.wait(PATIENCE_S) == 0
-        self.running.remove(one)
 
 
 @pytest.fixture
 def crew(tmp_path: Path) -> Iterator[Workers]:
     one = Workers(tmp_path)
-    yield one
-    for process in list(one.running):
-        one.kill(process)
+    with one:
+        yield one
 
 
 @pytest.fixture
@@ -470,15 +458,11 @@ def sent(url: str) -> Iterator[Callable[..., Any]]:
     app.close()
 
 
-def lines(path: Path) -> list[str]:
-    return path.read_text().split("\n")[:-1] if path.exists() else []
-
-
 @pytest.mark.slow
 def test_a_worker_runs_what_celery_offers(
     crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
 ) -> None:
-    crew.start("-E")
+    worker = crew.work("-E")
 
     def add(*args: int) -> Any:
         return sent("add", *args)
@@ -524,7 +508,7 @@ def test_a_worker_runs_what_celery_offers(
     app.control.revoke(poison.id, terminate=True)
     assert add(2, 2).delay().get(timeout=PATIENCE_S) == 4
     assert app.control.broadcast("shutdown") is None
-    assert crew.running.pop().wait(PATIENCE_S) == 0
+    assert worker.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.slow
@@ -532,64 +516,35 @@ def test_shutdowns_end_tasks_or_return_them(
     crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
 ) -> None:
     queue = jobs_of(url, "celery")
-    first = crew.start()
+    first = crew.work()
     warm = sent("work", 1, 2).delay()
     wait_until(lambda: "1" in lines(tmp_path / "started"))
     crew.stop(first, signal.SIGTERM)
     assert warm.get(timeout=1) == 1
     assert queue.stats().running == 0
-    second = crew.start()
+    second = crew.work()
     cold = sent("work", 2, 30).delay()
     # Celery cancels what its pool has reported as begun.
     wait_until(lambda: any((cold.app.control.inspect(timeout=1).active() or {"": []}).values()))
     crew.stop(second, signal.SIGQUIT)
     assert queue.stats().running == 0
     assert "2" not in lines(tmp_path / "ended")
-    crew.start()
+    crew.work()
     wait_until(lambda: lines(tmp_path / "started").count("2") == 2)
     cold.revoke(terminate=True)
-
-
-@pytest.mark.slow
-@pytest.mark.crash
-def test_workers_that_are_killed_lose_nothing_and_a_long_task_runs_once(
-    crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
-) -> None:
-    steady = crew.start()
-    sent("work", 0, 30).delay()
-    wait_until(lambda: "0" in lines(tmp_path / "started"))
-    other = crew.start()
-    whole = canvas.chord([sent("add", number, 0) for number in range(40)], sent("total")).delay()
-    for number in range(1, 201):
-        sent("work", number).delay()
-    kills = 0
-    ends_at = time.monotonic() + 20
-    while time.monotonic() < ends_at or len(set(lines(tmp_path / "ended"))) < 201:
-        time.sleep(0.7)
-        crew.kill(other)
-        kills += 1
-        other = crew.start("--max-tasks-per-child", "7")
-    queue = jobs_of(url, "celery")
-    wait_until(lambda: queue.stats().running == queue.stats().waiting == 0)
-    assert steady.poll() is None
-    ended = lines(tmp_path / "ended")
-    assert set(ended) == {str(number) for number in range(201)}
-    assert lines(tmp_path / "started").count("0") == 1
-    assert len(ended) <= 201 + 4 * kills  # what a killed worker had begun
-    assert whole.get(timeout=PATIENCE_S) == sum(range(40))
 
 
 @pytest.mark.slow
 def test_an_older_worker_leaves_tasks_that_only_the_next_version_has(
     crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
 ) -> None:
-    crew.start()
+    crew.work()
     added = sent("added_later").delay()
     assert sent("add", 1, 1).delay().get(timeout=PATIENCE_S) == 2
     wait_until(lambda: jobs_of(url, "celery").stats().parked == 1)
     newer = APPLICATION + '\n@app.task(name="application.added_later")\ndef later(): return "ran"\n'
     (tmp_path / "newer.py").write_text(newer)
-    crew.start(module="newer")
+    crew.work(module="newer")
     assert added.get(timeout=PATIENCE_S) == "ran"
 
 

@@ -1,4 +1,4 @@
-"""The broker and the results backend of dramatiq, in one process and with real workers.
+"""The broker and the results backend of dramatiq, in one process; `test_examples` kills workers.
 
 What dramatiq tests of its Redis broker is here in its sense: messages run, are delayed, retried and
 dead-lettered, go back when a worker stops, and are flushed and joined.
@@ -6,10 +6,6 @@ dead-lettered, go back when a worker stops, and are flushed and joined.
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -208,80 +204,3 @@ def test_joins_end_and_unknown_queues_are_refused(broker: StreamkeepBroker) -> N
             StreamkeepBroker(wrong)
         with pytest.raises(ArgumentError, match="streamkeep:"):
             StreamkeepBackend(wrong)
-
-
-APPLICATION = """
-import dramatiq, os, time
-from dramatiq.results import Results
-from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
-
-broker = StreamkeepBroker("s", max_deaths=1000)
-broker.add_middleware(Results(backend=StreamkeepBackend("s")))
-dramatiq.set_broker(broker)
-
-def note(name, what):
-    with open(name, "a") as log:
-        log.write(f"{what}\\n")
-
-@dramatiq.actor(store_results=True, time_limit=3_600_000)
-def work(number, seconds=0.05):
-    note("started", number)
-    time.sleep(seconds)
-    note("ended", number)
-    return number
-"""
-
-
-def lines(path: Path) -> list[str]:
-    return path.read_text().split("\n")[:-1] if path.exists() else []
-
-
-@pytest.mark.slow
-@pytest.mark.crash
-def test_workers_that_are_killed_lose_nothing_and_a_long_message_runs_once(
-    tmp_path: Path, broker: StreamkeepBroker
-) -> None:
-    (tmp_path / "application.py").write_text(APPLICATION)
-    running: list[subprocess.Popen[bytes]] = []
-
-    def start() -> subprocess.Popen[bytes]:
-        with (tmp_path / "log").open("ab") as log:
-            one = subprocess.Popen(
-                [sys.executable, "-m", "dramatiq", "application", "-p", "1", "-t", "3"],
-                cwd=tmp_path,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        running.append(one)
-        return one
-
-    def kill(one: subprocess.Popen[bytes]) -> None:
-        os.killpg(one.pid, signal.SIGKILL)
-        one.wait()
-        running.remove(one)
-
-    work = actor_of(broker, print, store_results=True)
-    try:
-        steady = start()
-        long = work.send_with_options(args=(0, 25))
-        wait_until(lambda: lines(tmp_path / "started"))
-        other = start()
-        messages = [long, *[work.send(number) for number in range(1, 301)]]
-        kills = 0
-        ends_at = time.monotonic() + 15
-        while time.monotonic() < ends_at or len(set(lines(tmp_path / "ended"))) < 301:
-            time.sleep(1.0)
-            kill(other)
-            kills += 1
-            other = start()
-        assert steady.poll() is None
-        assert [one.get_result(block=True, timeout=PATIENCE_MS) for one in messages] == [
-            *range(301)
-        ]
-        broker.join("default", timeout=PATIENCE_MS)
-        assert lines(tmp_path / "started").count("0") == 1
-        assert len(lines(tmp_path / "ended")) <= 301 + 3 * kills
-    finally:
-        for one in list(running):
-            kill(one)

@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -32,6 +27,7 @@ from streamkeep.integrations.taskiq import (
     StreamkeepResultBackend,
     StreamkeepScheduleSource,
 )
+from test_integrations.crew import Crew, lines
 
 
 @pytest.fixture(autouse=True)
@@ -334,78 +330,6 @@ async def work(number: int, seconds: float) -> int:
 """
 
 
-def lines(path: Path) -> list[str]:
-    return path.read_text().split("\n")[:-1] if path.exists() else []
-
-
-class Processes:
-    """Processes of an application in a folder."""
-
-    def __init__(self, folder: Path, module: str = "app", text: str = APPLICATION) -> None:
-        self.folder = folder
-        self.running: list[subprocess.Popen[bytes]] = []
-        (folder / f"{module}.py").write_text(text)
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        with (self.folder / "log").open("ab") as log:
-            one = subprocess.Popen(
-                [sys.executable, "-m", "taskiq", *arguments],
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.running.append(one)
-        return one
-
-    def kill(self, one: subprocess.Popen[bytes]) -> None:
-        """Kill a worker with all of its processes."""
-        os.killpg(one.pid, signal.SIGKILL)
-        one.wait()
-        self.running.remove(one)
-
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for one in list(self.running):
-            self.kill(one)
-
-
-@pytest.mark.slow
-@pytest.mark.crash
-def test_workers_that_are_killed_lose_no_task_and_a_long_one_runs_once(tmp_path: Path) -> None:
-    broker = StreamkeepBroker(tmp_path / "tasks.store", max_deaths=1000)
-    worker = ["worker", "app:broker", "--workers", "1", "--max-async-tasks", "4"]
-
-    async def send(first: int, count: int, seconds: float) -> None:
-        common = {"task_id": "0", "task_name": "app:work", "labels": {}, "kwargs": {}}
-        for number in range(first, first + count):
-            data = broker.serializer.dumpb({**common, "args": [number, seconds]})
-            text = BrokerMessage(task_id="0", task_name="app:work", message=data, labels={})
-            await broker.kick(text)
-
-    with Processes(tmp_path) as processes:
-        steady = processes.start(*worker)
-        asyncio.run(send(0, 1, 20.0))
-        wait_until(lambda: lines(tmp_path / "started"))
-        other = processes.start(*worker)
-        asyncio.run(send(1, 400, 0.05))
-        ends_at = time.monotonic() + 15
-        while time.monotonic() < ends_at or len(set(lines(tmp_path / "ended"))) < 401:
-            time.sleep(1.0)
-            processes.kill(other)
-            other = processes.start(*worker)
-        assert steady.poll() is None
-        wait_until(lambda: broker.queue().stats().running == 0)
-    broker.queue().close()
-    ended = [int(one) for one in lines(tmp_path / "ended")]
-    assert set(ended) == set(range(401))
-    long_starts = [one for one in lines(tmp_path / "started") if one.startswith("0 ")]
-    assert len(long_starts) == 1
-    assert len(ended) < 401 + 4 * 60  # at most what a killed worker had begun runs again
-
-
 @pytest.mark.slow
 def test_the_scheduler_sends_and_a_worker_of_an_older_version_leaves_its_unknown_tasks(
     tmp_path: Path,
@@ -428,10 +352,11 @@ def test_the_scheduler_sends_and_a_worker_of_an_older_version_leaves_its_unknown
         "async def later(number: int, seconds: float) -> None:\n"
         '    note("ended", "later")\n'
     )
-    with Processes(tmp_path) as processes:
-        processes.start("worker", "app:broker", "--workers", "1")
-        processes.start("scheduler", "app:scheduler", "--update-interval", "1")
+    (tmp_path / "app.py").write_text(APPLICATION)
+    with Crew(tmp_path) as crew:
+        crew.start("taskiq", "worker", "app:broker", "--workers", "1")
+        crew.start("taskiq", "scheduler", "app:scheduler", "--update-interval", "1")
         wait_until(lambda: "0" in lines(tmp_path / "ended"))
         (tmp_path / "newer.py").write_text(newer)
-        processes.start("worker", "newer:broker", "--workers", "1")
+        crew.start("taskiq", "worker", "newer:broker", "--workers", "1")
         wait_until(lambda: "later" in lines(tmp_path / "ended"))
