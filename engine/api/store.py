@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -251,7 +252,8 @@ class Store(
         txn = self._environment.begin_write()
         txn.durable = wait
         transaction = Transaction(self, txn)
-        self._environment.transaction = transaction
+        thread = threading.get_ident()
+        self._environment.transactions[thread] = transaction
         try:
             yield transaction
             if txn.open:
@@ -266,7 +268,7 @@ class Store(
             txn.abort()
             raise
         finally:
-            self._environment.transaction = None
+            del self._environment.transactions[thread]  # another thread may have begun one
         self._environment.notice()
         if wait:
             txn.wait()
@@ -276,8 +278,9 @@ class Store(
 
     def open_transaction(self) -> Transaction[bytes] | Transaction[str] | None:
         """Return the transaction that this thread has open on the store, if it has one."""
-        open_one: Transaction[bytes] | Transaction[str] | None = self._environment.transaction
-        return open_one if open_one is not None and open_one.is_of_this_thread() else None
+        begun: Transaction[bytes] | Transaction[str] | None
+        begun = self._environment.transactions.get(threading.get_ident())
+        return begun if begun is not None and begun.is_open() else None
 
     def apply(self, work: Work[Result], *, frees: bool = False, sync: Sync | None = None) -> Result:
         """Run `work(txn)` in a transaction, which calls of other threads may share.

@@ -194,11 +194,12 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
 
     def interrupt(self, error: BaseException) -> None:
         """Undo everything, because of an error; the block then ends with an error, too."""
-        self._break(error)
+        self._broken = error
+        self._txn.abort()
 
-    def is_of_this_thread(self) -> bool:
-        """Return whether it is open, and this thread began it."""
-        return self._txn.open and threading.get_ident() == self._thread
+    def is_open(self) -> bool:
+        """Return whether it may take more commands."""
+        return self._txn.open
 
     def abort(self) -> None:
         """Undo everything. The block may continue, but the transaction accepts no more commands."""
@@ -237,18 +238,13 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
             raise gone.error from None
         except lmdb.Error as error:
             told = translate(error)
-            self._break(told)
+            self.interrupt(told)
             raise told from error
         except BaseException as error:
             if command.writes:
-                self._break(error)
+                self.interrupt(error)
             raise
         return command.result(reply)
-
-    def _break(self, error: BaseException) -> None:
-        """Undo everything: a command was interrupted half-way."""
-        self._broken = error
-        self._txn.abort()
 
     def _check_usable(self) -> None:
         if self._txn.open and threading.get_ident() != self._thread:

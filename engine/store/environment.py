@@ -111,7 +111,7 @@ class Environment:
         self.checkpoints: Checkpoints | None = None  # None for a read-only store
         self.checkpointer: Checkpointer | None = None
         self.back_pressure: BackPressure | None = None  # called after commits
-        self.transaction: Any = None  # that of `Store.transaction`, while one is open
+        self.transactions: dict[int, Any] = {}  # those of `Store.transaction`, by thread
         self.renew_queue()
         self.segments = SegmentFiles(folder, remote=self.remote_archive)
         self.archive_work = OwnedLock("archive", context.raw.path())

@@ -125,3 +125,24 @@ def test_a_thread_finds_the_transaction_that_it_has_open(store: Store) -> None:
         thread.join()
         assert found == [None]
     assert store.open_transaction() is None
+
+
+def test_the_end_of_a_transaction_leaves_that_of_another_thread(store: Store) -> None:
+    """The lock is free before the first block ends, so the second one begins in between."""
+    ended, begun = threading.Event(), threading.Event()
+    found: list[bool] = []
+
+    def other() -> None:
+        with store.transaction() as txn:
+            begun.set()
+            assert ended.wait(60)
+            found.append(store.open_transaction() is txn)
+
+    thread = threading.Thread(target=other)
+    with store.transaction() as first:
+        first.abort()
+        thread.start()
+        assert begun.wait(60)
+    ended.set()
+    thread.join()
+    assert found == [True]
