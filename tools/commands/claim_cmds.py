@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,14 +21,11 @@ from streamkeep.tools.base.arguments import (
     store_argument,
 )
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.delivery import Delivered, look_up, print_delivered
+from streamkeep.tools.base.delivery import print_delivered
 from streamkeep.tools.base.entry_ids import given_ids, ids_argument
 from streamkeep.tools.base.entry_output import print_id
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.commands.pending_cmds import force_option, retry_count_option
-
-if TYPE_CHECKING:
-    pass
 
 justid_option = click.option(
     "--justid", is_flag=True, help="Print IDs only, and do not count this as a delivery."
@@ -111,10 +108,10 @@ def claim(
     if idle is not None and delivery_ms is not None:
         raise click.UsageError("--idle and --time cannot be used together")
     wanted = given_ids(ids, key)
-    claimed: list[Delivered] = []
+    claimed: list[Any] = []
     if wanted:
-        with open_store(store_path) as store, store.transaction() as txn:
-            found: Any = txn.xclaim(
+        with open_store(store_path) as store:
+            claimed = store.xclaim(
                 key,
                 group,
                 consumer,
@@ -127,7 +124,6 @@ def claim(
                 justid=justid,
                 last_id=last_id,
             )
-            claimed = [just(one) for one in found] if justid else look_up(txn, key, found)
     print_claimed(claimed, justid=justid)
     if output.as_json():
         output.summary(key=output.json_bytes(key), entries=len(claimed))
@@ -176,12 +172,11 @@ def autoclaim(
     """
     if min_idle is None and not dead:
         raise click.UsageError("--min-idle or --dead is required")
-    with open_store(store_path) as store, store.transaction() as txn:
-        found: Any = txn.xautoclaim(
+    with open_store(store_path) as store:
+        found: Any = store.xautoclaim(
             key, group, consumer, min_idle or 0, start, count, justid, whole=True, dead=dead
         )
-        cursor, entries, gone = found
-        claimed = [just(one) for one in entries] if justid else look_up(txn, key, entries)
+    cursor, claimed, gone = found
     print_claimed(claimed, justid=justid)
     if output.as_json():
         for one in gone:
@@ -200,15 +195,10 @@ def autoclaim(
         output.note(f"next: --start {cursor.decode()} continues")
 
 
-def just(id_text: bytes) -> Delivered:
-    """Return an entry of which only the ID is known."""
-    return Delivered(StreamId.parse(id_text), [])
-
-
-def print_claimed(claimed: list[Delivered], *, justid: bool) -> None:
+def print_claimed(claimed: list[Any], *, justid: bool) -> None:
     """Print what was claimed, one entry or ID a line."""
     for one in claimed:
         if justid:
-            print_id("id", one.id)
+            print_id("id", StreamId.parse(one))
         else:
             print_delivered(one)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -19,7 +19,7 @@ from streamkeep.tools.base.arguments import (
     store_argument,
 )
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.delivery import Delivered, look_up, print_delivered
+from streamkeep.tools.base.delivery import print_delivered
 from streamkeep.tools.base.entry_output import no_stream, print_entry, shape_options
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.waiting import block_option, last_id
@@ -27,7 +27,7 @@ from streamkeep.tools.base.waiting import block_option, last_id
 if TYPE_CHECKING:
     from streamkeep.engine.api.read_commands import ScanEntry
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.views import Snapshot, Transaction
+    from streamkeep.engine.api.views import Snapshot
 
 
 class Limits(NamedTuple):
@@ -162,8 +162,17 @@ def read(
             missing = [key for key in keys if not snapshot.exists(key)]
     else:
         with open_store(store_path) as store:
-            delivered = deliver(
-                store, wanted, limits, group, consumer, noack, claim_ms, claim_dead, block_ms
+            delivered = store.xreadgroup(
+                group,
+                consumer,
+                dict(wanted),
+                count=limits.per_stream,
+                block=block_ms,
+                noack=noack,
+                claim_min_idle_time=claim_ms,
+                claim_dead=claim_dead,
+                max_count=limits.max_count,
+                max_size=limits.max_size,
             )
         for key, batch in delivered:
             shown = key if named else None
@@ -211,45 +220,3 @@ def entries_after(snapshot: Snapshot, key: bytes, after: bytes) -> Iterator[Scan
     if first:
         [[_, [entry]]] = first
         yield from snapshot.scan(key, entry.id)
-
-
-def deliver(
-    store: Store,
-    wanted: list[tuple[bytes, bytes]],
-    limits: Limits,
-    group: bytes,
-    consumer: bytes,
-    noack: bool,
-    claim_ms: int | None,
-    claim_dead: bool,
-    block_ms: int | None,
-) -> list[tuple[bytes, list[Delivered]]]:
-    """Deliver entries to a consumer, in one transaction; a delivery that waited is looked up in a
-    second one.
-    """
-
-    def deliver_in(commands: Store | Transaction, block: int | None) -> list[Any]:
-        found: list[Any] = [
-            *commands.xreadgroup(
-                group,
-                consumer,
-                dict(wanted),
-                count=limits.per_stream,
-                block=block,
-                noack=noack,
-                claim_min_idle_time=claim_ms,
-                claim_dead=claim_dead,
-                max_count=limits.max_count,
-                max_size=limits.max_size,
-            )
-        ]
-        return found
-
-    with store.transaction() as txn:
-        found = deliver_in(txn, None)
-        delivered = [(name, look_up(txn, name, entries)) for name, entries in found]
-    if found or block_ms is None:
-        return delivered
-    found = deliver_in(store, block_ms)
-    with store.snapshot() as snapshot:
-        return [(name, look_up(snapshot, name, entries)) for name, entries in found]
