@@ -28,7 +28,7 @@ def of_bytes(path: Path) -> None:
         assert_type(store, Store[bytes])
         assert_type(store.xadd("s", {"a": "1", "n": 2, "f": 1.5, b"raw": b"\xff"}), bytes)
         assert_type(store.xadd("s", {"a": 1}, nomkstream=True), bytes | None)
-        assert_type(store.xadd_pairs("s", [("a", 1), ("a", b"2")]), bytes)
+        assert_type(store.xadd("s", [("a", 1), ("a", b"2")]), bytes)
         assert_type(store.xadd_many("s", [{"a": 1, "b": "x"}, {"a": 2}]), list[bytes])
         assert_type(store.xadd_many("s", [[("a", 1), ("b", "x")]], ids=["5-0"]), list[bytes])
         assert_type(store.xrange("s", "-", "+", 10), list[Entry[bytes]])

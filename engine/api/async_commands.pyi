@@ -36,7 +36,7 @@ class AsyncCommands(Generic[Text]):
     async def xadd(
         self,
         name: Key,
-        fields: Fields,
+        fields: Fields | Sequence[Pair],
         id: Id = "*",
         maxlen: int | None = None,
         approximate: bool = True,
@@ -51,37 +51,7 @@ class AsyncCommands(Generic[Text]):
     async def xadd(
         self,
         name: Key,
-        fields: Fields,
-        id: Id = "*",
-        maxlen: int | None = None,
-        approximate: bool = True,
-        nomkstream: bool = False,
-        minid: RangeId | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
-        idmpauto: Key | None = None,
-        idmp: tuple[Key, Key] | None = None,
-    ) -> Text | None: ...
-    @overload
-    async def xadd_pairs(
-        self,
-        name: Key,
-        pairs: Iterable[Pair],
-        id: Id = "*",
-        maxlen: int | None = None,
-        approximate: bool = True,
-        nomkstream: Literal[False] = False,
-        minid: RangeId | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
-        idmpauto: Key | None = None,
-        idmp: tuple[Key, Key] | None = None,
-    ) -> Text: ...
-    @overload
-    async def xadd_pairs(
-        self,
-        name: Key,
-        pairs: Iterable[Pair],
+        fields: Fields | Sequence[Pair],
         id: Id = "*",
         maxlen: int | None = None,
         approximate: bool = True,

@@ -23,21 +23,7 @@ class PipelineCommands:
     def xadd(
         self,
         name: Key,
-        fields: Fields,
-        id: Id = "*",
-        maxlen: int | None = None,
-        approximate: bool = True,
-        nomkstream: bool = False,
-        minid: RangeId | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
-        idmpauto: Key | None = None,
-        idmp: tuple[Key, Key] | None = None,
-    ) -> Self: ...
-    def xadd_pairs(
-        self,
-        name: Key,
-        pairs: Iterable[Pair],
+        fields: Fields | Sequence[Pair],
         id: Id = "*",
         maxlen: int | None = None,
         approximate: bool = True,

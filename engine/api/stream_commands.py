@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Literal, overload
 
 from streamkeep.engine.api.command_base import (
@@ -40,14 +40,13 @@ from streamkeep.engine.commands.arguments import (
     check_integer,
     check_policy,
     no_arguments,
-    pairs_to_flat,
     refused,
     to_bytes,
+    to_flat,
     to_id,
     to_id_text,
     to_integer,
     to_optional_integer,
-    to_pairs,
 )
 from streamkeep.engine.commands.idempotency import check_idempotent
 from streamkeep.format.core.entry import Text
@@ -72,7 +71,7 @@ class StreamCommands(
     def xadd(
         self,
         name: Key,
-        fields: Fields,
+        fields: Fields | Sequence[Pair],
         id: Id = "*",
         maxlen: int | None = None,
         approximate: bool = True,
@@ -88,7 +87,7 @@ class StreamCommands(
     def xadd(
         self,
         name: Key,
-        fields: Fields,
+        fields: Fields | Sequence[Pair],
         id: Id = "*",
         maxlen: int | None = None,
         approximate: bool = True,
@@ -103,7 +102,7 @@ class StreamCommands(
     def xadd(
         self,
         name: Key,
-        fields: Fields,
+        fields: Fields | Sequence[Pair],
         id: Id = "*",
         maxlen: int | None = None,
         approximate: bool = True,
@@ -120,7 +119,7 @@ class StreamCommands(
         nothing, also after a crash. The store's `sync` mode says when it is durable.
 
         Args:
-            fields: at least one field and its value.
+            fields: a dict, or (field, value) pairs, which may repeat fields; at least one.
             id: `*` for an ID from the clock, `ms-*` for the next one in that millisecond, or an ID
                 above the last one of the stream.
             maxlen, minid: then trim the stream to this many entries, or to IDs from this one, or
@@ -144,7 +143,7 @@ class StreamCommands(
             ArgumentError, InvalidIdError: an argument is not valid.
             StoreFullError: no room on the disk; reading and deleting still work.
         """
-        flat = to_pairs(fields)
+        flat = to_flat(fields)
         message = None
         if idmpauto is not None or idmp is not None:
             message = _message(flat, id, idmpauto, idmp)
@@ -159,69 +158,6 @@ class StreamCommands(
             write(
                 xadd.xadd,
                 (to_bytes(name, "name"), flat, new_id, stay, trim_spec, message),
-                self._id_text,
-            )
-        )
-
-    @overload
-    def xadd_pairs(
-        self,
-        name: Key,
-        pairs: Iterable[Pair],
-        id: Id = "*",
-        maxlen: int | None = None,
-        approximate: bool = True,
-        nomkstream: Literal[False] = False,
-        minid: RangeId | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
-        idmpauto: Key | None = None,
-        idmp: tuple[Key, Key] | None = None,
-    ) -> Text: ...
-
-    @overload
-    def xadd_pairs(
-        self,
-        name: Key,
-        pairs: Iterable[Pair],
-        id: Id = "*",
-        maxlen: int | None = None,
-        approximate: bool = True,
-        nomkstream: bool = False,
-        minid: RangeId | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
-        idmpauto: Key | None = None,
-        idmp: tuple[Key, Key] | None = None,
-    ) -> Text | None: ...
-
-    def xadd_pairs(
-        self,
-        name: Key,
-        pairs: Iterable[Pair],
-        id: Id = "*",
-        maxlen: int | None = None,
-        approximate: bool = True,
-        nomkstream: bool = False,
-        minid: RangeId | None = None,
-        limit: int | None = None,
-        ref_policy: RefPolicy | None = None,
-        idmpauto: Key | None = None,
-        idmp: tuple[Key, Key] | None = None,
-    ) -> Text | None:
-        """Append an entry given as (field, value) pairs (XADD).
-
-        Their order and repeated fields are kept. The other arguments are those of `xadd`.
-        """
-        flat = pairs_to_flat(list(pairs))
-        message = _message(flat, id, idmpauto, idmp)
-        spec = _trim_spec("XADD", maxlen, approximate, minid, self._now_ms, limit, ref_policy)
-        new_id = xadd.parse_new_id(to_id_text(id))
-        stay = bool(nomkstream)
-        return self._run(
-            write(
-                xadd.xadd,
-                (to_bytes(name, "name"), flat, new_id, stay, spec, message),
                 self._id_text,
             )
         )
@@ -250,7 +186,7 @@ class StreamCommands(
         """Append many entries in one transaction, all or none.
 
         Args:
-            entries: each a dict, or a list of (field, value) pairs.
+            entries: the fields of each, as `xadd` takes them.
             ids: an ID for each entry, as `xadd` takes them; None for `*`.
 
         Returns:
@@ -259,10 +195,7 @@ class StreamCommands(
         Raises:
             IdTooSmallError: an ID is not above the one before; `error.entry_index` is its index.
         """
-        flats = [
-            to_pairs(entry) if isinstance(entry, dict) else pairs_to_flat(_listed(entry))
-            for entry in entries
-        ]
+        flats = [to_flat(entry) for entry in entries]
         new_ids = None
         if ids is not None:
             new_ids = [xadd.parse_new_id(to_id_text(one)) for one in ids]
@@ -411,10 +344,6 @@ def _message(
     producer, iid = to_bytes(idmp[0], "idmp[0]"), to_bytes(idmp[1], "idmp[1]")
     check_idempotent(producer, iid, True)
     return xadd.Message(producer, iid)
-
-
-def _listed(entry: Iterable[object]) -> object:
-    return entry if isinstance(entry, (list, tuple, Mapping)) else list(entry)
 
 
 def _trim_spec(

@@ -4,7 +4,7 @@ mypyc.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from streamkeep.format.core.entry import StreamId
@@ -77,8 +77,8 @@ def _to_value(name: object, value: object) -> bytes:
     return to_bytes(value, f"the value of field {as_given(name)}")
 
 
-def to_pairs(fields: object) -> list[bytes]:
-    """Return field, value, field, value, ... of a non-empty dict."""
+def to_flat(fields: object) -> list[bytes]:
+    """Return field, value, field, value, ... of a dict, or of (field, value) pairs."""
     flat: list[bytes] = []
     if isinstance(fields, dict):
         for name, value in fields.items():
@@ -88,18 +88,8 @@ def to_pairs(fields: object) -> list[bytes]:
         for name in fields:
             flat.append(to_bytes(name, "a field"))
             flat.append(_to_value(name, fields[name]))
-    if not flat:
-        raise ArgumentError(f"XADD fields must be a non-empty dict, not {as_given(fields)}")
-    return flat
-
-
-def pairs_to_flat(pairs: object) -> list[bytes]:
-    """Return field, value, ... of (field, value) pairs, in order, duplicates kept; or of a dict."""
-    if isinstance(pairs, Mapping):
-        return to_pairs(pairs)
-    flat: list[bytes] = []
-    if isinstance(pairs, (list, tuple)):
-        for pair in pairs:
+    elif isinstance(fields, Iterable) and not isinstance(fields, (str, bytes)):
+        for pair in fields:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2:
                 raise ArgumentError(
                     "an entry is a dict, or a sequence of (field, value) pairs; "
@@ -108,7 +98,9 @@ def pairs_to_flat(pairs: object) -> list[bytes]:
             flat.append(to_bytes(pair[0], "a field"))
             flat.append(_to_value(pair[0], pair[1]))
     if not flat:
-        raise ArgumentError(f"an entry needs at least one field, not {as_given(pairs)}")
+        raise ArgumentError(
+            f"XADD fields must be a non-empty dict, or (field, value) pairs, not {as_given(fields)}"
+        )
     return flat
 
 

@@ -272,7 +272,7 @@ class EventStream:
             return json_reply({"ids": [one.decode() for one in ids]}, 201, _HEADERS)
         if message is not None:
             trim["idmp"] = (self._producer, message.encode("latin-1"))
-        new_id = await store.xadd_pairs(key, found[0], **trim)
+        new_id = await store.xadd(key, found[0], **trim)
         assert new_id is not None
         return json_reply({"id": new_id.decode()}, 201, _HEADERS)
 

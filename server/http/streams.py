@@ -257,7 +257,7 @@ async def _append(request: Request, key: bytes) -> Response:
         options["idmp"] = (producer, message.encode("latin-1"))
     elif "producer" in given:
         raise ArgumentError("the parameter 'producer' needs the header Idempotency-Key")
-    new_id = await store.xadd_pairs(key, entries, **options)  # type: ignore[arg-type]
+    new_id = await store.xadd(key, entries, **options)  # type: ignore[arg-type]
     if new_id is None:
         raise Problem(404, "there is no such stream, and nomkstream=1 makes none")
     return json_reply({"id": new_id.decode()}, 201)

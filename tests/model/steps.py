@@ -223,17 +223,11 @@ class XAdd(Step):
         if self.producer is not None:
             message = self.producer if self.iid is None else (self.producer, self.iid)
             options["idmpauto" if self.iid is None else "idmp"] = message
-        if self.repeats_fields:
-            assert not options, "xadd_pairs does not trim"
-            assert not self.nomkstream, "xadd_pairs creates streams"
-            return commands.xadd_pairs(self.key, self.pairs, id=self.id_text)
-        fields, nomkstream = dict(self.pairs), self.nomkstream
-        return commands.xadd(self.key, fields, id=self.id_text, nomkstream=nomkstream, **options)
-
-    @property
-    def repeats_fields(self) -> bool:
-        """Whether the entry has a field more than once."""
-        return len(dict(self.pairs)) < len(self.pairs)
+        fields = dict(self.pairs)
+        given = fields if len(fields) == len(self.pairs) else self.pairs
+        return commands.xadd(
+            self.key, given, id=self.id_text, nomkstream=self.nomkstream, **options
+        )
 
 
 @dataclass(frozen=True)

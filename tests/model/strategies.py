@@ -186,11 +186,8 @@ class Steps:
 
         def build(key: bytes, stream: Stream | None) -> SearchStrategy[Step]:
             plain = st.builds(XAdd, st.just(key), PAIRS, new_ids(stream))
-            without_repeats = PAIRS.map(lambda pairs: tuple(dict(pairs).items()))
             trim = st.one_of(st.none(), trims(stream, approximate=self.approximate))
-            full = st.builds(
-                XAdd, st.just(key), without_repeats, new_ids(stream), trim, st.booleans()
-            )
+            full = st.builds(XAdd, st.just(key), PAIRS, new_ids(stream), trim, st.booleans())
             return st.one_of(plain, plain, full)
 
         return self._per_stream(build)

@@ -61,7 +61,7 @@ def test_a_whole_store_is_copied(
     for key in ("a", "b"):
         for n in range(500):
             pairs = [(b"x", b"\xff"), (b"x", b"%d" % n), (b"", key.encode())]
-            store.xadd_pairs(key, pairs, id=f"{1000 + n}-7")
+            store.xadd(key, pairs, id=f"{1000 + n}-7")
     frame = spark.read.format("streamkeep").option("subscribePattern", ".*").load(str(store.path))
     frame.write.format("streamkeep").mode("append").save(str(copy.path))
     for key in ("a", "b"):

@@ -86,8 +86,8 @@ REFUSED: dict[str, Callable[[Store], Any]] = {
     "ref_policy must be one of": lambda s: s.xtrim("s", maxlen=1, ref_policy="ALL"),  # type: ignore[arg-type]
     "2 entries, but 1 ids": lambda s: s.xadd_many("s", [{"f": 1}, {"f": 2}], ids=["1-1"]),
     "at least one entry": lambda s: s.xadd_many("s", []),
-    "at least one field": lambda s: s.xadd_pairs("s", []),
-    "pairs": lambda s: s.xadd_pairs("s", [("f", "v", "x")]),  # type: ignore[list-item]
+    "non-empty dict, or (field, value) pairs": lambda s: s.xadd("s", []),
+    "pairs": lambda s: s.xadd("s", [("f", "v", "x")]),  # type: ignore[list-item]
 }
 
 
@@ -101,7 +101,7 @@ def test_what_redis_py_refuses_is_refused(store: Store, text: str) -> None:
 
 def test_ordered_pairs_with_duplicate_fields(store: Store) -> None:
     pairs = [("f", "1"), ("g", "2"), ("f", "3"), ("", "")]
-    store.xadd_pairs("s", pairs)
+    store.xadd("s", pairs)
     (entry,) = store.scan("s")
     assert entry.pairs == [(b"f", b"1"), (b"g", b"2"), (b"f", b"3"), (b"", b"")]
     assert entry.fields == {b"f": b"3", b"g": b"2", b"": b""}

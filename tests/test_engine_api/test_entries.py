@@ -26,7 +26,7 @@ def test_scanned_entries_equal_those_of_other_reads(
     open_store: Callable[..., Any], decode: bool
 ) -> None:
     store = open_store(decode_responses=decode)
-    store.xadd_pairs("s", PAIRS, id="5-7")
+    store.xadd("s", PAIRS, id="5-7")
     listed = store.xrange("s")
     for reader in (store, store.snapshot(), store.using("none")):
         (scanned,) = reader.scan("s")
@@ -109,7 +109,7 @@ def test_consumed_entries_know_how_often_they_were_delivered(
 
 def test_claimed_entries_have_names_for_their_parts(store: Store) -> None:
     store.xgroup_create("s", "g", mkstream=True)
-    store.xadd_pairs("s", PAIRS, id="1-0")
+    store.xadd("s", PAIRS, id="1-0")
     store.xreadgroup("g", "c", {"s": ">"})
     ((_, entries),) = store.xreadgroup("g", "d", {"s": ">"}, claim_min_idle_time=0)
     (one,) = entries

@@ -123,7 +123,7 @@ def test_flags_may_be_anything_that_is_true_or_false(store: Any) -> None:
     nothing: Any = ""
     assert store.xadd("new", {"f": 1}, nomkstream=flag) is None
     assert store.xadd("s", {"f": 1}, "5-0", maxlen=9, approximate=flag, nomkstream=nothing)
-    assert store.xadd_pairs("s", [("f", 1)], "6-0", nomkstream=flag, minid=1, approximate=nothing)
+    assert store.xadd("s", [("f", 1)], "6-0", nomkstream=flag, minid=1, approximate=nothing)
     assert store.xtrim("s", maxlen=9, approximate=nothing) == 0
     assert [entry.id for entry in store.scan("s", reverse=flag)] == [b"6-0", b"5-0"]
     assert len(store.xrange("s", history=flag)) == 2

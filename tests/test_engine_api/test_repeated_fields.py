@@ -25,9 +25,9 @@ PLAIN = [("f", "1"), ("g", "2")]
 def text_store(open_store: Open, request: pytest.FixtureRequest) -> Store[Any]:
     """A store with a stream of three entries and a group; two of them repeat a field."""
     store: Store[Any] = open_store(decode_responses=True, **request.param)
-    store.xadd_pairs("s", PAIRS, "1-0")
-    store.xadd_pairs("s", PAIRS, "2-0")  # the same fields as the first of its node
-    store.xadd_pairs("s", PLAIN, "3-0")
+    store.xadd("s", PAIRS, "1-0")
+    store.xadd("s", PAIRS, "2-0")  # the same fields as the first of its node
+    store.xadd("s", PLAIN, "3-0")
     store.xgroup_create("s", "g", "0")
     return store
 
@@ -80,7 +80,7 @@ def test_fields_without_an_entry_know_the_pairs(text_store: Store[Any], way: str
 
 
 def test_pairs_are_bytes_without_decoding(store: Store) -> None:
-    store.xadd_pairs("s", PAIRS, "1-0")
+    store.xadd("s", PAIRS, "1-0")
     pairs = [(field.encode(), value.encode()) for field, value in PAIRS]
     (entry,) = store.xrange("s")
     assert entry.pairs == pairs
@@ -133,6 +133,6 @@ def test_a_copy_keeps_the_pairs(text_store: Store[Any], twin: Callable[[Any], An
 
 
 def test_pairs_can_be_added_again(text_store: Store[Any]) -> None:
-    text_store.xadd_pairs("copy", text_store.xrange("s")[0].pairs, "9-0")
+    text_store.xadd("copy", text_store.xrange("s")[0].pairs, "9-0")
     text_store.xadd_many("copy", [entry.pairs for entry in text_store.xrange("s")])
     assert [entry.pairs for entry in text_store.xrange("copy")] == [PAIRS, PAIRS, PAIRS, PLAIN]

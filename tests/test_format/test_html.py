@@ -39,7 +39,7 @@ def tags(text: str) -> set[str]:
 def test_hostile_names_are_text(open_store: Callable[..., Store], decode: bool) -> None:
     store = open_store(decode_responses=decode)
     name = HOSTILE.replace(b"\xff", b"") if decode else HOSTILE
-    store.xadd_pairs(name, [(name, name), (name, b"x" * 1000), (b"n", b"1")])
+    store.xadd(name, [(name, name), (name, b"x" * 1000), (b"n", b"1")])
     store.xgroup_create(name, name, 0)
     store.xreadgroup(name, name, {name: ">"})
     for shown in (

@@ -55,7 +55,7 @@ def test_a_page_of_huge_entries_ends_early(store: Store, client: Client) -> None
 
 
 def test_entries_lose_nothing_in_json(store: Store, client: Client) -> None:
-    store.xadd_pairs("k", [(b"a", b"1"), (b"a", b"2")], id="1-0")
+    store.xadd("k", [(b"a", b"1"), (b"a", b"2")], id="1-0")
     store.xadd("k", {b"\xff": b"v"}, id="2-0")
     store.xadd("k", {b"v": b"\xff"}, id="3-0")
     twice, name, value = client.get("/streams/k")["entries"]

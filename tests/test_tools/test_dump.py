@@ -51,7 +51,7 @@ def fill(path: str = "s") -> None:
             ("", ""),
             ("z", '1,\n"2"'),
         ]
-        store.xadd_pairs(b"\xff\x00", odd, id="5-5")
+        store.xadd(b"\xff\x00", odd, id="5-5")
         store.xdel("k", "7-0", "8-0", "299-0")
         store.xgroup_create("k", "g", 0)
         store.xreadgroup("g", "c1", {"k": ">"}, count=60)
@@ -247,7 +247,7 @@ def test_retention_comes_back_from_json_lines_and_is_named_elsewhere() -> None:
 
 def test_bytes_that_are_not_text_stand_in_base64() -> None:
     with streamkeep.open("t") as store:
-        store.xadd_pairs("k", [(b"\xff", "a"), ("b", b"\x80"), ("b", "é")], id="1-1")
+        store.xadd("k", [(b"\xff", "a"), ("b", b"\x80"), ("b", "é")], id="1-1")
     found = [json.loads(line) for line in lines("dump", "t")]
     assert [one["type"] for one in found] == ["dump", "stream", "entry", "summary"]
     assert found[2]["fields"] == [[{"base64": "/w=="}, "a"], ["b", {"base64": "gA=="}], ["b", "é"]]

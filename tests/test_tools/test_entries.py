@@ -244,7 +244,7 @@ def test_binary_arguments_are_taken_as_they_are_and_shown_escaped() -> None:
 def test_json_loses_no_byte() -> None:
     with streamkeep.open("s", sync="none") as store:
         pairs = [(BINARY, b"v"), (b"f", BINARY), (b"f", b""), ("ü".encode(), b"\x7f\x80")]
-        store.xadd_pairs(b"k", pairs, id="1-0")
+        store.xadd(b"k", pairs, id="1-0")
     [entry, _] = objects("range", "s", "k")
     assert entry["fields"] == [
         [{"base64": "/wAKIg=="}, "v"],
@@ -256,7 +256,7 @@ def test_json_loses_no_byte() -> None:
 
 def test_quoted_input_is_what_text_shows() -> None:
     with streamkeep.open("s", sync="none") as store:
-        store.xadd_pairs(b"a\0b", [(b'"', b"\\")], id="1-0")
+        store.xadd(b"a\0b", [(b'"', b"\\")], id="1-0")
     assert lines("range", "s", "--quoted-input", r'"a\x00b"') == [r'1-0  "\""=\ '.rstrip()]
     assert lines("len", "s", r'"a\x00b"', status=6) == ["0"]
     run("add", "s", r'"\"\\\n\r\t\a\b\x41 "', "f", "v", "--quoted-input", "--id", "1-0")

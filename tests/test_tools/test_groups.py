@@ -240,7 +240,7 @@ def test_several_streams_are_delivered_with_their_keys(context: str) -> None:
 
 def test_limits_over_all_streams(context: str) -> None:
     with streamkeep.open(context, sync="none") as store:
-        store.xadd_pairs("other", [("f", "1"), ("f", "2")], id="7-0")
+        store.xadd("other", [("f", "1"), ("f", "2")], id="7-0")
         store.xgroup_create("other", "g", id=0)
     plain = ("read", context, "k", "other")
     assert lines(*plain, "--maxcount", "3") == ["k  1-0  n=1", "k  2-0  n=2", "k  3-0  n=3"]

@@ -219,7 +219,7 @@ def test_what_range_prints_as_json_loads_back_equal() -> None:
     ]
     with streamkeep.open("s", sync="none") as store:
         for number, one in enumerate(pairs, start=1):
-            store.xadd_pairs("k", one, id=f"{number}-{number}")
+            store.xadd("k", one, id=f"{number}-{number}")
     text = run("range", "s", "k", "--json").stdout
     write("a.jsonl", text)
     run("load", "s", "copy", "a.jsonl")

@@ -277,7 +277,7 @@ def test_a_full_store_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
         raise streamkeep.StoreFullError("the disk is full")
 
     fill(1)
-    monkeypatch.setattr(streamkeep.Store, "xadd_pairs", full)
+    monkeypatch.setattr(streamkeep.Store, "xadd", full)
     result = run("add", "s", "k", "f", "v", status=1)
     assert result.stderr == "streamkeep add: the disk is full\nnext: streamkeep trim --help\n"
 

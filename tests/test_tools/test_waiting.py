@@ -44,7 +44,7 @@ def test_tail_follows_a_stream(store: Store) -> None:
     tail = start("tail", "s", "k", "-n", "2", "--follow")
     assert [line_of(tail), line_of(tail)] == [b"2-0  n=1\n", b"3-0  n=2\n"]
     wait_until(lambda: tickets(store) == 1)
-    store.xadd_pairs("k", [("f", "1"), ("f", "2")], id="4-0")
+    store.xadd("k", [("f", "1"), ("f", "2")], id="4-0")
     assert line_of(tail) == b"4-0  f=1 f=2\n"
     wait_until(lambda: tickets(store) == 1)
     store.xadd_many("k", [{"n": n} for n in range(2)], ids=["5-0", "6-0"])
@@ -86,7 +86,7 @@ def test_read_blocks_as_a_consumer(store: Store) -> None:
     assert lines(*worker, "20ms") == []
     read = start(*worker, "0")
     wait_until(lambda: tickets(store) == 1)
-    store.xadd_pairs("k", [("f", "1"), ("f", "2")], id="2-0")
+    store.xadd("k", [("f", "1"), ("f", "2")], id="2-0")
     output, _ = read.communicate(timeout=PATIENCE_S)
     assert (read.returncode, output) == (0, b"2-0  f=1 f=2\n")
     assert store.xpending("k", "g")["pending"] == 2

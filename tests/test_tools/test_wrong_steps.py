@@ -96,7 +96,7 @@ def test_a_wrong_type(path: Path) -> None:
                 store.xadd("orders", {"sku": value})  # type: ignore[dict-item]
             assert type(value).__name__ in str(caught.value)
         with pytest.raises((streamkeep.ArgumentError, TypeError), match="dict"):
-            store.xadd("orders", "sku=7")  # type: ignore[call-overload]
+            store.xadd("orders", "sku=7")  # type: ignore[arg-type]
         assert store.xlen("orders") == 1
 
 

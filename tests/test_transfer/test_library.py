@@ -46,7 +46,7 @@ def fill(path: str = "s", entries: int = 40) -> None:
         store.xgroup_create("k", "g", 0)
         store.xreadgroup("g", "c", {"k": ">"}, count=5)
         store.xnack("k", "g", "FAIL", "1-0")
-        store.xadd_pairs(b"\xff", [("a", "1"), ("b", b"\xfe\n")], id="5-5")
+        store.xadd(b"\xff", [("a", "1"), ("b", b"\xfe\n")], id="5-5")
 
 
 def contents(path: str | Path) -> dict[bytes, list[str]]:

@@ -141,7 +141,7 @@ def add(
         raise click.UsageError("--idmp and --idmpauto cannot be used with --id")
 
     with open_store(store_path, create=not nomkstream) as store:
-        new_id = store.xadd_pairs(
+        new_id = store.xadd(
             key,
             list(zip(fields[0::2], fields[1::2], strict=True)),
             id=entry_id,

@@ -70,7 +70,7 @@ class _Trim:
         return xadd.Message(producer, content_iid(fields) if iid is None else iid)
 
     def trims(self) -> dict[str, Any]:
-        """Return how to trim, as `xtrim` and `xadd_pairs` take it."""
+        """Return how to trim, as `xtrim` and `xadd` take it."""
         return {
             "maxlen": self.maxlen,
             "minid": self.minid,
@@ -110,12 +110,10 @@ def _xadd(on: Context, words: list[bytes]) -> None:
     message = options.message(flat)
     if message is None:
         pairs = list(zip(flat[0::2], flat[1::2], strict=True))
-        added = on.store.xadd_pairs(
-            key, pairs, new_id, nomkstream=options.nomkstream, **options.trims()
-        )
+        added = on.store.xadd(key, pairs, new_id, nomkstream=options.nomkstream, **options.trims())
         on.entries += added is not None
         return
-    # `xadd_pairs` takes no ID beside IDMP, and a server's file has the ID that it gave.
+    # `xadd` takes no ID beside IDMP, and a server's file has the ID that it gave.
     before = _entries_added(on, key)
     chosen = xadd.parse_new_id(new_id)
     xadd.xadd(on.store.txn, key, flat, chosen, options.nomkstream, None, message)

@@ -55,7 +55,7 @@ def fill(store: Store[bytes], clock: ManualClock) -> None:
     """Write what a store may hold."""
     store.xadd_many("orders", entries(0, 600), ids(NOW_MS, 600))
     store.xdel("orders", f"{NOW_MS + 3}-0", f"{NOW_MS + 3}-1", f"{NOW_MS + 60}-2")
-    store.xadd_pairs("orders", [("same", "1"), ("same", "2"), ("", "")], f"{NOW_MS + 900}-0")
+    store.xadd("orders", [("same", "1"), ("same", "2"), ("", "")], f"{NOW_MS + 900}-0")
     store.xtrim("orders", maxlen=500, approximate=False)
 
     # Groups: NACKs in the group's own row, in pages, claimed, released, of deleted entries.
