@@ -10,21 +10,28 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from typing import Final
 
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.jobs import Job, JobLostError
 
 log = logging.getLogger("streamkeep.integrations")
 
+_AGAIN_S: Final = 1.0  # after an error of the store
+
 
 class Acknowledger:
-    """Ends jobs that were acknowledged, many in one commit."""
+    """Ends jobs that were acknowledged, many in one commit.
+
+    While the store cannot commit, for example because the disk is full, the jobs wait here: they
+    stay pending with this process, and no other one runs them as long as it lives.
+    """
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._waiting: deque[Job] = deque()
-        self._busy = False
         self._closed = False
+        self._failing = False
         self._thread: threading.Thread | None = None
 
     def add(self, job: Job) -> None:
@@ -39,13 +46,7 @@ class Acknowledger:
                 self._waiting.append(job)
                 self._condition.notify_all()
                 return
-        end([job])
-
-    def flush(self) -> None:
-        """Return when all that was acknowledged is committed."""
-        with self._condition:
-            while self._waiting or self._busy:
-                self._condition.wait()
+        self._end([job])
 
     def close(self) -> None:
         """Commit all that was acknowledged, and end the thread."""
@@ -58,28 +59,55 @@ class Acknowledger:
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not self._waiting and not self._closed:
-                    self._condition.wait()
+                if self._failing:
+                    self._condition.wait_for(lambda: self._closed, _AGAIN_S)
+                self._condition.wait_for(lambda: self._waiting or self._closed)
                 if not self._waiting:
                     return
                 jobs = list(self._waiting)
                 self._waiting.clear()
-                self._busy = True
+                last = self._closed
+            left = self._end(jobs)
+            if left and last:
+                log.error("%d acknowledged messages run again: the store is closed", len(left))
+                return
+            with self._condition:
+                self._failing = bool(left)
+                self._waiting.extendleft(reversed(left))
+
+    def _end(self, jobs: list[Job]) -> list[Job]:
+        """End jobs, those of one queue in one transaction; return those that the store kept."""
+        by_queue: dict[str, list[Job]] = {}
+        for job in jobs:
+            if not job.ended:
+                by_queue.setdefault(job.queue.name, []).append(job)
+        left: list[Job] = []
+        for its in by_queue.values():
             try:
-                end(jobs)
-            finally:
-                with self._condition:
-                    self._busy = False
-                    self._condition.notify_all()
+                its[0].queue.done_many(its)
+            except JobLostError as error:
+                if len(its) == 1:
+                    log.warning("%s", error)
+                else:
+                    for one in its:
+                        left.extend(self._end([one]))
+            except Exception as error:  # the thread must go on
+                if not self._failing:
+                    log.error("cannot acknowledge %d messages, trying again: %s", len(its), error)
+                left.extend(its)
+        return left
 
 
 def give_back(job: Job) -> None:
-    """Return a job that has not ended to its queue, unless another worker has it by now."""
+    """Return a job that has not ended to its queue; log why if that is not possible.
+
+    Another worker has it by then, or the store cannot commit: this process has it until it ends.
+    """
     if job.ended:
         return
     try:
         job.give_back()
-    except JobLostError as error:
+    except StreamkeepError as error:
         log.warning("%s", error)
 
 
@@ -92,23 +120,7 @@ def unreadable(job: Job, framework: str, error: Exception) -> None:
         framework,
         error,
     )
-    job.fail(f"{framework} cannot read it: {error!r}"[:1000])
-
-
-def end(jobs: list[Job]) -> None:
-    """End jobs, those of one queue in one transaction; log those that are not this worker's."""
-    by_queue: dict[str, list[Job]] = {}
-    for job in jobs:
-        if not job.ended:
-            by_queue.setdefault(job.queue.name, []).append(job)
-    for its in by_queue.values():
-        try:
-            its[0].queue.done_many(its)
-        except JobLostError as error:
-            if len(its) == 1:
-                log.warning("%s", error)
-            else:
-                for one in its:
-                    end([one])
-        except StreamkeepError as error:  # it stays pending, and runs again
-            log.error("cannot acknowledge %d messages: %s", len(its), error)
+    try:
+        job.fail(f"{framework} cannot read it: {error!r}"[:1000])
+    except StreamkeepError as problem:  # the jobs that were taken with it must not wait for it
+        log.error("job %s stays with this process until it ends: %s", job.id, problem)

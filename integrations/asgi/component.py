@@ -194,7 +194,7 @@ class EventStream:
         allowed = ("GET", "HEAD", "POST") if self._append else ("GET", "HEAD")
         if request.method not in allowed:
             headers = {"allow": ", ".join(allowed)}
-            raise Problem(405, "this stream is not appended to here", headers=headers)
+            raise Problem(405, f"{request.method} is not allowed here", headers=headers)
         if request.method == "POST":
             self._check_origin(request)
         if self._authorize is not None:

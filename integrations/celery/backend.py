@@ -23,6 +23,7 @@ from streamkeep.integrations.values import MAX_TTL_MS, Values
 
 _SPACE: Final = "celery:results"
 _MOST_BELLS: Final = 200  # of results that one call waits for at a time
+_LOOK_S: Final = 0.5  # after which it looks for those of all others
 _LONGEST_WAIT_S: Final = 3600.0
 
 
@@ -182,7 +183,8 @@ class StreamkeepBackend(KeyValueStoreBackend):
 
     def _sleep(self, task_ids: list[str], left: float | None, interval: float | None) -> None:
         """Sleep until one of these tasks has ended, or a time is over."""
-        limits = [one for one in (left, interval, _LONGEST_WAIT_S) if one is not None]
+        longest = _LOOK_S if len(task_ids) > _MOST_BELLS else _LONGEST_WAIT_S
+        limits = [one for one in (left, interval, longest) if one is not None]
         names = [bytes_to_str(self.get_key_for_task(one)) for one in task_ids[:_MOST_BELLS]]
 
         def look(snapshot: Snapshot[Any]) -> list[str]:

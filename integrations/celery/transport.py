@@ -22,7 +22,7 @@ from kombu.utils.json import dumps
 
 import streamkeep
 from streamkeep.format.core.errors import StoreError
-from streamkeep.integrations.acknowledger import Acknowledger, end, give_back
+from streamkeep.integrations.acknowledger import Acknowledger, give_back
 from streamkeep.integrations.address import SCHEME, parse_address
 from streamkeep.integrations.celery import workers
 from streamkeep.integrations.celery.bell import Arrived, Bell
@@ -76,8 +76,7 @@ class QoS(virtual.QoS):
         self._delivered.clear()
         while self.jobs:
             _, job = self.jobs.popitem()
-            with suppress(StoreError):  # another worker gets it when this process ends
-                give_back(job)
+            give_back(job)
         return []
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
@@ -287,7 +286,7 @@ class Channel(virtual.Channel):
 
     def _note(self, job: Job, message: dict[str, Any], no_ack: bool) -> None:
         if no_ack:
-            end([job])
+            self.acknowledger.add(job)
         else:
             self.qos.jobs[message["properties"]["delivery_tag"]] = job
 

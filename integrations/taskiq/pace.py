@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 MOMENT_S: Final = 0.05
-HELD_S: Final = 1.0  # a job that was taken and not begun for so long goes back to the queue
+HELD_S: Final = 1.0  # a job that was taken but not started within this time is returned
 MOST: Final = 100
 
 

@@ -23,7 +23,7 @@ import streamkeep
 from patience import PATIENCE_S, wait_until
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.address import parse_address
-from streamkeep.integrations.celery import stores, workers
+from streamkeep.integrations.celery import backend, stores, workers
 from streamkeep.integrations.celery.topology import SPACE, Topology
 from streamkeep.jobs import Queue as JobQueue
 from streamkeep.jobs import take
@@ -336,26 +336,46 @@ def app(url: str) -> Iterator[Celery]:
 
 
 def test_a_result_wakes_its_callers(app: Celery) -> None:
-    backend = app.backend
-    assert backend.get_state("a") == "PENDING"
+    results = app.backend
+    assert results.get_state("a") == "PENDING"
     with pytest.raises(CeleryTimeoutError):
         AsyncResult("a", app=app).get(timeout=0.01)
     caller: list[Any] = []
     thread = threading.Thread(target=lambda: caller.append(AsyncResult("a", app=app).get()))
     thread.start()
-    backend.store_result("a", None, "STARTED")
-    backend.store_result("a", {"is": 7}, "SUCCESS")
+    results.store_result("a", None, "STARTED")
+    results.store_result("a", {"is": 7}, "SUCCESS")
     thread.join()
     assert caller == [{"is": 7}]
-    backend.store_result("b", ValueError("wrong"), "FAILURE")
+    results.store_result("b", ValueError("wrong"), "FAILURE")
     with pytest.raises(ValueError, match="wrong"):
         AsyncResult("b", app=app).get(timeout=PATIENCE_S)
-    found = dict(backend.get_many(["a", "b"], timeout=PATIENCE_S))
+    found = dict(results.get_many(["a", "b"], timeout=PATIENCE_S))
     assert {name: one["status"] for name, one in found.items()} == {"a": "SUCCESS", "b": "FAILURE"}
     with pytest.raises(CeleryTimeoutError):
-        list(backend.get_many(["a", "c"], timeout=0.01))
-    backend.forget("a")
-    assert backend.get_state("a") == "PENDING"
+        list(results.get_many(["a", "c"], timeout=0.01))
+    results.forget("a")
+    assert results.get_state("a") == "PENDING"
+
+
+def test_a_caller_of_more_results_than_it_has_bells_for_gets_all(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_MOST_BELLS", 1)
+    monkeypatch.setattr(backend, "_LOOK_S", 0.01)
+    ids = [str(number) for number in range(8)]
+    found: list[str] = []
+
+    def follow() -> None:
+        found.extend(name for name, _ in app.backend.get_many(ids, timeout=PATIENCE_S))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    for number, one in enumerate(ids, 1):
+        app.backend.store_result(one, None, "SUCCESS")
+        wait_until(lambda: len(found) == number)  # noqa: B023
+    thread.join()
+    assert found == ids
 
 
 def test_results_expire(app: Celery) -> None:

@@ -1,0 +1,79 @@
+"""Acknowledgements while the store cannot commit, and jobs that cannot be ended at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from streamkeep.format.core.errors import StoreFullError
+from streamkeep.integrations import acknowledger
+from streamkeep.integrations.acknowledger import Acknowledger, give_back, unreadable
+
+
+class Job:
+    """A job of a queue that is full for some calls."""
+
+    name = "tasks"
+    id = "1"
+
+    def __init__(self, failures: int) -> None:
+        self.queue = self
+        self.ended = False
+        self.failures = failures
+        self.calls = 0
+
+    def done_many(self, jobs: list[Any]) -> None:
+        self._call()
+        for one in jobs:
+            one.ended = True
+
+    def fail(self, reason: str) -> None:
+        self._call()
+
+    def give_back(self) -> None:
+        self._call()
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise StoreFullError("the disk is full")
+
+
+def add(to: Acknowledger, job: Any) -> None:
+    to.add(job)
+
+
+def test_an_acknowledgement_is_tried_again_until_the_store_has_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(acknowledger, "_AGAIN_S", 0.001)
+    acknowledging, job = Acknowledger(), Job(failures=3)
+    add(acknowledging, job)
+    while not job.ended:
+        pass
+    later = Job(failures=0)
+    add(acknowledging, later)
+    acknowledging.close()
+    assert later.ended
+    assert caplog.text.count("the disk is full") == 1
+
+
+def test_a_store_that_stays_full_does_not_keep_a_worker_from_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    acknowledging, job = Acknowledger(), Job(failures=1_000_000)
+    add(acknowledging, job)
+    acknowledging.close()
+    assert not job.ended
+    assert "1 acknowledged messages run again" in caplog.text
+
+
+def test_a_job_that_cannot_be_ended_does_not_stop_the_loop_that_took_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job: Any = Job(failures=2)
+    unreadable(job, "Kombu", ValueError("no"))
+    give_back(job)
+    assert job.calls == 2
+    assert caplog.text.count("the disk is full") == 2
