@@ -18,9 +18,10 @@ The schema decides what is decoded. Its columns are
     any other            see below                                the field of that name
 
 A field with a column of its own is *promoted*: its value, which is text in the store, is converted
-to string, binary, boolean, a number, decimal, date or timestamp. An entry without the field gives
-null. A value that is not of the type also gives null and is counted, or is an error in the mode
-FAILFAST. Fields that are not in the schema are not decoded and cost nothing.
+to string, binary, boolean, a number, decimal, date or timestamp; a value that is JSON, to a struct,
+a list or a map. An entry without the field gives null. A value that is not of the type also gives
+null and is counted, or is an error in the mode FAILFAST. Fields that are not in the schema are not
+decoded and cost nothing.
 
 IDs are unsigned 64-bit numbers, and a bigint is signed. An ID above 2^63-1 in a bigint column is an
 error in either mode.
@@ -330,7 +331,10 @@ class RowShape:
         convert = converter(kind)
         if convert is None:
             raise self._no_such_type(
-                name, kind, "string, binary, boolean, a number, decimal, date or timestamp"
+                name,
+                kind,
+                "string, binary, boolean, a number, decimal, date, timestamp, or, for JSON, a "
+                "struct, an array or a map",
             )
         numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         fields = self.numbers if numeric else self.texts

@@ -5,6 +5,7 @@ A conversion gives null where a text is not of the type. If all texts are, it ta
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,7 +44,76 @@ def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
         return lambda raw: _parsed(raw, _DATE, kind)
     if types.is_timestamp(kind):
         return lambda raw: _times(raw, kind)
+    if types.is_nested(kind) and _is_json(kind):
+        return lambda raw: _from_json(raw, kind)
     return None
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def _is_json(kind: pa.DataType) -> bool:
+    """Return whether JSON has values of a type: structs, lists and maps of them, and scalars."""
+    types = pa.types
+    if types.is_struct(kind):
+        return all(_is_json(one.type) for one in kind)
+    if types.is_list(kind):
+        return _is_json(kind.value_type)
+    if types.is_map(kind):
+        return bool(types.is_string(kind.key_type)) and _is_json(kind.item_type)
+    scalars = (types.is_string, types.is_boolean, types.is_floating, types.is_integer)
+    return any(is_type(kind) for is_type in scalars)
+
+
+def _from_json(raw: Any, kind: pa.DataType) -> Any:
+    """Return JSON texts as structs, lists or maps; null where a text is not of the type."""
+    values: list[Any] = []
+    for text in raw.to_pylist():
+        value = None
+        if text is not None:
+            with suppress(ValueError, RecursionError):
+                value = _fitting(json.loads(text), kind)
+        values.append(value)
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, OverflowError):  # a number is too large for its type
+        return pa.concat_arrays([_one(value, kind) for value in values])
+
+
+def _one(value: Any, kind: pa.DataType) -> Any:
+    try:
+        return pa.array([value], kind)
+    except (pa.ArrowInvalid, OverflowError):
+        return pa.nulls(1, kind)
+
+
+def _fitting(value: Any, kind: pa.DataType) -> Any:
+    """Return a value of JSON as Arrow takes it for a type; raise ValueError if it does not fit.
+
+    Anything is a string: what is not one is its JSON.
+    """
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_struct(kind) and isinstance(value, dict):
+        return {one.name: _fitting(value.get(one.name), one.type) for one in kind}
+    if types.is_list(kind) and isinstance(value, list):
+        return [_fitting(one, kind.value_type) for one in value]
+    if types.is_map(kind) and isinstance(value, dict):
+        return [(name, _fitting(one, kind.item_type)) for name, one in value.items()]
+    if types.is_string(kind):
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if types.is_boolean(kind) and isinstance(value, bool):
+        return value
+    if types.is_integer(kind) and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if types.is_floating(kind) and is_number:
+        return float(value)
+    raise ValueError(f"{value!r} is not {kind}")
+
+
+# --- text -----------------------------------------------------------------------------------------
 
 
 def _parsed(raw: Any, pattern: str, kind: pa.DataType) -> Any:

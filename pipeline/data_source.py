@@ -18,6 +18,7 @@ rows; a test in `tests/spark` fails once Spark has fixed that. Ranges are option
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
@@ -26,10 +27,22 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.pipeline.options import (
+    LATEST,
+    Offsets,
     OptionError,
     ReadOptions,
     is_read,
@@ -44,10 +57,22 @@ if TYPE_CHECKING:
     from streamkeep.pipeline.source.slices import Pin
 
 
-_FIELDS: Final = {
-    "array": ", fields array<struct<field:binary,value:binary>>",
-    "map": ", fields map<string,string>",
-    "none": "",
+_COLUMNS: Final = {
+    name: StructField(name, kind)
+    for name, kind in (
+        ("store", StringType()),
+        ("stream", StringType()),
+        ("incarnation", LongType()),
+        ("id", StringType()),
+        ("ms", LongType()),
+        ("seq", LongType()),
+        ("ts", TimestampType()),
+    )
+}
+_PAIR: Final = StructType([StructField("field", BinaryType()), StructField("value", BinaryType())])
+_FIELDS: Final[dict[str, DataType]] = {
+    "array": ArrayType(_PAIR),
+    "map": MapType(StringType(), StringType()),
 }
 
 
@@ -76,18 +101,24 @@ class StreamkeepSource(DataSource):
         """Return the name for `format(...)`."""
         return "streamkeep"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Return the columns of a read without `.schema(...)`."""
         from streamkeep.pipeline.source.segment_files import is_folder
 
         options = self._reading()
-        stream = "stream string"
-        if options.fleet or is_folder(
-            options.path
-        ):  # which may have segments of several stores and incarnations
-            stream = "store string, stream string, incarnation bigint"
-        fields = _FIELDS[options.fields_as]
-        return f"{stream}, id string, ms bigint, seq bigint, ts timestamp{fields}"
+        origin = ["stream"]
+        if options.fleet or is_folder(options.path):
+            origin = ["store", "stream", "incarnation"]  # there may be several of each
+        columns = [_COLUMNS[name] for name in (*origin, "id", "ms", "seq", "ts")]
+        if options.fields_as != "none":
+            columns.append(StructField("fields", _FIELDS[options.fields_as]))
+        if options.infer:
+            from streamkeep.pipeline.source.inference import inferred_columns
+            from streamkeep.pipeline.source.plan import pin_now
+
+            everything = replace(options, starting=None, ending=Offsets(LATEST))
+            columns += inferred_columns(everything, pin_now(everything))
+        return StructType(columns)
 
     def reader(self, schema: StructType) -> StreamkeepReader | FleetReader:
         """Return the object that plans and reads a batch."""

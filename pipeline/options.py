@@ -44,6 +44,8 @@ READ_OPTIONS: Final = (
     "failOnDataLoss",
     "source",
     "fieldsAs",
+    "inferSchema",
+    "sampleEntries",
     "mode",
     "groupName",
     "tailExport",
@@ -60,9 +62,11 @@ WRITE_OPTIONS: Final = (
     "checkpointLocation",
 )
 _NO_PATH: Final = (
-    "use .load(STORE); in SQL, use CREATE TEMPORARY VIEW, because Spark does not pass the options "
-    "of a table to a source in Python"
+    "use .load(STORE); in SQL, use CREATE TEMPORARY VIEW, or SELECT ... FROM table WITH (path = "
+    "'STORE', subscribe = 'KEY'), because Spark does not pass the options of a table to a source "
+    "in Python"
 )
+_SAMPLE: Final = 1000  # entries
 _FIELDS_AS: Final = ("array", "map", "none")
 _NUMBERS: Final = re.compile(r"\d{1,20}")
 
@@ -106,6 +110,8 @@ class ReadOptions:
     group: bytes | None
     tail_export: str | None = None
     fleet: bool = False  # the path is that of a fleet
+    infer: bool = False  # columns for fields, by a sample
+    sample_entries: int = 0
 
     def wants(self, key: bytes) -> bool:
         """Return whether the stream with this key is requested."""
@@ -157,6 +163,17 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
             "'maxOffsetsPerTrigger' is another name of 'maxEntriesPerTrigger'; next: use only one"
         )
     max_entries = given.number("maxEntriesPerTrigger") or given.number("maxOffsetsPerTrigger")
+    infer = given.flag("inferSchema", False)
+    if given.text("sampleEntries") and not infer:
+        raise OptionError("the option 'sampleEntries' needs inferSchema=true")
+    if infer and fleet is not None:
+        raise OptionError(
+            "the option 'inferSchema' is for a store or a folder of segments; next: name the "
+            "columns of a fleet with .schema(...)"
+        )
+    fields_as = given.choice("fieldsAs", _FIELDS_AS)
+    if infer and given.text("fieldsAs") is None:
+        fields_as = "none"
     group = given.text("groupName")
     return ReadOptions(
         path=path,
@@ -170,11 +187,13 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         max_records=given.number("maxRecordsPerPartition"),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         source=given.choice("source", (AUTO, LIVE, ARCHIVE)),
-        fields_as=given.choice("fieldsAs", _FIELDS_AS),
+        fields_as=fields_as,
         mode=given.choice("mode", (PERMISSIVE, FAILFAST)),
         group=None if group is None else group.encode(),
         tail_export=given.text("tailExport"),
         fleet=fleet is not None,
+        infer=infer,
+        sample_entries=given.number("sampleEntries") or _SAMPLE,
     )
 
 

@@ -10,6 +10,7 @@ those of Delta's OPTIMIZE, are written again, so that they have checksums and or
 
 from __future__ import annotations
 
+from collections.abc import Container
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ def compact(
     *,
     target_bytes: int = TARGET_BYTES,
     retention_hours: int = RETENTION_HOURS,
+    fill: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Merge small files of a lake, and remove files that no version names any more.
@@ -43,6 +45,8 @@ def compact(
         retention_hours: how long replaced files are kept, for readers of older versions and for
             jobs that have not committed yet. With 0, a job that runs at the same time fails.
 
+        fill: also write all files again that lack columns which were added to the lake later.
+
     Raises:
         LakeConflictError: other jobs replaced some of the files in every try.
     """
@@ -50,7 +54,7 @@ def compact(
         report.details = {"files_replaced": 0, "bytes_replaced": 0}
         for conflicts in range(MOST_CONFLICTS):
             table = Lake.open(lake)
-            tasks = _tasks(table, target_bytes)
+            tasks = _tasks(table, target_bytes, fill=fill)
             try:
                 with table.reading([file for task in tasks for file in task.files], NAME):
                     lines = run_units(spark, tasks, merge_files, progress)
@@ -69,9 +73,11 @@ def compact(
     return report
 
 
-def _tasks(table: Lake, target_bytes: int) -> list[Task]:
+def _tasks(table: Lake, target_bytes: int, *, fill: bool) -> list[Task]:
     schema = table.entry_schema.serialize().to_pybytes()
-    return [Task(table.uri, schema, group) for group in groups(table.files(), target_bytes)]
+    lacking = table.lacking_columns() if fill else set()
+    merged = groups(table.files(), target_bytes, lacking)
+    return [Task(table.uri, schema, group) for group in merged]
 
 
 def _commit(table: Lake, work: list[tuple[Task, LakeFile]], report: Report) -> tuple[Lake, bool]:
@@ -107,8 +113,14 @@ def _commit(table: Lake, work: list[tuple[Task, LakeFile]], report: Report) -> t
     raise LakeConflictError(f"{table.uri}: other jobs committed first, every time")
 
 
-def groups(files: list[LakeFile], target_bytes: int) -> list[tuple[LakeFile, ...]]:
-    """Return groups of files to merge: neighbours in one partition."""
+def groups(
+    files: list[LakeFile], target_bytes: int, lacking: Container[str] = ()
+) -> list[tuple[LakeFile, ...]]:
+    """Return groups of files to merge: neighbours in one partition.
+
+    Args:
+        lacking: paths of files that are written again in any case.
+    """
     found: list[tuple[LakeFile, ...]] = []
     for _, partition in groupby(files, key=lambda file: (file.origin, file.date)):
         group: list[LakeFile] = []
@@ -119,4 +131,6 @@ def groups(files: list[LakeFile], target_bytes: int) -> list[tuple[LakeFile, ...
                 group = []
             group.append(file)
         found.append(tuple(group))
-    return [group for group in found if len(group) > 1 or group[0].foreign]
+    return [
+        group for group in found if len(group) > 1 or group[0].foreign or group[0].path in lacking
+    ]

@@ -120,7 +120,7 @@ def fleet_to_lake(
         lake: path or URI; made if there is none. The lake of one store becomes that of a fleet.
         streams: keys; None, without a pattern, for all.
         pattern: a regular expression for whole keys.
-        columns: fields to promote, if the lake is made.
+        columns: fields to promote; a lake that lacks some of them gets them (`Lake.create`).
         fail_on_data_loss: do not copy a stream of a store on a path of which entries were trimmed
             since the last run; the report names it. False: copy what remains.
 
@@ -146,8 +146,8 @@ def fleet_to_lake(
         report.details = {"stores": len(members), "changed": 0, "segments": 0, "absent": 0}
         problems: dict[str, str] = {}
         for conflicts in range(MOST_CONFLICTS):
-            table = Lake.create(lake, columns, fleet=True)
             try:
+                table = Lake.create(lake, columns, fleet=True)
                 table = table if table.is_fleet else turn_into_fleet(table)
             except LakeConflictError:
                 continue  # another job has committed something, or has turned it

@@ -69,7 +69,7 @@ def to_lake(
         lake: path or URI of the lake; made if there is none.
         streams: keys; None, without a pattern, for all.
         pattern: a regular expression for whole keys.
-        columns: fields to promote, if the lake is made.
+        columns: fields to promote; a lake that lacks some of them gets them (`Lake.create`).
         tail_export: a folder that all hosts reach, path or URI. Entries outside of segments are
             written there for workers on other hosts, and removed at the end. These must also reach
             `STORE/archive`.
@@ -95,12 +95,12 @@ def to_lake(
         with reading(options.path):
             pass  # opened first, so that no lake is made if there is no store
         for conflicts in range(MOST_CONFLICTS):
-            table = Lake.create(lake, columns)
-            if table.is_fleet:
-                raise LakeError(
-                    f"{lake}: the lake of a fleet; next: copy into it with fleet (--fleet URI)"
-                )
             try:
+                table = Lake.create(lake, columns)
+                if table.is_fleet:
+                    raise LakeError(
+                        f"{lake}: the lake of a fleet; next: copy into it with fleet (--fleet URI)"
+                    )
                 _take_over(spark, options, table, report, progress)
             except LakeConflictError:
                 if conflicts + 1 == MOST_CONFLICTS:

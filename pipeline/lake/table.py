@@ -9,7 +9,7 @@ One row per entry, in columns
     ms, seq        the ID; from 2^63 on the negative numbers with the same bits (`files`)
     ts             ms as a time; null after 9999
     fields         all fields in order, array<struct<field: binary, value: binary>>
-    ...            promoted fields, chosen when the lake is made
+    ...            promoted fields; rows from before one was added have null, until rewritten
 
 Only the log of the Delta table says which files are valid: a directory listing also finds files of
 unfinished jobs, and replaced ones. The driver commits through delta-rs, on disks and in object
@@ -48,6 +48,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import Field as DeltaField
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -84,6 +85,7 @@ _ORIGIN: Final = pa.schema(
 )
 _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "ts", "fields")])
 FLEET: Final = "streamkeep/fleet"
+COLUMNS: Final = "streamkeep/columns"  # when columns were added, in Unix milliseconds
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
 
 
@@ -158,12 +160,15 @@ class Lake:
         """Open a lake; make it if there is none.
 
         Args:
-            promoted: fields that get columns of their own. None for those that the lake has.
+            promoted: fields that get columns of their own. None for those that the lake has. A
+                lake that lacks some of them gets them: null in the rows that it has, until
+                `compact` or `erase` writes these again.
             fleet: a new lake is that of a fleet, whose positions are in files. A lake that already
                 has entries stays what it is.
 
         Raises:
-            LakeError: the lake has other columns, or the path holds something else.
+            LakeError: the lake has one of the columns with another type, or the path holds
+                something else.
             StorageError: the storage cannot be reached, or is an S3 server that accepts two
                 simultaneous commits.
         """
@@ -206,13 +211,50 @@ class Lake:
                 lake = lake.commit("fleet", [], versions={FLEET: 1})
             except LakeConflictError:
                 lake = cls.open(uri)  # another job made it
-        if promoted is not None and not promoted.equals(lake.promoted):
-            has = ", ".join(f"{field.name} {field.type}" for field in lake.promoted) or "none"
-            raise LakeError(
-                f"{uri}: the promoted columns of a lake cannot change, and this one has: {has}; "
-                "next: leave the columns out, or make another lake"
-            )
-        return lake
+        return lake if promoted is None else lake.with_columns(promoted)
+
+    def with_columns(self, wanted: pa.Schema) -> Lake:
+        """Return the lake with these promoted columns, and those that it has; add missing ones.
+
+        Raises:
+            LakeError: the lake has one of them with another type.
+            LakeConflictError: another job committed first.
+        """
+        for field in wanted:
+            at = self.promoted.get_field_index(field.name)
+            if at >= 0 and self.promoted.field(at).type != field.type:
+                raise LakeError(
+                    f"{self.uri}: the column {field.name!r} is {self.promoted.field(at).type}, not "
+                    f"{field.type}, and the type of a column cannot change; next: leave the column "
+                    "out, or make another lake"
+                )
+        added = [field for field in wanted if field.name not in self.promoted.names]
+        if not added:
+            return self
+        fields = [DeltaField.from_arrow(pa.field(one.name, one.type)) for one in added]
+        try:
+            with reaching(self.uri):
+                self.table.alter.add_columns(
+                    fields,
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(COLUMNS, time.time_ns() // 1_000_000)]
+                    ),
+                )
+        except CommitFailedError as error:
+            raise LakeConflictError(
+                f"{self.uri}: another job committed first ({error}); next: run the job again"
+            ) from error
+        except DeltaError as error:
+            raise LakeError(f"{self.uri}: {error}") from error
+        return Lake.open(self.uri)
+
+    def lacking_columns(self) -> set[str]:
+        """Return the paths of files that were written before columns were added."""
+        since = self.table.transaction_version(COLUMNS)
+        if since is None:
+            return set()
+        rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+        return {unquote(row["path"]) for row in rows if row["modification_time"] <= since}
 
     @property
     def is_fleet(self) -> bool:

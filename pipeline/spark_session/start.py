@@ -14,14 +14,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.spark_session.java import ensure_java
 from streamkeep.pipeline.storage.places import S3_ENVIRONMENT
+from streamkeep.pipeline.tasks.packing import CORES
 from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ QUIET_JVM: Final = (
     f"-Dlog4j2.configurationFile={Path(__file__).with_name('quiet.properties').as_uri()}"
 )
 
+_NUMBERS: Final = re.compile(r"\d+|\*")
 _FAST_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -85,9 +89,23 @@ def session(
         from streamkeep.pipeline.spark_session.code_archive import with_code
 
         chosen = with_code(chosen, master)
+    os.environ[CORES] = str(cores_of(master, chosen))  # the JVM keeps that of its start
     for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def cores_of(master: str, conf: Mapping[str, str]) -> int:
+    """Return how many cores the settings of Spark ask for; 0 if they do not say."""
+    numbers = _NUMBERS.findall(master.partition("[")[2])
+    if master.startswith("local-cluster"):
+        return int(numbers[0]) * int(numbers[1])
+    if master.startswith("local"):
+        count = numbers[0] if numbers else "1"
+        return (os.cpu_count() or 1) if count == "*" else int(count)
+    each, executors = conf.get("spark.executor.cores"), conf.get("spark.executor.instances")
+    product = int(each) * int(executors) if each and executors else 0
+    return product or int(conf.get("spark.cores.max") or conf.get("spark.default.parallelism") or 0)
 
 
 def register(spark: SparkSession) -> None:

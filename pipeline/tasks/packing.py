@@ -3,6 +3,9 @@
 A task takes Spark 30 to 60 ms, so 3,000 small segments in 3,000 partitions took 68 times as long as
 in two. Items keep their order.
 
+Spark plans a DataFrame in a process that knows nothing of the cluster. So `session` puts the number
+of cores into the environment of the JVM, from which that process has its own.
+
 Runs on the driver. This module needs neither Spark nor LMDB.
 """
 
@@ -15,6 +18,7 @@ from typing import Final, TypeVar
 MIN_PARTITION_BYTES: Final = 32 << 20  # a quarter of a second, six times the start of a task
 MAX_PARTITION_BYTES: Final = 128 << 20  # limits repeated work, and idle cores at the end
 ONE_WAVE_BYTES: Final = 80 << 20  # below, one task per core; more tasks would gain too little
+CORES: Final = "STREAMKEEP_SPARK_CORES"  # variable of the environment
 _PARTITIONS_PER_CORE: Final = 2
 
 Item = TypeVar("Item")
@@ -25,11 +29,12 @@ def partition_bytes(total: int, *, min_partitions: int | None = None, cores: int
 
     Args:
         min_partitions: the least number of partitions, if there is enough data.
-        cores: the number of cores that share the work; 0 for those of this machine.
+        cores: the number of cores that share the work; 0 for those that `session` has found, or
+            those of this machine.
     """
     if min_partitions is not None:
         return max(1, min(MAX_PARTITION_BYTES, -(-total // min_partitions)))
-    share = total // (cores or os.cpu_count() or 1)
+    share = total // (cores or int(os.environ.get(CORES) or 0) or os.cpu_count() or 1)
     if share > ONE_WAVE_BYTES:
         share //= _PARTITIONS_PER_CORE
     return max(MIN_PARTITION_BYTES, min(MAX_PARTITION_BYTES, share))

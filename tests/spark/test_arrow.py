@@ -315,9 +315,33 @@ def test_each_key_has_a_text_of_its_own() -> None:
         ("ts", pa.int64()),
         ("fields", pa.string()),
         ("fields", pa.list_(pa.struct([("a", pa.binary()), ("b", pa.binary())]))),
-        ("v", pa.list_(pa.string())),
+        ("v", pa.list_(pa.binary())),
     ],
 )
 def test_a_type_that_a_column_cannot_have(name: str, kind: Any) -> None:
     with pytest.raises(arrow.SchemaError, match=f"column '{name}' cannot be"):
         arrow.RowShape(pa.schema([(name, kind)]), b"s")
+
+
+def test_values_that_are_json() -> None:
+    member = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    kind = pa.struct([("a", pa.list_(member)), ("m", pa.map_(pa.string(), pa.float64()))])
+    convert = arrow_types.converter(kind)
+    assert convert is not None
+    texts = [
+        b'{"a": [{"x": 1, "y": {"z": 2}}, null], "m": {"k": 1}, "other": 5}',
+        b"{}",
+        None,
+        b"{",
+        b"[]",
+        b'{"a": [{"x": 1.5}]}',
+        b'{"a": [{"x": true}]}',
+        b'{"a": [{"x": 99999999999999999999}]}',
+        b"\xff",
+        b"[" * 100_000,
+    ]
+    assert convert(pa.array(texts, pa.binary())).to_pylist() == [
+        {"a": [{"x": 1, "y": '{"z": 2}'}, None], "m": [("k", 1.0)]},
+        {"a": None, "m": None},
+        *[None] * 8,
+    ]

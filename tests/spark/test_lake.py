@@ -222,15 +222,52 @@ def test_other_tables_are_not_lakes(tmp_path: Path) -> None:
         Lake.open(str(tmp_path / "other"))
 
 
-def test_promoted_columns_stay(tmp_path: Path) -> None:
+def test_promoted_columns_can_be_added_but_not_changed(tmp_path: Path) -> None:
     uri = str(tmp_path / "lake")
     columns = pa.schema([("sku", pa.int32())])
     assert Lake.create(uri, columns).promoted == columns
     assert Lake.create(uri).promoted == columns
-    with pytest.raises(LakeError, match="this one has: sku int32"):
+    more = pa.schema([("note", pa.string())])
+    assert Lake.create(uri, more).promoted.names == ["sku", "note"]
+    assert Lake.create(uri, more).version == 1
+    with pytest.raises(LakeError, match="'sku' is int32, not string"):
         Lake.create(uri, pa.schema([("sku", pa.string())]))
-    with pytest.raises(LakeError, match="every lake has a column 'ms'"):
-        Lake.create(str(tmp_path / "bad"), pa.schema([("ms", pa.int32())]))
+    with pytest.raises(LakeError, match="every lake has a column"):
+        Lake.create(uri, pa.schema([("ms", pa.int64())]))
+
+
+def test_columns_that_are_added_later_are_filled_in(
+    open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    spark: Any = InProcess()
+    store, lake = open_store("s.store"), str(tmp_path / "lake")
+    fill(store, 1, 50)
+    store.xadd("orders", {b"sku": "7", b"\xff": "x", b"note": "old"}, id="3000100-0")
+    store.xadd("orders", {"sku": "1", b"sku": "not a number"}, id="3000101-0")
+    store.xadd("orders", {"sku": "1", b"sku": "2"}, id="3000102-0")
+    to_lake(spark, str(store.path), lake)
+    fill(store, 51, 50)
+    columns = pa.schema([("sku", pa.int32()), ("note", pa.string())])
+    assert to_lake(spark, str(store.path), lake, columns=columns).entries == 50
+    assert erase_job.erase(spark, "orders", ["60000-0"], lake=lake).problems == []
+    report = compact_job.compact(spark, lake, fill=True, target_bytes=1)
+    assert report.files == 0  # the old file was written by the erasure
+    Lake.create(lake, pa.schema([("n", pa.int64())]))
+    report = compact_job.compact(spark, lake, fill=True, target_bytes=1)
+    assert (report.files, report.entries) == (2, 102)
+    assert compact_job.compact(spark, lake, fill=True, target_bytes=1).files == 0
+    system, root = file_system(lake)
+    names = ["ms", "sku", "note", "n"]
+    found = [
+        tuple(row.values())
+        for file in Lake.open(lake).files()
+        for batch in read_file(system, root, file, names)
+        for row in batch.to_pylist()
+    ]
+    expected = [(n * 60_000, n % 7, f"n{n}", None) for n in range(2, 101)]
+    special = [(3000100, 7, "old", None), (3000101, None, None, None), (3000102, 2, None, None)]
+    assert found == sorted([*expected, *special])
+    assert audit_job.audit(spark, str(store.path), lake=lake).problems == []
 
 
 def test_two_jobs_make_a_lake_at_the_same_moment(

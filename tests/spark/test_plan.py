@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from model.profile import configured
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.source.slices import Slice, join, pack
+from streamkeep.pipeline.spark_session.start import cores_of
 from streamkeep.pipeline.tasks.packing import (
+    CORES,
     MAX_PARTITION_BYTES,
     MIN_PARTITION_BYTES,
     ONE_WAVE_BYTES,
@@ -80,3 +85,26 @@ def test_neighbours_in_one_place_are_read_as_one() -> None:
     assert [(one.blocks, one.size_bytes) for one in blocks] == [((0, 3), 6)]
     apart = [*slices([1], "a.seg"), *slices([1], "b.seg"), *slices([1])]
     assert join(apart) == tuple(apart)
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "cores"),
+    [
+        ("local", {}, 1),
+        ("local[3]", {}, 3),
+        ("local[4,2]", {}, 4),
+        ("local-cluster[2,3,1024]", {}, 6),
+        ("spark://host:7077", {}, 0),
+        ("spark://host:7077", {"spark.cores.max": "24"}, 24),
+        ("yarn", {"spark.executor.cores": "4", "spark.executor.instances": "10"}, 40),
+        ("k8s://https://host", {"spark.default.parallelism": "16"}, 16),
+    ],
+)
+def test_the_cores_of_a_cluster_come_from_its_settings(
+    master: str, conf: dict[str, str], cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cores_of(master, conf) == cores
+    monkeypatch.setenv(CORES, str(cores))
+    assert partition_bytes(64 << 30) == 128 << 20
+    gib = 1 << 30
+    assert partition_bytes(gib) == partition_bytes(gib, cores=cores or os.cpu_count() or 1)

@@ -106,6 +106,39 @@ def test_sql_views_and_errors(spark: SparkSession, orders: Store[bytes]) -> None
 
 
 @pytest.mark.slow
+def test_a_table_of_the_catalog_takes_its_options_in_the_query(
+    spark: SparkSession, orders: Store[bytes]
+) -> None:
+    options = f"path '{orders.path}', subscribe 'orders', inferSchema 'true'"
+    spark.sql(f"CREATE TABLE in_catalog USING streamkeep OPTIONS ({options})")
+    try:
+        with pytest.raises(Exception, match=r"SELECT \.\.\. FROM table WITH \(path = "):
+            spark.sql("SELECT count(*) FROM in_catalog").collect()
+        query = f"SELECT count(id) FROM in_catalog WITH (path='{orders.path}', subscribe='orders')"
+        assert spark.sql(query).collect()[0][0] == 5000
+    finally:
+        spark.sql("DROP TABLE in_catalog")
+
+
+@pytest.mark.slow
+def test_columns_can_be_inferred(spark: SparkSession, open_store: Callable[..., Any]) -> None:
+    store = open_store("events.store")
+    store.xadd_many("events", [{"n": str(n), "j": f'{{"a": [{n}, 1.5]}}'} for n in range(50)])
+    for reader in (spark.read, spark.readStream):
+        frame = (
+            reader.format("streamkeep")
+            .option("subscribe", "events")
+            .option("inferSchema", "true")
+            .option("startingOffsets", "earliest")
+            .load(str(store.path))
+        )
+        assert frame.schema["n"].dataType.simpleString() == "bigint"
+        assert frame.schema["j"].dataType.simpleString() == "struct<a:array<double>>"
+        if not frame.isStreaming:
+            assert frame.selectExpr("sum(n)", "sum(j.a[0])").collect()[0] == (1225, 1225.0)
+
+
+@pytest.mark.slow
 def test_filters_are_not_pushed_down(spark: SparkSession, orders: Store[bytes]) -> None:
     frame = load(spark, orders, "ms bigint", subscribe="orders")
     assert frame.where("ms >= 1200").count() == 3000

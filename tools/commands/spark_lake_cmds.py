@@ -44,7 +44,7 @@ _MIB: Final = 1 << 20
 @click.option(
     "--columns",
     metavar="DDL",
-    help="Fields that get columns of their own, when the lake is made: 'sku int, price double'.",
+    help="Fields that get columns of their own: 'sku int, price double'.",
 )
 @data_loss_option
 @tail_export_option
@@ -172,8 +172,15 @@ def to_lake(
     help="Keep replaced files so long, in whole hours, for readers of older versions and for "
     "running jobs.",
 )
+@click.option(
+    "--fill",
+    is_flag=True,
+    help="Write all files again that lack columns which `to-lake --columns` added later.",
+)
 @job_options
-def compact(lake: str, target: int, keep: int, master: str, settings: tuple[str, ...]) -> None:
+def compact(
+    lake: str, target: int, keep: int, fill: bool, master: str, settings: tuple[str, ...]
+) -> None:
     """Merge small files of a lake, and remove old ones.
 
     The entries stay the same. Readers see either all old files or all new ones.
@@ -190,7 +197,12 @@ def compact(lake: str, target: int, keep: int, master: str, settings: tuple[str,
         from streamkeep.pipeline.jobs.compact import compact as job
 
         report = job(
-            session, lake, target_bytes=target * _MIB, retention_hours=hours, progress=advance
+            session,
+            lake,
+            target_bytes=target * _MIB,
+            retention_hours=hours,
+            fill=fill,
+            progress=advance,
         )
     replaced = output.count_text(report.details["files_replaced"], "file")
     before = output.size_text(report.details["bytes_replaced"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from streamkeep.pipeline.lake.executor.parquet import FileWriter, read_file
+from streamkeep.pipeline.lake.executor.parquet import FileWriter, read_whole
 from streamkeep.pipeline.lake.files import LakeFile
 from streamkeep.pipeline.storage.places import file_system
 
@@ -27,7 +27,7 @@ def merge_files(task: Task) -> list[str]:
     writer = FileWriter(system, root, task.files[0].origin, schema, file_bytes=None)
     try:
         for file in task.files:
-            for batch in read_file(system, root, file, schema.names):
+            for batch in read_whole(system, root, file, schema):
                 writer.add(batch)
         return [file.as_json() for file in writer.close()]
     except BaseException:

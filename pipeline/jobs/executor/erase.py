@@ -10,7 +10,13 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.lake.executor.parquet import FileWriter, count_ids, has_id, read_file
+from streamkeep.pipeline.lake.executor.parquet import (
+    FileWriter,
+    count_ids,
+    has_id,
+    read_file,
+    read_whole,
+)
 from streamkeep.pipeline.lake.files import (
     LakeFile,
 )
@@ -36,7 +42,7 @@ def rewrite_file(task: Task) -> list[str]:
     writer = FileWriter(system, root, task.file.origin, schema, file_bytes=None)
     gone = 0
     try:
-        for batch in read_file(system, root, task.file, schema.names):
+        for batch in read_whole(system, root, task.file, schema):
             keep = pc.invert(has_id(batch, task.ids))
             kept = batch.filter(keep)
             gone += len(batch) - len(kept)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from streamkeep.arrow.keys import key_of_text, key_text
+from streamkeep.arrow.types import converter
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.lake.files import (
@@ -235,6 +237,38 @@ def read_file(
         sort_keys=[("ms", "ascending"), ("seq", "ascending")],
     )
     yield from rows.select(list(columns)).take(order).combine_chunks().to_batches(batch_rows)
+
+
+def read_whole(
+    system: pafs.FileSystem, root: str, file: LakeFile, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a file with all columns of a lake.
+
+    Columns that were added to the lake after the file was written get their values from `fields`.
+    """
+    with pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
+        there = set(source.schema_arrow.names)
+    names = [name for name in schema.names if name in there]
+    for batch in read_file(system, root, file, names):
+        columns = [
+            batch.column(one.name) if one.name in there else _promoted(batch.column("fields"), one)
+            for one in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _promoted(fields: pa.Array, column: pa.Field) -> pa.Array:
+    """Return the last value of the field of a name in each entry; null where there is none."""
+    pairs = fields.flatten()
+    names, values = pairs.field("field"), pairs.field("value")
+    name = column.name.removeprefix("field.").encode()
+    found = pc.indices_nonzero(pc.fill_null(pc.equal(names, pa.scalar(name)), False))
+    rows = np.full(len(fields), -1, np.int64)
+    rows[pc.list_parent_indices(fields).take(found).to_numpy()] = found.to_numpy()
+    texts = values.take(pa.array(rows, mask=rows < 0))
+    convert = converter(column.type)
+    assert convert is not None
+    return convert(texts)
 
 
 def _in_order(source: pq.ParquetFile) -> bool:

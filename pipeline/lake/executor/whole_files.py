@@ -31,8 +31,14 @@ def table_batches(uri: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.R
     system, root = file_system(uri)
     names = [name for name in schema.names if name not in PARTITIONS]
     with reaching(uri), pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
-        for batch in source.iter_batches(_BATCH_ROWS, columns=names):
-            columns = [batch.column(name).cast(schema.field(name).type) for name in names]
+        there = set(source.schema_arrow.names)
+        for batch in source.iter_batches(_BATCH_ROWS, columns=[n for n in names if n in there]):
+            columns = [
+                batch.column(name).cast(schema.field(name).type)
+                if name in there
+                else pa.nulls(len(batch), schema.field(name).type)  # the column was added later
+                for name in names
+            ]
             constant = pa.scalar(file.date, schema.field("date").type)
             columns.append(pa.repeat(constant, len(batch)))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,204 @@
+"""Columns for the fields of streams, inferred from a sample: the option `inferSchema`.
+
+A field gets the narrowest type that all of its sampled values have:
+
+    bigint      whole numbers, without zeros in front, which codes and telephone numbers have
+    double      numbers
+    boolean     true and false
+    date, timestamp   as in ISO 8601
+    struct, array     JSON objects and arrays; their members get types in the same way
+    string      any other text
+    binary      what is not UTF-8
+
+Half of the sample is from the oldest entries of a range, half from the newest, so that fields that
+came later are seen as well. A value that does not fit is null then, as in any column. Runs on the
+driver.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from streamkeep.arrow.batches import SYSTEM_COLUMNS
+from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.source.executor.batches import read_slices
+from streamkeep.pipeline.source.plan import plan_pins
+from streamkeep.pipeline.source.slices import Pin, Slice
+
+_log = logging.getLogger(__name__)
+
+_MOST_STREAMS: Final = 16  # of which entries are sampled
+_DEEPEST: Final = 16  # levels of JSON; deeper ones are text
+_PAIR: Final = StructType([StructField("field", BinaryType()), StructField("value", BinaryType())])
+_FIELDS: Final = StructType([StructField("fields", ArrayType(_PAIR))])
+
+_WHOLE: Final = re.compile(r"-?(0|[1-9]\d{0,18})")
+_NUMBER: Final = re.compile(r"[+-]?(0|[1-9]\d*)?(\.\d*)?([eE][+-]?\d{1,3})?")
+_DIGIT: Final = re.compile(r"\d")
+_BOOLEAN: Final = re.compile(r"true|false", re.IGNORECASE)
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d(:?\d\d)?)?")
+
+Sample = dict[bytes, list[bytes]]  # the values of each field
+
+
+def inferred_columns(options: ReadOptions, pins: Sequence[Pin]) -> list[StructField]:
+    """Return a column for each field of the sampled entries, in the order in which they came.
+
+    A field that has the name of a column of every read is the column `field.NAME`. One whose name
+    is not UTF-8, or differs from another only in case, has none; the log says so.
+    """
+    samples: Sample = {}
+    chosen = list(pins)[:: max(1, -(-len(pins) // _MOST_STREAMS))]
+    count = max(1, options.sample_entries // max(1, len(chosen)))
+    for pin in chosen:
+        for pairs in _sampled(options, pin, count):
+            for field, value in pairs:
+                samples.setdefault(field, []).append(value)
+    columns: dict[str, StructField] = {}
+    for field, values in samples.items():
+        try:
+            name = field.decode()
+        except UnicodeDecodeError:
+            _log.warning("field %r is not UTF-8 and gets no column", field)
+            continue
+        if name.lower() in SYSTEM_COLUMNS or not name:
+            name = f"field.{name}"
+        if name.lower() in columns:
+            _log.warning("field %r differs from another only in case and gets no column", name)
+            continue
+        columns[name.lower()] = StructField(name, type_of_texts(values))
+    return list(columns.values())
+
+
+def _sampled(options: ReadOptions, pin: Pin, count: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield the fields of the oldest and of the newest entries of a range."""
+    planned = replace(options, min_partitions=None, max_records=None)
+    parts = plan_pins(planned, (pin,))
+    slices = [one for part in parts for one in part]
+    if not slices:
+        return
+    half = -(-count // 2)
+    first = list(islice(_pairs(options, slices[:1]), count))
+    yield from first[:half]
+    if len(slices) == 1:
+        rest = _pairs(options, slices)
+        taken = sum(1 for _ in islice(rest, half))
+        yield from deque(rest, count - taken)
+    else:
+        yield from deque(_pairs(options, slices[-1:]), count - half)
+
+
+def _pairs(options: ReadOptions, slices: Sequence[Slice]) -> Iterator[list[tuple[bytes, bytes]]]:
+    for batch in read_slices(options, _FIELDS, tuple(slices)):
+        for fields in batch.column(0).to_pylist():
+            yield [(one["field"], one["value"]) for one in fields]
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+def type_of_texts(values: Iterable[bytes]) -> DataType:
+    """Return the narrowest type of all values; string if there are none but empty ones."""
+    found: DataType | None = None
+    for value in values:
+        if value:
+            found = _merged(found, _type_of_text(value))
+    return found if found is not None else StringType()
+
+
+def _type_of_text(value: bytes) -> DataType:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return BinaryType()
+    if _WHOLE.fullmatch(text) and -(1 << 63) <= int(text) < 1 << 63:
+        return LongType()
+    if _NUMBER.fullmatch(text) and _DIGIT.search(text):
+        return DoubleType()
+    if _BOOLEAN.fullmatch(text):
+        return BooleanType()
+    if _DATE.fullmatch(text):
+        return DateType()
+    if _TIME.fullmatch(text):
+        return TimestampType()
+    if text[0] in "{[":
+        try:
+            return _type_of_json(json.loads(text), 0) or StringType()
+        except (ValueError, RecursionError):
+            return StringType()
+    return StringType()
+
+
+def _type_of_json(value: Any, depth: int) -> DataType | None:
+    """Return the type of a value of JSON; None for null."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return BooleanType()
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return LongType()
+    if isinstance(value, (int, float)):
+        return DoubleType()
+    if depth < _DEEPEST and isinstance(value, list):
+        element: DataType | None = None
+        for one in value:
+            element = _merged(element, _type_of_json(one, depth + 1))
+        return ArrayType(element or StringType())
+    if depth < _DEEPEST and isinstance(value, dict) and value:
+        return StructType(
+            [
+                StructField(name, _type_of_json(one, depth + 1) or _NOTHING)
+                for name, one in value.items()
+            ]
+        )
+    return StringType()
+
+
+class _Nothing(StringType):
+    """The type of a member that was null in all values so far: a string, unless one has a type."""
+
+
+_NOTHING: Final = _Nothing()
+
+
+def _merged(left: DataType | None, right: DataType | None) -> DataType | None:
+    """Return the narrowest type of values of both."""
+    if left is None or isinstance(left, _Nothing):
+        return right if right is not None else left
+    if right is None or isinstance(right, _Nothing) or left == right:
+        return left
+    kinds = {type(left), type(right)}
+    if kinds == {LongType, DoubleType}:
+        return DoubleType()
+    if kinds == {DateType, TimestampType}:
+        return TimestampType()
+    if isinstance(left, ArrayType) and isinstance(right, ArrayType):
+        return ArrayType(_merged(left.elementType, right.elementType) or StringType())
+    if isinstance(left, StructType) and isinstance(right, StructType):
+        members = {one.name: one.dataType for one in left}
+        for one in right:
+            members[one.name] = _merged(members.get(one.name), one.dataType) or _NOTHING
+        return StructType([StructField(name, kind) for name, kind in members.items()])
+    return BinaryType() if BinaryType in kinds else StringType()
