@@ -20,6 +20,10 @@ READS: Final = 0
 WRITES: Final = 1
 FREES: Final = 2  # it makes room, so that it may use the reserve of a full store
 
+# What a command does to a key; one that only asks whether there is such a key does neither.
+READ: Final = 1
+WRITE: Final = 2
+
 # As the place of the first key:
 STREAMS: Final = -1  # the keys are in the first half after the word STREAMS
 SCRIPT: Final = -2  # the third word is the number of the keys that follow
@@ -34,6 +38,9 @@ class Spec(NamedTuple):
         parse: makes a call that may wait; such a command has no `run`.
         creates: it may create a store that is missing (`streamkeep exec`).
         container: its second word names a subcommand.
+        rights: what it does to its keys, in their order, the last one for all that follow; by
+            default READ or WRITE as it is of that kind. XCLAIM and XAUTOCLAIM return entries, and
+            so need more than in Redis.
     """
 
     name: str
@@ -46,6 +53,15 @@ class Spec(NamedTuple):
     parse: Parse | None = None
     creates: bool = False
     container: bool = False
+    rights: tuple[int, ...] = ()
+
+    def rights_of(self, words: list[bytes]) -> list[tuple[bytes, int]]:
+        """Return the keys among the words, each with what the command does to it."""
+        rights = self.rights or (READ if self.kind == READS else WRITE,)
+        if self.name == "set" and any(option(word) == b"GET" for word in words[3:]):
+            rights = (READ | WRITE,)
+        keys = self.keys(words)
+        return [(key, rights[min(place, len(rights) - 1)]) for place, key in enumerate(keys)]
 
     def keys(self, words: list[bytes]) -> list[bytes]:
         """Return the keys among the words of a command."""
@@ -75,11 +91,11 @@ SPECS: Final = (
     Spec("xtrim", -4, FREES, 1, 1, 1, append.run_xtrim),
     Spec("xdel", -3, FREES, 1, 1, 1, append.run_xdel),
     Spec("xdelex", -5, FREES, 1, 1, 1, append.run_xdelex),
-    Spec("xlen", 2, READS, 1, 1, 1, read.run_xlen),
+    Spec("xlen", 2, READS, 1, 1, 1, read.run_xlen, rights=(0,)),
     Spec("xrange", -4, READS, 1, 1, 1, read.run_xrange),
     Spec("xrevrange", -4, READS, 1, 1, 1, read.run_xrevrange),
     Spec("xread", -4, READS, STREAMS, 0, 0, parse=read.parse_xread),
-    Spec("xreadgroup", -7, WRITES, STREAMS, 0, 0, parse=read.parse_xreadgroup),
+    Spec("xreadgroup", -7, WRITES, STREAMS, 0, 0, parse=read.parse_xreadgroup, rights=(READ,)),
     Spec("xsetid", -3, WRITES, 1, 1, 1, append.run_xsetid),
     Spec("xcfgset", -2, WRITES, 1, 1, 1, append.run_xcfgset),
     Spec("xidmprecord", 5, WRITES, 1, 1, 1, append.run_xidmprecord),
@@ -94,8 +110,8 @@ SPECS: Final = (
     Spec("xackdel", -6, FREES, 1, 1, 1, groups.run_xackdel),
     Spec("xnack", -7, WRITES, 1, 1, 1, groups.run_xnack),
     Spec("xpending", -3, READS, 1, 1, 1, groups.run_xpending),
-    Spec("xclaim", -6, WRITES, 1, 1, 1, groups.run_xclaim),
-    Spec("xautoclaim", -6, WRITES, 1, 1, 1, groups.run_xautoclaim),
+    Spec("xclaim", -6, WRITES, 1, 1, 1, groups.run_xclaim, rights=(READ | WRITE,)),
+    Spec("xautoclaim", -6, WRITES, 1, 1, 1, groups.run_xautoclaim, rights=(READ | WRITE,)),
     Spec("xinfo", -2, READS, container=True),
     Spec("xinfo|stream", -3, READS, 2, 2, 1, groups.run_xinfo_stream),
     Spec("xinfo|groups", 3, READS, 2, 2, 1, groups.run_xinfo_groups),
@@ -103,12 +119,12 @@ SPECS: Final = (
     Spec("xinfo|help", 2, READS, run=groups.run_xinfo_help),
     Spec("del", -2, FREES, 1, -1, 1, keys.run_del),
     Spec("unlink", -2, FREES, 1, -1, 1, keys.run_del),
-    Spec("exists", -2, READS, 1, -1, 1, keys.run_exists),
-    Spec("touch", -2, READS, 1, -1, 1, keys.run_exists),
-    Spec("type", 2, READS, 1, 1, 1, keys.run_type),
-    Spec("rename", 3, FREES, 1, 2, 1, keys.run_rename),
-    Spec("renamenx", 3, WRITES, 1, 2, 1, keys.run_renamenx),
-    Spec("copy", -3, WRITES, 1, 2, 1, keys.run_copy),
+    Spec("exists", -2, READS, 1, -1, 1, keys.run_exists, rights=(0,)),
+    Spec("touch", -2, READS, 1, -1, 1, keys.run_exists, rights=(0,)),
+    Spec("type", 2, READS, 1, 1, 1, keys.run_type, rights=(0,)),
+    Spec("rename", 3, FREES, 1, 2, 1, keys.run_rename, rights=(READ | WRITE, WRITE)),
+    Spec("renamenx", 3, WRITES, 1, 2, 1, keys.run_renamenx, rights=(READ | WRITE, WRITE)),
+    Spec("copy", -3, WRITES, 1, 2, 1, keys.run_copy, rights=(READ, WRITE)),
     Spec("keys", 2, READS, run=keys.run_keys),
     Spec("scan", -2, READS, run=keys.run_scan),
     Spec("randomkey", 1, READS, run=keys.run_randomkey),
@@ -116,13 +132,13 @@ SPECS: Final = (
     Spec("dump", 2, READS, 1, 1, 1, keys.run_dump),
     Spec("restore", -4, WRITES, 1, 1, 1, keys.run_restore, creates=True),
     Spec("object", -2, READS, container=True),
-    Spec("object|encoding", 3, READS, 2, 2, 1, keys.run_object_encoding),
-    Spec("object|refcount", 3, READS, 2, 2, 1, keys.run_object_refcount),
-    Spec("object|idletime", 3, READS, 2, 2, 1, keys.run_object_idletime),
-    Spec("object|freq", 3, READS, 2, 2, 1, keys.run_object_freq),
+    Spec("object|encoding", 3, READS, 2, 2, 1, keys.run_object_encoding, rights=(0,)),
+    Spec("object|refcount", 3, READS, 2, 2, 1, keys.run_object_refcount, rights=(0,)),
+    Spec("object|idletime", 3, READS, 2, 2, 1, keys.run_object_idletime, rights=(0,)),
+    Spec("object|freq", 3, READS, 2, 2, 1, keys.run_object_freq, rights=(0,)),
     Spec("object|help", 2, READS, run=keys.run_object_help),
     Spec("memory", -2, READS, container=True),
-    Spec("memory|usage", -3, READS, 2, 2, 1, keys.run_memory_usage),
+    Spec("memory|usage", -3, READS, 2, 2, 1, keys.run_memory_usage, rights=(0,)),
 )
 
 # Commands that only a server has, since it must take care of deadlines.
@@ -138,8 +154,8 @@ SERVER_SPECS: Final = (
     Spec("pttl", 2, READS, 1, 1, 1, strings.run_ttl),
     Spec("expiretime", 2, READS, 1, 1, 1, strings.run_ttl),
     Spec("pexpiretime", 2, READS, 1, 1, 1, strings.run_ttl),
-    Spec("eval", -3, WRITES, SCRIPT, 0, 0, strings.run_eval),
-    Spec("evalsha", -3, WRITES, SCRIPT, 0, 0, strings.run_evalsha),
+    Spec("eval", -3, WRITES, SCRIPT, 0, 0, strings.run_eval, rights=(READ | WRITE,)),
+    Spec("evalsha", -3, WRITES, SCRIPT, 0, 0, strings.run_evalsha, rights=(READ | WRITE,)),
 )
 
 

@@ -19,14 +19,12 @@ from typing import Final
 
 from streamkeep.engine.commands.glob import glob
 from streamkeep.format.core.errors import ArgumentError, CommandError
-from streamkeep.server.commands.table import BY_NAME, READS, Spec
+from streamkeep.server.commands.table import BY_NAME, READ, READS, WRITE, Spec
 
 _ADMIN: Final = {
     "shutdown", "bgsave", "flushall", "flushdb", "config", "acl", "client|kill", "client|list",
     "client|unblock", "client|pause", "slowlog", "latency",
 }  # fmt: skip
-_READ: Final = 1
-_WRITE: Final = 2
 
 
 class NoPermissionError(CommandError):
@@ -57,10 +55,11 @@ class User:
         self.enabled = False
         self.needs_no_password = False
         self._digests: set[str] = set()
-        self._keys: list[tuple[int, str]] = []
+        self._rights: dict[str, int] = {}  # of each pattern; the same one twice adds up
         self._commands: list[tuple[bool, str]] = []
         for rule in rules:
             self._take(rule)
+        self._keys = [(rights, text) for text, rights in self._rights.items()]
         self._patterns = [(rights, glob(text.encode())) for rights, text in self._keys]
 
     def _take(self, rule: str) -> None:
@@ -76,21 +75,24 @@ class User:
         elif rule[:1] == "#" and len(rule) == 65:
             self._digests.add(rule[1:])
         elif rule == "allkeys":
-            self._keys.append((_READ | _WRITE, "*"))
+            self._add_keys("*", READ | WRITE)
         elif rule == "resetkeys":
-            self._keys.clear()
+            self._rights.clear()
         elif rule[:1] == "~":
-            self._keys.append((_READ | _WRITE, rule[1:]))
+            self._add_keys(rule[1:], READ | WRITE)
         elif rule[:3] in ("%R~", "%W~"):
-            self._keys.append((_READ if rule[1] == "R" else _WRITE, rule[3:]))
+            self._add_keys(rule[3:], READ if rule[1] == "R" else WRITE)
         elif rule[:4] == "%RW~":
-            self._keys.append((_READ | _WRITE, rule[4:]))
+            self._add_keys(rule[4:], READ | WRITE)
         elif rule in ("allcommands", "nocommands"):
             self._commands.append((rule == "allcommands", "@all"))
         elif rule[:1] in "+-" and len(rule) > 1:
             self._commands.append((rule[0] == "+", rule[1:].lower()))
         elif rule not in ("resetchannels", "allchannels", "&*"):
             raise ArgumentError(f"user {self.name.decode()}: {rule!r} is not a rule of an ACL")
+
+    def _add_keys(self, text: str, rights: int) -> None:
+        self._rights[text] = self._rights.get(text, 0) | rights
 
     def accepts(self, password: bytes) -> bool:
         """Return whether the user may log in with this password."""
@@ -113,33 +115,33 @@ class User:
         if self.is_unrestricted():
             return
         allowed = self.may_run(spec) or spec.name in ("auth", "hello", "quit", "reset")
-        if spec.name in ("flushall", "flushdb") and (_READ | _WRITE, "*") not in self._keys:
+        if spec.name in ("flushall", "flushdb") and (READ | WRITE, "*") not in self._keys:
             allowed = False
         if not allowed:
             raise NoPermissionError(
                 f"NOPERM this user has no permissions to run the '{spec.name}' command"
             )
-        needed = _READ if spec.kind == READS else _WRITE
-        if not all(self._may_use(key, needed) for key in spec.keys(words)):
+        if not all(self._may_use(key, needed) for key, needed in spec.rights_of(words)):
             raise NoPermissionError(
                 "NOPERM this user has no permissions to access one of the keys used as arguments"
             )
 
-    def _may_use(self, key: bytes, rights: int) -> bool:
+    def _may_use(self, key: bytes, needed: int) -> bool:
+        """Return whether one pattern, as in Redis, gives all rights that are needed."""
         return any(
-            rights & given and pattern.fullmatch(key) is not None
+            given & needed == needed and pattern.fullmatch(key) is not None
             for given, pattern in self._patterns
         )
 
     def sees(self, key: bytes) -> bool:
         """Return whether the user may read a key, so that KEYS and SCAN show it."""
-        return self.is_unrestricted() or self._may_use(key, _READ)
+        return self.is_unrestricted() or self._may_use(key, READ)
 
     @property
     def may_write(self) -> bool:
         """Whether the user may append to every stream that it may read."""
         return self.may_run(BY_NAME[b"xadd"]) and all(
-            rights & _WRITE for rights, _ in self._patterns
+            rights & WRITE for rights, _ in self._patterns
         )
 
     def prefixes(self) -> tuple[bytes, ...] | None:
@@ -147,21 +149,24 @@ class User:
 
         A pattern counts only if it is a prefix and an asterisk.
         """
-        if self.is_unrestricted() or (_READ | _WRITE, "*") in self._keys:
+        if not self.may_run(BY_NAME[b"xrange"]):
+            return ()
+        readable = [text for rights, text in self._keys if rights & READ]
+        if "*" in readable:
             return None
-        found = [text[:-1] for _, text in self._keys if text.endswith("*")]
+        found = [text[:-1] for text in readable if text.endswith("*")]
         return tuple(text.encode() for text in found if not set(text) & set("*?[\\"))
 
     def is_unrestricted(self) -> bool:
         """Return whether the user may do everything."""
-        return self._commands == [(True, "@all")] and (_READ | _WRITE, "*") in self._keys
+        return self._commands == [(True, "@all")] and (READ | WRITE, "*") in self._keys
 
     def rules(self) -> bytes:
         """Return the user as ACL LIST shows it."""
         parts = ["on" if self.enabled else "off"]
         parts += ["nopass"] if self.needs_no_password else []
         parts += [f"#{digest}" for digest in sorted(self._digests)]
-        marks = {_READ: "%R~", _WRITE: "%W~", _READ | _WRITE: "~"}
+        marks = {READ: "%R~", WRITE: "%W~", READ | WRITE: "~"}
         parts += [marks[rights] + text for rights, text in self._keys]
         if self._commands[:1] != [(True, "@all")]:
             parts.append("-@all")

@@ -1,0 +1,89 @@
+"""Users: what their patterns for keys allow, beside a Redis server with the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from real_redis.server import RealRedis, running_redis
+from resp_peer import Peer, serving
+from stores import open_at
+from streamkeep.server.commands.table import BY_NAME
+from streamkeep.server.resp.access import Access, User
+
+RULES = {
+    "read": "on >p %R~k %W~other +@all",
+    "write": "on >p %W~k %R~other +@all",
+    "both": "on >p %RW~k +@all",
+    "apart": "on >p %R~k %W~k +@all",
+}
+COMMANDS = (
+    "XADD k * f v", "XLEN k", "XRANGE k - +", "XREAD STREAMS k 0", "XREAD STREAMS k other 0 0",
+    "XGROUP CREATE k g 0", "XREADGROUP GROUP g ann STREAMS k >", "XPENDING k g", "XACK k g 1-0",
+    "XGROUP SETID k g 0", "XINFO STREAM k", "XINFO GROUPS k", "XDEL k 1-0", "XTRIM k MAXLEN 0",
+    "XSETID k 99-0", "EXISTS k", "TYPE k", "OBJECT ENCODING k", "MEMORY USAGE k", "TTL k",
+    "PEXPIRE k 1000000", "PERSIST k", "DUMP k", "COPY k other REPLACE", "COPY other k REPLACE",
+    "RENAME k other", "RENAME other k", "RENAMENX k other", "DEL k", "SET k v", "SET k v GET",
+    "GET k", "UNLINK k",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[RealRedis]:
+    """A server to compare with."""
+    with running_redis() as server:
+        yield server
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("name", RULES)
+def test_keys_are_open_to_what_a_pattern_allows(real: RealRedis, tmp_path: Path, name: str) -> None:
+    lines = [f"user {name} {RULES[name]}"]
+    real.call(b"FLUSHALL")
+    real.call(b"ACL", b"SETUSER", name.encode(), *RULES[name].encode().split())
+    with ExitStack() as stack:
+        store = stack.enter_context(open_at(tmp_path / "s"))
+        served = stack.enter_context(serving(store, tmp_path / "k", access=Access(None, lines)))
+        peers = [stack.enter_context(Peer(at)) for at in (real._connection.path, served.path)]
+        for peer in peers:
+            assert peer.call("AUTH", name, "p") == b"+OK\r\n"
+        for text in COMMANDS:
+            theirs, ours = (peer.call(*text.split()).startswith(b"-NOPERM") for peer in peers)
+            assert ours == theirs, text
+
+
+def test_claims_return_entries_and_so_need_both_rights(tmp_path: Path) -> None:
+    access = Access(None, [f"user {name} {rules}" for name, rules in RULES.items()])
+    with (
+        open_at(tmp_path / "s") as store,
+        serving(store, tmp_path / "k", access=access) as running,
+        Peer(running.path) as peer,
+    ):
+        for name in RULES:
+            peer.call("AUTH", name, "p")
+            for words in ("XCLAIM k g ann 0 1-0", "XAUTOCLAIM k g ann 0 0"):
+                refused = peer.call(*words.split()).startswith(b"-NOPERM")
+                assert refused == (name in ("read", "write")), (name, words)
+
+
+def test_every_command_with_keys_has_rights() -> None:
+    for spec in BY_NAME.values():
+        if spec.first > 0:
+            words = [b"w"] * 8
+            assert len(spec.rights_of(words)) == len(spec.keys(words))
+
+
+@pytest.mark.parametrize(
+    ("rules", "prefixes"),
+    [
+        ("%W~a* %R~b* +@all", (b"b",)),
+        ("~a* ~b? ~* +@read", None),
+        ("%R~* +@read", None),
+        ("~a* +@write", ()),
+    ],
+)
+def test_http_shows_what_may_be_read(rules: str, prefixes: tuple[bytes, ...] | None) -> None:
+    assert User(b"ann", ["on", *rules.split()]).prefixes() == prefixes
