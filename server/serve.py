@@ -150,7 +150,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
     settings = server.settings
     settings.max_clients = options.max_clients
     settings.timeout_s = options.timeout_s
-    settings.query_buffer_limit = options.query_buffer_limit
+    server.turns.query_limit = options.query_buffer_limit
     settings.allow_flush = options.allow_flush
     context = _tls(options)
     with contextlib.ExitStack() as stack:

@@ -20,6 +20,7 @@ from streamkeep.format.core.errors import ArgumentError, StreamkeepError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.server.http import events
+from streamkeep.server.http.guard import bounded, check_origin
 from streamkeep.server.http.wire import (
     Pairs,
     Parameters,
@@ -175,7 +176,7 @@ class EventStream:
             began = True
             await send(message)
 
-        request = Request(scope, self._bounded(receive))
+        request = Request(scope, bounded(receive, self._max_body, self._body_s))
         try:
             reply = await self._answer(request)
             await reply(scope, receive, sender)
@@ -196,7 +197,7 @@ class EventStream:
             headers = {"allow": ", ".join(allowed)}
             raise Problem(405, f"{request.method} is not allowed here", headers=headers)
         if request.method == "POST":
-            self._check_origin(request)
+            check_origin(request.headers, self._origins)
         if self._authorize is not None:
             answer = self._authorize(request)
             if not (answer if isinstance(answer, bool) else await answer):
@@ -208,16 +209,6 @@ class EventStream:
         if request.method == "POST":
             return await self._add(request, name)
         return await self._follow(request, name)
-
-    def _check_origin(self, request: Request) -> None:
-        """Refuse what a page of another site sends with the cookies of a user (CSRF)."""
-        origin = request.headers.get("origin")
-        if origin is not None and origin in self._origins:
-            return
-        host = request.headers.get("host", "").lower()
-        same = origin is None or origin.partition("://")[2].lower() == host
-        if not same or request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            raise Problem(403, f"pages of {origin or 'other sites'} may not append")
 
     # --- GET ------------------------------------------------------------------------------------
 
@@ -275,31 +266,6 @@ class EventStream:
         new_id = await store.xadd(key, found[0], **trim)
         assert new_id is not None
         return json_reply({"id": new_id.decode()}, 201, _HEADERS)
-
-    def _bounded(self, receive: Receive) -> Receive:
-        """Return what reads the body, and raises when it is too large or too slow."""
-        size = 0
-        more = True
-
-        async def receiver() -> Message:
-            nonlocal size, more
-            if not more:
-                return await receive()
-            try:
-                async with asyncio.timeout(self._body_s):
-                    message = await receive()
-            except TimeoutError:
-                text = f"no part of the body came for {self._body_s:g} s"
-                raise Problem(408, text, headers={"connection": "close"}) from None
-            if message["type"] == "http.request":
-                size += len(message.get("body", b""))
-                more = message.get("more_body", False)
-                if size > self._max_body:
-                    text = f"the body has more than {self._max_body} bytes"
-                    raise Problem(413, text, headers={"connection": "close"})
-            return message
-
-        return receiver
 
 
 def _entries(kind: str, body: bytes) -> list[Pairs]:

@@ -12,6 +12,7 @@ from streamkeep.engine.commands import dump, keys, load
 from streamkeep.engine.commands.glob import glob
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError, NoSuchKeyError
+from streamkeep.format.core.keys import KEYS
 from streamkeep.server.commands import strings
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.words import integer, option, syntax
@@ -149,15 +150,18 @@ def _cursor(word: bytes) -> int:
 
 def run_randomkey(txn: Txn, words: list[bytes], shape: int) -> object:
     """RANDOMKEY."""
-    total = sum(1 for _ in _names(txn))
-    if not total:
-        return None
-    return next(islice(_names(txn), random.randrange(total), None), None)
+    total = _count(txn)
+    return next(islice(_names(txn), random.randrange(total), None)) if total else None
 
 
 def run_dbsize(txn: Txn, words: list[bytes], shape: int) -> object:
     """DBSIZE."""
-    return sum(1 for _ in _names(txn))
+    return _count(txn)
+
+
+def _count(txn: Txn) -> int:
+    """Return the number of keys; the names of streams are not read."""
+    return txn.rows(KEYS) + sum(1 for _ in strings.strings(txn))
 
 
 def run_dump(txn: Txn, words: list[bytes], shape: int) -> object:

@@ -152,7 +152,7 @@ class EventReply:
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         pump = asyncio.create_task(self._pump(send))
-        listen = asyncio.create_task(_gone(receive))
+        listen = asyncio.create_task(gone(receive))
         try:
             await asyncio.wait((pump, listen), return_when=asyncio.FIRST_COMPLETED)
             if pump.done():
@@ -180,7 +180,7 @@ class EventReply:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
+async def gone(receive: Receive) -> None:
     """Return when the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

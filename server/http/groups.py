@@ -21,6 +21,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.server.http.entries import entry_json
+from streamkeep.server.http.events import gone
 from streamkeep.server.http.overview import (
     consumer_json,
     group_facts,
@@ -178,7 +179,7 @@ async def _deliver(request: Request, key: bytes, group: bytes) -> Response:
 async def _unless_gone(request: Request, call: Any) -> Any:
     """Await a call that waits; cancel it when the caller disconnects."""
     waiting = asyncio.ensure_future(call)
-    leaving = asyncio.ensure_future(_gone(request))
+    leaving = asyncio.ensure_future(gone(request.receive))
     try:
         await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
@@ -188,11 +189,6 @@ async def _unless_gone(request: Request, call: Any) -> Any:
         for task in (waiting, leaving):
             task.cancel()
         await asyncio.gather(waiting, leaving, return_exceptions=True)
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _ack(request: Request, key: bytes, group: bytes) -> Response:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -84,7 +84,10 @@ class Guard:
 
         try:
             inner = await self._checked(scope)
-            await self._app(inner, self._bounded(scope, receive), sender)
+            length = Headers(scope=scope).get("content-length", "0")
+            if length.isascii() and length.isdigit() and int(length[:20]) > self._max_body:
+                raise too_large(self._max_body)
+            await self._app(inner, bounded(receive, self._max_body, self._body_s), sender)
         except (Problem, StreamkeepError) as error:
             if began:
                 raise
@@ -98,7 +101,8 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         self._check_host(host)
-        self._check_origin(scope["method"], headers, host)
+        if scope["method"] not in _SAFE:
+            check_origin(headers, self._access.origins)
         path = raw_path(scope)
         if "\x00" in path:
             raise Problem(400, "the path has a NUL")
@@ -128,50 +132,48 @@ class Guard:
                 hint="add the name with --host-name, if it is yours",
             )
 
-    def _check_origin(self, method: str, headers: Mapping[str, str], host: str) -> None:
-        if method in _SAFE:
-            return
-        origin = headers.get("origin")
-        if origin in self._access.origins and origin is not None:
-            return
-        same = origin is None or origin.partition("://")[2].lower() == host.lower()
-        if not same or headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            raise Problem(403, f"requests from pages of {origin or 'other sites'} change nothing")
 
-    # --- bodies ---------------------------------------------------------------------------------
+def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
+    """Refuse what a page of another site sends with the cookies or the place of a user (CSRF)."""
+    origin = headers.get("origin")
+    if origin is not None and origin in origins:
+        return
+    host = headers.get("host", "").lower()
+    same = origin is None or origin.partition("://")[2].lower() == host
+    if not same or headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise Problem(403, f"a cross-origin request from {origin or 'another site'} is refused")
 
-    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """Return what reads the body, and raises when it is too large or too slow."""
-        length = Headers(scope=scope).get("content-length", "0")
-        if length.isascii() and length.isdigit() and int(length[:20]) > self._max_body:
-            raise self._too_large()
-        size = 0
-        more = True
 
-        async def receiver() -> Message:
-            nonlocal size, more
-            if not more:  # the end of the connection may be awaited without limit
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), self._body_s)
-            except TimeoutError:
-                raise Problem(
-                    408,
-                    f"no part of the body came for {self._body_s:g} s",
-                    headers={"connection": "close"},
-                ) from None
-            if message["type"] == "http.request":
-                size += len(message.get("body", b""))
-                more = message.get("more_body", False)
-                if size > self._max_body:
-                    raise self._too_large()
-            return message
+def bounded(receive: Receive, most: int, patience_s: float) -> Receive:
+    """Return what reads a body, and raises when it is too large, or when no part comes in time."""
+    size = 0
+    more = True
 
-        return receiver
+    async def receiver() -> Message:
+        nonlocal size, more
+        if not more:  # the end of the connection may be awaited without limit
+            return await receive()
+        try:
+            # Not `wait_for`, which loses a cancellation that comes with the message (Python 3.11).
+            async with asyncio.timeout(patience_s):
+                message = await receive()
+        except TimeoutError:
+            text = f"no part of the body came for {patience_s:g} s"
+            raise Problem(408, text, headers={"connection": "close"}) from None
+        if message["type"] == "http.request":
+            size += len(message.get("body", b""))
+            more = message.get("more_body", False)
+            if size > most:
+                raise too_large(most)
+        return message
 
-    def _too_large(self) -> Problem:
-        text = f"the body has more than {self._max_body} bytes"
-        return Problem(413, text, headers={"connection": "close"})
+    return receiver
+
+
+def too_large(most: int) -> Problem:
+    """Return the problem with a body that has more bytes than this."""
+    text = f"the body has more than {most} bytes"
+    return Problem(413, text, headers={"connection": "close"})
 
 
 def raw_path(scope: Scope) -> str:

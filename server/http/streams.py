@@ -259,7 +259,7 @@ async def _append(request: Request, key: bytes) -> Response:
         raise ArgumentError("the parameter 'producer' needs the header Idempotency-Key")
     new_id = await store.xadd(key, entries, **options)  # type: ignore[arg-type]
     if new_id is None:
-        raise Problem(404, "there is no such stream, and nomkstream=1 makes none")
+        raise Problem(404, "there is no such stream, and nomkstream=1 does not create one")
     return json_reply({"id": new_id.decode()}, 201)
 
 

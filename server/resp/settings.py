@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.engine.commands.arguments import NODE_LIMITS
 from streamkeep.engine.commands.glob import glob
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.rows.extension import (
@@ -63,11 +64,7 @@ _NUMBERS: Final = {
 
 
 class Settings:
-    """The settings of one server.
-
-    Args:
-        password: what CONFIG GET requirepass shows, if it shows anything: never the password.
-    """
+    """The settings of one server."""
 
     def __init__(self, store: Store[bytes], turns: Turns, slow: SlowLog) -> None:
         self._context = store._environment.context
@@ -81,28 +78,19 @@ class Settings:
         turns.durable = self.sync == "commit"
         self.shown: dict[str, str] = {"dir": str(store.path), "dbfilename": "data.mdb"}
 
-    @property
-    def query_buffer_limit(self) -> int:
-        """Bytes that a command may have which has not arrived whole."""
-        return int(self._turns.query_limit)
-
-    @query_buffer_limit.setter
-    def query_buffer_limit(self, limit: int) -> None:
-        self._turns.query_limit = limit
-
     def values(self) -> dict[str, str]:
         """Return all settings as text."""
         context = self._context
         messages = idempotence_of(context.new_extension, "settings")
         limits = context.node_max_bytes, context.node_max_entries
-        most_bytes, most_entries = (4096, 100) if limits[0] == PAGE_FIT else limits
+        most_bytes, most_entries = NODE_LIMITS if limits[0] == PAGE_FIT else limits
         return {
             **_FIXED,
             **self.shown,
             "appendfsync": _FSYNC_OF[self.sync],
             "maxclients": str(self.max_clients),
             "timeout": str(self.timeout_s),
-            "client-query-buffer-limit": str(self.query_buffer_limit),
+            "client-query-buffer-limit": str(self._turns.query_limit),
             "latency-monitor-threshold": str(self.slow.threshold_ms),
             "slowlog-log-slower-than": str(self.slow.slower_than_us),
             "slowlog-max-len": str(self.slow.most),
@@ -149,7 +137,7 @@ class Settings:
         elif name == "timeout":
             self.timeout_s = int(text)
         elif name == "client-query-buffer-limit":
-            self.query_buffer_limit = int(text)
+            self._turns.query_limit = int(text)
         elif name in _SLOW:
             setattr(self.slow, _SLOW[name], int(text))
             self.slow.renew()
@@ -162,7 +150,7 @@ class Settings:
             context.new_extension = with_section(b"", IDEMPOTENCE, messages.encode())
         elif name.startswith("stream-node-max-"):
             if context.node_max_bytes == PAGE_FIT:
-                context.node_max_bytes, context.node_max_entries = 4096, 100
+                context.node_max_bytes, context.node_max_entries = NODE_LIMITS
             if name.endswith("bytes"):
                 context.node_max_bytes = int(text)
             else:
@@ -181,10 +169,7 @@ def _check(name: str, text: str, present: str) -> None:
             raise _refused(name, "argument couldn't be parsed into an integer") from None
         if not least <= number < most:
             raise _refused(name, f"argument must be between {least} and {most - 1} inclusive")
-    elif name in _FIXED and name != "loglevel":
-        if text != present:
-            raise _refused(name, "can't set immutable config")
-    elif name not in _FIXED and text != present:
+    elif text != present and name != "loglevel":
         raise _refused(name, "can't set immutable config")
 
 

@@ -1,4 +1,4 @@
-"""Clients as turns see them, and when a turn begins.
+"""The state of a client that a turn needs, and the scheduling of turns.
 
 Compiled by mypyc.
 """

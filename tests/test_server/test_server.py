@@ -222,7 +222,7 @@ def test_a_protocol_error_ends_the_connection_after_what_came_before(peer: Peer)
 
 
 def test_a_client_over_its_query_buffer_is_closed(running: Running, peer: Peer) -> None:
-    running.ask(lambda server: setattr(server.settings, "query_buffer_limit", 1 << 20))
+    running.ask(lambda server: setattr(server.turns, "query_limit", 1 << 20))
     peer.socket.sendall(b"*1\r\n$100000000\r\n")
     with pytest.raises(OSError):  # noqa: PT011  # reset, or a broken pipe
         for _ in range(200):
