@@ -289,7 +289,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def _fill_store(path: Path, pending: int) -> None:
-    """Make the store and the group, with so many entries that a consumer never acknowledged."""
+    """Make the store and the group, with `pending` entries that a consumer never acknowledged."""
     with streamkeep.open(path, sync="none") as store:
         store.xgroup_create(KEY, GROUP, mkstream=True)
         batch = [{SENT: b"0", b"message": MESSAGE}] * _BATCH

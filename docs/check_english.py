@@ -54,6 +54,9 @@ PHRASES: Final = (
     (r"sees? to\b", "takes care of, handles"),
     (r"gives? back", "returns, releases"),
     (r"by way of", "through, with"),
+    (r"(?<!not )so many\b(?! that)", "this many, or the name of the parameter"),
+    (r"for so long\b(?! that)", "for this long"),
+    (r"belong(?:s|ed)? into", "belong in"),
 )
 ANY: Final = re.compile("|".join(rf"\b(?:{pattern})" for pattern, _ in PHRASES), re.IGNORECASE)
 

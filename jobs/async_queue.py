@@ -219,7 +219,7 @@ class AsyncQueue:
             await job.done(job.job.given_result)
 
     async def get_many(self, count: int, timeout: Duration | None = 0) -> list[AsyncJob]:
-        """Take up to so many jobs; wait until there is at least one; see `Queue.get_many`."""
+        """Take up to `count` jobs; wait until there is at least one; see `Queue.get_many`."""
         found = await self.take(at_least(count, 1, "count"), timeout)
         return [AsyncJob(self, job) for job in found]
 

@@ -114,7 +114,7 @@ class LetterMethods(QueueBase):
         """Return dead letters, the oldest first.
 
         Args:
-            count: at most so many.
+            count: how many at most.
             reason: only those with this text in their reason, error or message.
             task: only those of this task.
         """

@@ -55,7 +55,7 @@ class Queue(TaskMethods, ControlMethods, LetterMethods):
         return found[0]
 
     def get_many(self, count: int, timeout: Duration | None = 0) -> list[Job]:
-        """Take up to so many jobs in one transaction; sleep until there is at least one.
+        """Take up to `count` jobs in one transaction; sleep until there is at least one.
 
         Args:
             timeout: as in `get`; by default it does not wait.

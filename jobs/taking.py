@@ -52,7 +52,7 @@ from streamkeep.jobs.state import SOON_MS, Step, backlog, load_settings
 log = logging.getLogger("streamkeep.jobs")
 
 MOST_DUE_ROWS: Final = 200  # of the schedule in one transaction
-_LOW_TURN: Final = 8  # of so many calls, one begins with the lowest priority
+_LOW_TURN: Final = 8  # one call in eight begins with the lowest priority
 _NORMAL_TURN: Final = 4
 
 

@@ -55,7 +55,7 @@ class Backoff(NamedTuple):
     most_ms: int
 
     def delay_ms(self, failures: int) -> int:
-        """Return the wait after so many failed attempts, at random between half of it and all."""
+        """Return the wait after this many failed attempts, at random between half of it and all."""
         whole = min(self.first_ms * _FACTOR ** min(max(failures - 1, 0), 60), self.most_ms)
         return round(whole * random.uniform(0.5, 1.0))
 

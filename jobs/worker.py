@@ -3,8 +3,8 @@
     worker = Worker(queue, concurrency=4)
     worker.run()                             # until `stop`, from any thread or a signal handler
 
-One process, in one of two modes. With *threads*, so many threads take and run one job at a time
-each. With *asyncio*, one event loop runs so many jobs at a time; handlers that are ordinary
+One process, in one of two modes. With *threads*, each thread takes and runs one job at a time.
+With *asyncio*, one event loop runs `concurrency` jobs at a time; handlers that are ordinary
 functions run in threads. `worker_processes` runs one such worker with one thread in each child.
 
 A job is taken when there is room to run it, never before. So stopping returns only jobs that

@@ -227,7 +227,7 @@ class StatusLine(Report):
         self._then.ended()
 
     def count(self, state: str, more: int) -> None:
-        """Count an event: so many jobs more run, and one has come into a state."""
+        """Count an event: the change of the running jobs, and the state of one."""
         with self._lock:
             self._running += more
             now = time.monotonic()

@@ -93,7 +93,11 @@ def _of_store(figures: Figures) -> Iterator[Metric]:
         ("archive_entries", "Entries in the archive.", archive.entries),
         ("archive_bytes", "Size of the archive.", archive.bytes),
         ("retired_entries", "Trimmed entries that wait to be archived.", archive.retired_entries),
-        ("retired_bytes", "Their size.", archive.retired_bytes),
+        (
+            "retired_bytes",
+            "Size of the trimmed entries that wait to be archived.",
+            archive.retired_bytes,
+        ),
     ):
         yield Metric(f"streamkeep_{name}", "gauge", text, [({}, value)])
 

@@ -1,4 +1,6 @@
-"""Checking, repairing, backing up, comparing and loading stores.
+"""Checking, repairing, backing up, comparing and upgrading stores.
+
+The recovery after a crash, which every opening may need, is `engine.checkpoint.crash_recovery`.
 
 Rooms: `pages` (LMDB's file, read without LMDB), `fsck` (checks), `salvage` (repair), `backups`.
 May import: `engine`, `format`. Other folders may use the names in `__all__`.

@@ -58,7 +58,7 @@ class Options:
         plain: refuse TLS: an address other than loopback is served without.
         backup: the folder for BGSAVE.
         unix_mode: who may connect to the Unix socket.
-        archive_every: maintain and archive the store every so many seconds.
+        archive_every: maintain and archive the store at this interval, in seconds.
         write: callers over HTTP may change the store.
         hosts: further names by which HTTP may be called, such as that of the machine.
         ready: is called with the server when it accepts connections.

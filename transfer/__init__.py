@@ -2,7 +2,7 @@
 
 Rooms: `dumping` writes files, `loading` reads them, `commands` applies those of Redis's append-only
 files. Callers use the names below, which `dump_file`, `load_file` and `inspection` define. May
-import `pipeline.arrow`, `engine` and `format`; not click, and nothing of `tools`.
+import `arrow`, `engine` and `format`; not click, and nothing of `tools`.
 
     >>> from streamkeep import transfer
     >>> transfer.dump("orders.store", "orders.parquet")

@@ -157,7 +157,7 @@ def dump(
         with _opened(target) as out:
             losses = Losses()
             if kind == "jsonl":
-                JsonWriter(out.write).dump(source, snapshot.uuid, round(time.time() * 1000))
+                JsonWriter(out.write).dump(source, snapshot.uuid, current_clock().now_ms())
             elif kind == "text":
                 TextWriter(source, out.write).dump()
             elif kind == "csv":

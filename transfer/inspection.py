@@ -1,4 +1,4 @@
-"""How a store and its files keep things, byte by byte: for people who look after them.
+"""The bytes of a store and its files with their meanings, for administrators.
 
 Each function yields `Heading`s, each followed by the `Slot`s or `Piece`s of what it names. Damaged
 bytes are described as far as they can be read: a piece of the name "damage" says where that ends.
@@ -178,7 +178,7 @@ def inspect_table(
     Args:
         table: one of `TABLE_NAMES`.
         key: only the rows that begin with the number of this stream.
-        count: at most so many rows.
+        count: how many rows at most.
 
     Raises:
         ArgumentError: there is no such table.

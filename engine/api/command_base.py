@@ -158,12 +158,12 @@ class CommandBase(Generic[Text]):
 
 
 def listed(shape: Shape | None) -> Shape:
-    """Return what makes a list that a notebook shows as a table, after another shape."""
+    """Wrap a shape, so that notebooks show its list as a table."""
     return Listed if shape is None else lambda reply: Listed(shape(reply))
 
 
 def facts(shape: Shape | None) -> Shape:
-    """Return what makes a dict that a notebook shows as a table, after another shape."""
+    """Wrap a shape, so that notebooks show its dict as a table."""
     return Facts if shape is None else lambda reply: Facts(shape(reply))
 
 

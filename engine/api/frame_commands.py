@@ -118,8 +118,8 @@ class FrameCommands(CommandBase[Text]):
         the store, or with `history` none; see `scan`.
 
         Args:
-            rows: at most so many entries in a batch. A batch also ends at about 8 MiB, and at four
-                million cells.
+            rows: how many entries a batch has at most. A batch also ends at about 8 MiB, and at
+                four million cells.
         """
         return self._frame(
             key, start, end, columns, types, history, errors, repeated, rows

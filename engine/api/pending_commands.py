@@ -188,7 +188,7 @@ class PendingCommands(CommandBase[Text]):
 
         Args:
             min_idle_time: only entries that were delivered at least this many milliseconds ago.
-            idle, time: set the delivery time to so many milliseconds ago, or to a time in Unix
+            idle, time: set the delivery time to this many milliseconds ago, or to a time in Unix
                 milliseconds; by default to now.
             retrycount: set the delivery count to this; by default it rises by one.
             force: also make entries pending that are not.

@@ -116,7 +116,7 @@ class WorkCall(BlockingCall):
         self.unseen = False
 
     def waiter(self) -> Waiter | None:
-        """Return who waits."""
+        """Return the name of the caller that waits."""
         return self._waiter or None
 
     def pause(self, txn: Txn) -> int:
@@ -153,7 +153,7 @@ class LookCall(BlockingCall):
 
 
 def waiting(call: BlockingCall, block: int) -> Command[Found]:
-    """Return the command of a call that waits for at most so many milliseconds; 0: no limit."""
+    """Return the command of a call that waits for at most `block` milliseconds; 0: no limit."""
     return wait(call, check_block("XREAD", block))
 
 

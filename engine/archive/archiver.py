@@ -65,7 +65,7 @@ TARGET_BYTES: Final = 32 << 20
 _NOWHERE: Final = (MAX, MAX)
 
 Id = tuple[int, int]
-Progress = Callable[[int, int], None]  # (bytes of nodes archived, of about)
+Progress = Callable[[int, int], None]  # (bytes of nodes archived, estimated total)
 
 log = logging.getLogger("streamkeep")
 

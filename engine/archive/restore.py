@@ -29,7 +29,7 @@ from streamkeep.format.rows.extension import RESTORING, with_section, without_se
 from streamkeep.format.rows.restoring import Restoring, restoring_of
 
 Id = tuple[int, int]
-Progress = Callable[[int, int], None]  # (entries done, of about)
+Progress = Callable[[int, int], None]  # (entries done, estimated total)
 
 _STEP_BYTES: Final = 1 << 20  # of listpacks per transaction, which then takes a few milliseconds
 _STEP_NODES: Final = 256

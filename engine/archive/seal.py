@@ -5,7 +5,7 @@ stay in the store, and nothing in it names a sealed segment: the remote manifest
 
 - A run of `seal` copies the entries above those that segments hold already. If the segment before
   is not larger than what it adds, both become one. So a stream has few sealed segments, and each
-  entry is copied a number of times that grows with the logarithm of their number.
+  entry is rewritten O(log n) times.
 - When the entries of a sealed segment were archived, the segments of the archive replace it.
 - An erasure rewrites sealed segments, as it does those of the archive.
 

@@ -1,7 +1,7 @@
 """What a remote manifest says of each stream: counters, and how far its segments are complete.
 
-An ID up to which segments are complete has no entry below it, or at it, that only the store has. So
-a reader that has copied everything up to that ID never needs to look below it again, except for
+If segments are complete up to an ID, they hold every entry up to and including it. So a reader that
+has copied everything up to that ID never needs to look below it again, except for
 segments that were adopted later.
 """
 

@@ -20,7 +20,7 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.format.core.errors import StoreClosedError, StoreLockedError
 
 WORTH_A_FILE: Final = 4 << 20  # bytes of nodes
-PATIENCE: Final = 20  # every so many rounds, smaller segments are made, too
+PATIENCE: Final = 20  # each 20th round also archives streams below that size
 _WORK: Final = "archiving"
 
 

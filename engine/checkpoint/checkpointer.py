@@ -57,7 +57,7 @@ class Wakeup:
             self._waiting.release()
 
     def wait(self, seconds: float = -1) -> bool:
-        """Wait for `notify`; return False if it has not come after so many seconds."""
+        """Wait for `notify`; return False if it has not come when the time is over."""
         return self._waiting.acquire(timeout=seconds)
 
 

@@ -9,7 +9,7 @@ that, but may remove a file. The read then raises `Unreadable`. A caller that ca
 snapshot looks at the newest manifest: if it no longer names the file, the read begins again;
 otherwise the file is really missing.
 
-To find a range costs a search in each of the three places, and one in the index of a segment.
+Finding a range takes one search in each of the three places, and one in the index of a segment.
 Memory is bounded by one block.
 """
 

@@ -3,7 +3,7 @@
 One index row per page is enough for both. The rows of a consumer in `consumer_pel` name exactly the
 pages with NACKs of its own. `OrderWalk` puts the NACKs of pages into a heap, in the order of the
 earliest NACK of each page, and takes NACKs out as long as no later page can hold an earlier one.
-It so loads at most one page more than it yields NACKs. Compiled by mypyc.
+So it loads at most one page more than it needs. Compiled by mypyc.
 """
 
 from __future__ import annotations

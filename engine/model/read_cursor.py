@@ -1,13 +1,13 @@
 """Where a group continues to read: the node of its last delivery, kept decoded between calls.
 
-Consumers that take few entries at a time read the same node many times. To find it, check it and
-skip the entries that were read before costs more than the rest of a delivery. So a group keeps a
-cursor after the last entry that it delivered. The cursor is valid as long as
+Consumers that take few entries at a time read the same node many times. Finding it, checking it and
+skipping the entries that were read before costs more than the rest of a delivery. So a group keeps
+a cursor after the last entry that it delivered. The cursor is valid as long as
 
 - the group continues there, or further on if other processes have read for it;
 - and the node is unchanged up to the cursor. A sealed node is unchanged as long as the stream is
   the same object and no sealed node was changed (`Stream.sealed_changes`). A tail grows with each
-  append and becomes a sealed node some time, and another process may change both. Then the bytes up
+  append and is eventually sealed, and another process may change both. Then the bytes up
   to the cursor are compared.
 
 Compiled by mypyc.

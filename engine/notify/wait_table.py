@@ -22,9 +22,10 @@ completed, and it counts the rows again. All rows of a wait are removed when one
 wake it, so that no second writer does the same.
 
 A writer takes no lock to find out that no reader waits: after its commit it reads word 0, then the
-count of its key. No wake-up is lost by that: a wait adds its rows *before* it looks at the store
-for the last time: either the writer sees the row, or the reader sees the commit. (On a machine with
-a weaker memory order both may miss it; the reader then finds the entry in its next fallback poll.)
+count of its key. No wake-up is lost by that, because a wait adds its rows *before* it looks at the
+store for the last time. Either the writer sees the row, or the reader sees the commit. (On a
+machine with a weaker memory order both may miss it; the reader then finds the entry in its next
+fallback poll.)
 
 Compiled by mypyc. A KeyboardInterrupt cannot come in the middle of a change in compiled code.
 """

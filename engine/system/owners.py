@@ -1,6 +1,6 @@
-"""Whose files a store may consist of.
+"""Which users may own the files of a store.
 
-Trusted are the users who could do harm anyway: the caller and root. If the folder of the store is
+The users who could do harm anyway are trusted: the caller and root. If the folder of the store is
 writable for its group, and the caller is a member of that group, the owner of the folder and the
 other members are trusted, too. All other users are refused, unless the caller names them.
 """

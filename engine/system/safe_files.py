@@ -35,7 +35,7 @@ from streamkeep.format.core.errors import UntrustedFileError
 _NO_NAMES: Final = {"", ".", ".."}
 _PIECE: Final = 8 << 20
 _DATA_FILE: Final = "data.mdb"  # of `checkpoint`, which imports this module
-# For so long, a process waits for another one that has made a file and not set its mode yet.
+# How long to wait until another process has set the mode of a file that it has just created.
 _MOMENT_S: Final = 0.2
 _POLL_S: Final = 0.005
 # A pipe or a device in place of a file must not make the opening wait.

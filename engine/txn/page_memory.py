@@ -51,7 +51,7 @@ def clear_memory(context: EngineContext) -> bool:
     """Overwrite the pages that LMDB keeps in memory, for an erasure.
 
     Returns:
-        False when the map is too small for so many pages.
+        False when the map is too small for these pages.
     """
     journal = context.journal
     assert journal is not None

@@ -200,7 +200,7 @@ def open_dictionary_frame(frame: bytes, where: str, offset: int) -> bytes:
 
 
 def seek_table_size(frames: int) -> int:
-    """Return the size in bytes of the seek table of so many frames."""
+    """Return the size in bytes of the seek table of that many frames."""
     return _FRAME.size + frames * _SEEK_ENTRY.size + SEEK_FOOTER.size
 
 

@@ -87,12 +87,12 @@ class EventStream:
                 for all that there is, or an ID.
             append: whether POST is allowed.
             authorize: called with each request; False, or a coroutine that returns it, is 403.
-            maxlen: trim the stream to about so many entries with each POST.
+            maxlen: trim the stream to about this many entries with each POST.
             producer: the name under which idempotency keys are remembered.
             heartbeat_s: seconds without an entry after which a comment is sent.
             stall_s: seconds after which a client that reads nothing gets nothing more.
-            max_clients: so many clients follow at a time in this process, those that read nothing
-                included; others get 503.
+            max_clients: how many clients may follow at a time in this process, those that read
+                nothing included; others get 503.
             max_body, body_s: bytes of a body, and seconds between two parts of it.
             origins: of pages of other sites that may use it (CORS); none by default.
             as_pairs: send `pairs`, a list of [field, value], in place of `fields`.

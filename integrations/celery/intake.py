@@ -1,7 +1,7 @@
 """The threads of a channel: one takes jobs, one reads passing queues.
 
 The loop of the worker never waits for the store. It says how many messages it has room for, and
-`JobIntake` takes so many in one transaction, or sleeps until there are some.
+`JobIntake` takes that many in one transaction, or sleeps until there are some.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JobIntake:
         return not self._busy and not self._room
 
     def ask(self, queues: list[Queue], room: int) -> None:
-        """Take up to so many jobs of these queues, once."""
+        """Take up to `room` jobs of these queues, once."""
         with self._condition:
             self._queues, self._room = queues, room
             self._condition.notify()

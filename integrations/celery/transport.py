@@ -91,7 +91,7 @@ class Channel(virtual.Channel):
     """A channel of a store.
 
     Attributes:
-        max_deaths: a message with which so many workers died is a dead letter.
+        max_deaths: a message is a dead letter after this many workers died with it.
         hold_eta: a message with an `eta` stays in the store until then, instead of in the memory
             of a worker.
     """

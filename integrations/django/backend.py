@@ -50,7 +50,7 @@ class StreamkeepBackend(BaseTaskBackend):
         retries, backoff    attempts after the first, and the waits before them; 0, "1s..10m"
         result_ttl          how long results are kept; "7d"
         max_runtime         after which an attempt has failed; 0 for no limit
-        max_deaths          a task with which so many workers died has failed; 5
+        max_deaths          a task has failed after this many workers died with it; 5
         max_result_bytes    of the arguments and the result of a task
         sync                as in `streamkeep.open`; "commit"
     """

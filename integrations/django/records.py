@@ -85,7 +85,7 @@ def load(reader: Reader, result_id: str) -> Record | None:
 
 
 def save(txn: Transaction[Any], result_id: str, record: Record, ttl_ms: int) -> None:
-    """Write a record; one of a task that has ended is kept for so long."""
+    """Write a record; that of a task that has ended is kept for `ttl_ms`."""
     if record.status and not ttl_ms:
         VALUES.delete(txn, result_id)
     else:

@@ -98,7 +98,7 @@ class TriggerStream:
         return None
 
     def count_after(self, after: StreamId, most_nodes: int) -> tuple[int, StreamId | None]:
-        """Return the number of entries after an ID in so many nodes, and the next node's key."""
+        """Return the number of entries after an ID in the next nodes, and the next node's key."""
         count = nodes = 0
         for ms, seq, load in self.source_nodes.nodes(after.next(), MAX_ID, None):
             if nodes >= most_nodes:

@@ -16,6 +16,6 @@ _LONGEST_WAIT_S: Final = 2.0
 
 
 def wait_after(conflicts: int) -> None:
-    """Wait before the next try, after so many conflicts before this one."""
+    """Back off before the next try; `conflicts` counts the failed ones."""
     longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(conflicts, 10))
     time.sleep(random.uniform(0, longest))

@@ -42,8 +42,8 @@ class EventStream:
 
     Args:
         after: the events of entries above this ID; see `starting_id`.
-        heartbeat_s: a comment is sent after so many seconds without an entry, so that proxies keep
-            the connection and a server notices that its client has gone.
+        heartbeat_s: a comment is sent after this time without an entry, in seconds, so that proxies
+            keep the connection and a server notices that its client has gone.
         stop: returns True when the stream is to end, as when a server stops.
         as_pairs: as in `entries.entry_json`.
         step_bytes: about so much is read and sent at once.
@@ -187,7 +187,7 @@ async def gone(receive: Receive) -> None:
 
 
 def _next_count(count: int, size: int, entries: int, step_bytes: int) -> int:
-    """Return how many entries to read next, so that they have about so many bytes."""
+    """Return how many entries to read next, so that their bytes are about this many."""
     fitting = step_bytes * entries // max(1, size)
     return max(1, min(_LAST_STEP, 2 * count, fitting))
 

@@ -46,7 +46,7 @@ def list_streams(
 
     Args:
         match: only keys that contain this text, or match it as a pattern with `*`.
-        span_ms: also count the entries of so many last milliseconds, for a sparkline.
+        span_ms: also count the entries of this many last milliseconds, for a sparkline.
     """
     found: list[dict[str, Any]] = []
     more = False

@@ -69,7 +69,7 @@ class Statistics:
         self._sampled = now, done
 
     def saved(self, changes: int) -> None:
-        """Note a backup that was begun after so many changes."""
+        """Note a backup, and the number of changes that it begins with."""
         self.last_save = time.time()
         self.changes_at_save = changes
 

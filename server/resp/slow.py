@@ -112,7 +112,7 @@ class SlowLog:
 
 
 class SyncTimes:
-    """A histogram of the waits for the disk: how many took at most so many seconds."""
+    """A histogram of the waits for the disk: how many took at most each number of seconds."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(SYNC_BOUNDS_S) + 1)

@@ -34,8 +34,8 @@ def open(path, **options):
         node_max_bytes, node_max_entries: limits of the macro nodes of streams that are created from
             now on, by Redis's rule (stream-node-max-bytes, -entries). If only one is given, the
             other is 4,096 or 100; 0 for no limit. None for both: nodes fill pages.
-        archive_every: maintain and archive the store every so many seconds, in a thread, as
-            `Store.maintain` and `Store.archive` do.
+        archive_every: maintain and archive the store at this interval in seconds, in a
+            thread, as `Store.maintain` and `Store.archive` do.
         retired_max_bytes: bytes of trimmed entries that may wait for the archiver, 64 MiB or more;
             None for 1 GiB. Beyond it, calls that trim archive themselves.
         trust_owners: more users, by name or number, whose files the store may consist of. Trusted

@@ -37,7 +37,7 @@ class Plan:
         archives: what it trims goes to the archive.
         boot: it believes to be in another boot than the tests; 0 for the same.
         recover: it only opens and closes the store.
-        most: it ends by itself after so many steps.
+        most: it ends by itself after this many steps.
     """
 
     path: str

@@ -315,8 +315,8 @@ def run_losses(
     """Run a workload with power losses; return what they were.
 
     Args:
-        every: lose power after so many steps,
-        at_failpoints: and at so many of the failpoints that are passed.
+        every: lose power after this many steps,
+        at_failpoints: and at this many of the failpoints that are passed.
         blind_to: files whose syncs are left out.
         pinned: False disables the pin that protects the newest checkpoint.
     """

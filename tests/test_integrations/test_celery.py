@@ -81,7 +81,7 @@ class Inbox:
         self.messages.append(message)
 
     def wait(self, count: int) -> list[Any]:
-        """Wait for so many messages; return their bodies."""
+        """Wait for `count` messages; return their bodies."""
         while len(self.messages) < count:
             self.connection.drain_events(timeout=PATIENCE_S)
         return [one.payload for one in self.messages]

@@ -38,7 +38,7 @@ def min_idle_option(**settings: Any) -> Callable[[Any], Any]:
         "--min-idle",
         type=Duration(),
         metavar="DURATION",
-        help="Claim only entries that were delivered at least so long ago, such as 10m.",
+        help="Claim only entries that were delivered at least this long ago, such as 10m.",
         **settings,
     )
 
@@ -64,7 +64,7 @@ def parse_moment(ctx: click.Context, param: click.Parameter, text: str | None) -
     "--idle",
     type=Duration(),
     metavar="DURATION",
-    help="Set the delivery time to so long ago, instead of now.",
+    help="Set the delivery time to this long ago, instead of now.",
 )
 @click.option(
     "--time",

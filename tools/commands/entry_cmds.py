@@ -287,5 +287,5 @@ def next_trim(policy: RefPolicy | None, exact: bool) -> str:
     if exact:
         return ""
     if policy == "DELREF":
-        return f"{still}: one call removes only so many, see --limit"
+        return f"{still}: one call removes a limited number, see --limit"
     return f"{still}, because only whole macro nodes are removed; --exact trims to the entry"

@@ -74,8 +74,8 @@ def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
 
     Takes all commands of streams with the arguments of redis-cli, in capitals or not, and prints
     replies as redis-cli does on a terminal: names and values are quoted and escaped. Of the
-    commands for keys there are DEL, UNLINK, EXISTS, TYPE, KEYS, RENAME, RENAMENX, DUMP, RESTORE,
-    DBSIZE and PING. A word that begins with two dashes goes after --.
+    commands for keys there are those that `streamkeep serve` has. A word that begins with two
+    dashes goes after --.
 
     Without COMMAND, commands are read from standard input: one per line, in redis-cli's quoting.
     Each is run and answered before the next is read. An error does not end the session.

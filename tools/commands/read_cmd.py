@@ -80,7 +80,7 @@ class Limits(NamedTuple):
     "claim_ms",
     type=Duration(),
     metavar="DURATION",
-    help="First take over entries that have been pending for so long, of any consumer.",
+    help="First take over entries that have been pending for this long, of any consumer.",
 )
 @click.option(
     "--dead",
@@ -113,10 +113,11 @@ def read(
 
     With --group, the group remembers (XREADGROUP): each entry goes to one of its consumers, and is
     pending until `streamkeep ack`. --id '>' means entries that the group has not delivered. Any
-    other ID, such as 0, prints again the pending entries of this consumer above it: a worker
-    resumes so after a crash. Entries that have been deleted are marked. --claim also takes over
-    entries that other consumers left pending, and shows for how long, and how often they were
-    delivered. --dead takes over those of processes that have died, and never those of live ones.
+    other ID, such as 0, prints again the pending entries of this consumer above it: this
+    is how a worker resumes after a crash. Entries that have been deleted are marked. --claim also
+    takes over entries that other consumers left pending, and shows for how long, and how often they
+    were delivered. --dead takes over those of processes that have died, and never those of live
+    ones.
 
     \b
     Examples:

@@ -231,9 +231,9 @@ def set_id(
 ) -> None:
     """Set the last ID that KEY has generated, and its counters (XSETID).
 
-    The next entry gets a higher ID. A copy of a stream so continues where the original stopped,
-    even if the last entries of the original were deleted. An ID below that of a present or deleted
-    entry is refused. IDs of trimmed entries may then be given a second time.
+    The next entry gets a higher ID. This lets a copy of a stream continue where the original
+    stopped, even if the last entries of the original were deleted. An ID below that of a present or
+    deleted entry is refused. IDs of trimmed entries may then be given a second time.
 
     \b
     Examples:

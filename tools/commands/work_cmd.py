@@ -42,7 +42,7 @@ _RELOADING: Final = "STREAMKEEP_RELOADING"
     default=1,
     show_default=True,
     metavar="N",
-    help="Run so many jobs at a time.",
+    help="Run this many jobs at a time.",
 )
 @click.option("--threads", "mode", flag_value="threads", help="Run them in threads. The default.")
 @click.option("--processes", "mode", flag_value="processes", help="Run each in its own process.")

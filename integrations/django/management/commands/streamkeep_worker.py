@@ -48,7 +48,7 @@ class Command(BaseCommand):
             type=int,
             default=1,
             metavar="N",
-            help="run so many tasks at a time (1)",
+            help="run this many tasks at a time (1)",
         )
         modes = parser.add_mutually_exclusive_group()
         for mode, text in (
