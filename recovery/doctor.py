@@ -113,15 +113,21 @@ def examine(place: str | Path) -> Iterator[Check]:
     itself where that is the root of another file system.
 
     Raises:
-        OSError: no folder can be made there.
+        OSError: no folder can be made there, for another reason than that this user may not.
     """
     folder = _writable_place(Path(place).absolute())
     yield check_page_size(page_size_of(Path(place)))
     yield check_limits()
     yield check_file_system(file_system_of(folder))
-    with tempfile.TemporaryDirectory(prefix=".streamkeep-doctor-", dir=folder) as made:
+    try:
+        made = tempfile.TemporaryDirectory(prefix=".streamkeep-doctor-", dir=folder)
+    except PermissionError:
+        text = f"this user may make no files in {folder}, so locks, maps and syncs were not tried"
+        yield Check("trials", "note", text, "run it as the owner of the folder")
+        return
+    with made as name:
         for check in (check_sharing, check_blocks, check_links, check_syncs):
-            yield _tried(check, Path(made))
+            yield _tried(check, Path(name))
 
 
 def _writable_place(place: Path) -> Path:

@@ -483,7 +483,7 @@ class Store(
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreClosedError("the store is closed")
+            raise StoreClosedError("the store is closed; next: open it again, in a `with` block")
 
     def _check_writable(self) -> None:
         """Raise unless this store may write. Other stores on the same files may."""

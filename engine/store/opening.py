@@ -360,7 +360,7 @@ def _check_is_store(folder: Folder, create: bool) -> bool:
             "folder"
         )
     if not create:
-        raise NotAStoreError(f"{path}: not a store: it has no {DATA_FILE}")
+        raise NotAStoreError(f"{path}: not a store: it has no {DATA_FILE}; next: correct the path")
     return True
 
 
@@ -376,17 +376,25 @@ def find_folder(path: Path, trust_owners: Trusted = ()) -> Folder | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError:
-        raise NotAStoreError(f"{path}: not a folder, so not a store") from None
+        raise NotAStoreError(
+            f"{path}: a file, and a store is a folder; next: correct the path"
+        ) from None
     except PermissionError as error:
-        owner = "its owner"
-        with suppress(OSError):
-            owner = user_name(path.stat().st_uid)
+        owner = owner_of(path)
         raise StoreError(
             f"{path}: cannot open the folder: {error.strerror}; next: work as {owner}, or have "
             f"{owner} share the store with a group that you are in"
         ) from error
     except OSError as error:
         raise StoreError(f"{path}: cannot open the folder: {error.strerror}") from error
+
+
+def owner_of(path: Path) -> str:
+    """Return the name of the user that a store belongs to, for a message."""
+    try:
+        return user_name(path.stat().st_uid)
+    except OSError:
+        return "its owner"
 
 
 def _is_cold(folder: Folder) -> bool:
@@ -491,7 +499,11 @@ def _not_writable(path: Path) -> StoreError:
             "next: open it with readonly=True, which works unless it needs recovery; or "
             f"{_ELSEWHERE}"
         )
-    return StoreError(f"{path}: no permission to write; next: open it with readonly=True")
+    owner = owner_of(path)
+    return StoreError(
+        f"{path}: no permission to write; next: work as {owner}, or have {owner} share the store "
+        "with a group that you are in; to read, open it with readonly=True"
+    )
 
 
 def _how_to_recover(path: Path) -> str:

@@ -94,7 +94,9 @@ def chosen_modes(mode: int | None, group: Group | None) -> Modes | None:
         return None
     if mode is None:
         mode = 0o660
-    if isinstance(mode, bool) or mode & ~_FILE_BITS or mode & _OWN != _OWN:
+    if not isinstance(mode, int) or isinstance(mode, bool):
+        raise ArgumentError(f"mode must be a number such as 0o660, not {mode!r}")
+    if mode & ~_FILE_BITS or mode & _OWN != _OWN:
         raise ArgumentError(
             f"mode {_octal(mode)}: the files of a store can be read and written by their owner, "
             "and not written by all users; next: choose 0o600, 0o640, 0o660, 0o644 or 0o664"

@@ -70,7 +70,7 @@ def test_add_with_nomkstream_makes_no_stream(pairs: tuple[str, ...]) -> None:
     assert result.stderr == ("streamkeep add: no stream 'new' in s\nnext: streamkeep streams s\n")
     missing = run("add", "none", "new", *pairs, "--nomkstream", status=6)
     assert missing.stdout == ""
-    assert "next:" not in missing.stderr  # it would repeat the command
+    assert "next: correct the path" in missing.stderr  # not the command again
     assert not Path("none").exists()
 
 
@@ -131,7 +131,7 @@ def test_a_missing_store_is_status_6_and_is_not_created() -> None:
         result = run(command, "s", "k", status=6)
         assert result.stderr.startswith(f"streamkeep {command}: ")
         assert "no such store" in result.stderr
-        assert "next: streamkeep add s KEY FIELD VALUE creates it" in result.stderr
+        assert "next: correct the path; `streamkeep create s` makes a store" in result.stderr
     for args in (("delete", "s", "k", "1"), ("trim", "s", "k", "--maxlen", "1")):
         run(*args, status=6)
     assert not Path("s").exists()

@@ -248,8 +248,14 @@ def test_a_damaged_file_of_no_store_names_no_store() -> None:
 
 
 def test_diff_names_the_store_that_is_not_there() -> None:
-    assert "next: streamkeep add nix KEY" in run("diff", "s", "nix", status=6).stderr
-    assert "next: streamkeep add nix KEY" in run("diff", "nix", "s", status=6).stderr
+    assert (
+        "next: correct the path; `streamkeep create nix`"
+        in run("diff", "s", "nix", status=6).stderr
+    )
+    assert (
+        "next: correct the path; `streamkeep create nix`"
+        in run("diff", "nix", "s", status=6).stderr
+    )
     run("add", "t", "other", "a", "b")
     result = run("diff", "s", "t", "nokey", status=6)
     assert re.search(

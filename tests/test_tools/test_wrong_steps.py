@@ -44,16 +44,19 @@ def says(text: str, *parts: str) -> None:
 
 def test_a_wrong_path(tmp_path: Path) -> None:
     told = run("range", tmp_path / "ordres", "orders", status=6).stderr
-    says(told, "no such store", "creates it")
+    says(told, "no such store", "next: correct the path")
     (tmp_path / "file").write_text("x")
     told = run("range", tmp_path / "file", "orders", status=3).stderr
-    assert "not a folder, so not a store" in told
+    says(told, "a file, and a store is a folder")
+    (tmp_path / "empty").mkdir()
+    says(run("range", tmp_path / "empty", "orders", status=3).stderr, "it has no data.mdb")
 
 
 @as_root
 def test_no_right_to_use_a_store_and_another_user() -> None:
     with common_folder() as folder:
         store = folder / "s"
+        run("doctor", folder)  # loads what another user cannot
         as_user(ANN, [], lambda: run("create", store, "--mode", "600").stdout)
         told = as_user(EVE, [], lambda: run("len", store, "k", status=3).stderr)
         says(told, "Permission denied", f"next: work as {ANN}, or have {ANN} share the store")
@@ -61,6 +64,8 @@ def test_no_right_to_use_a_store_and_another_user() -> None:
         (store / "data.mdb").chmod(0o644)
         told = as_user(EVE, [], lambda: run("len", store, "k", status=3).stderr)
         says(told, f"belongs to user {ANN}", "STREAMKEEP_TRUST_OWNERS")
+        told = as_user(EVE, [], lambda: run("doctor", store).stdout)
+        assert "so locks, maps and syncs were not tried" in told
         folder.chmod(0o755)
         told = as_user(EVE, [], lambda: run("add", folder / "z", "k", "f", "v", status=3).stderr)
         says(told, "cannot create the folder: Permission denied")
@@ -85,6 +90,8 @@ def test_a_typo_in_a_command_an_option_or_a_key(path: Path) -> None:
     assert "No such command 'rnage'; did you mean range or rename?" in told
     told = run("range", path, "orders", "--cuont", "1", status=2).stderr
     assert "--count" in told
+    told = run("range", path, "orders", "20251021x", status=1).stderr
+    assert "start is '20251021x'; it may also be a time such as 2025-10-21" in told
     told = run("info", path, "ordres", status=6).stderr
     says(told, "no such key", "streamkeep streams")
 
@@ -98,13 +105,16 @@ def test_a_wrong_type(path: Path) -> None:
         with pytest.raises((streamkeep.ArgumentError, TypeError), match="dict"):
             store.xadd("orders", "sku=7")  # type: ignore[arg-type]
         assert store.xlen("orders") == 1
+    with pytest.raises(streamkeep.ArgumentError, match="mode must be a number such as 0o660"):
+        streamkeep.open(path, mode="660")  # type: ignore[call-overload]
 
 
 def test_a_closed_store(path: Path) -> None:
     store = streamkeep.open(path)
     store.close()
-    with pytest.raises(streamkeep.StoreClosedError, match="the store is closed"):
+    with pytest.raises(streamkeep.StoreClosedError) as caught:
         store.xlen("orders")
+    says(str(caught.value), "the store is closed", "next: open it again")
 
 
 def test_a_forked_store(path: Path) -> None:

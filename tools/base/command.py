@@ -6,6 +6,7 @@ into a message on standard error, a `next:` line where something can be done, an
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -33,7 +34,7 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.opening import OPENED
+from streamkeep.tools.base.opening import OPENED, no_store_hint
 from streamkeep.tools.base.statuses import MEANINGS, Exit, Failure
 from streamkeep.tools.base.terminal import visible
 
@@ -224,12 +225,23 @@ def wants_json(args: Sequence[str]) -> bool:
     return "--json" in options
 
 
+_OF_SYSTEM: Final = {
+    errno.EACCES: "work as a user who may use this place, or name another place",
+    errno.EDQUOT: "make room, or raise the quota of this user",
+    errno.ENOENT: "correct the path",
+    errno.ENOSPC: "make room on the disk, or name a place on another disk",
+    errno.ENOTDIR: "correct the path",
+    errno.EROFS: "name a place that can be written to",
+}
+
+
 def of_system(error: OSError) -> Failure:
     """Return what to say of an error of the operating system."""
     where = f"{error.filename}: " if error.filename else ""
     if output.give_up():
         where = "standard output: "
-    return Failure(f"{where}{error.strerror or error}", code=type(error).__name__)
+    hint = _OF_SYSTEM.get(error.errno or 0, "") if where != "standard output: " else ""
+    return Failure(f"{where}{error.strerror or error}", hint=hint, code=type(error).__name__)
 
 
 def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
@@ -239,6 +251,9 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
     store = stores[0] if len(stores) == 1 else ""  # of two, the error does not say which
     if isinstance(error, CommandError):
         message = error.redis_error
+        notes = getattr(error, "__notes__", [])
+        if notes:  # the last one names the argument and its value
+            message += ": " + re.sub(r"\b(is|got) b(?=['\"])", r"\1 ", notes[-1])
         if isinstance(error, (NoSuchKeyError, NoSuchGroupError)):
             status = Exit.MISSING
         if not store:
@@ -259,7 +274,7 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
     elif isinstance(error, NotAStoreError):
         missing = store != "" and not os.path.exists(_stores(ctx)[0])
         status = Exit.MISSING if missing else Exit.UNREADABLE
-        hint = f"streamkeep add {store} KEY FIELD VALUE creates it" if missing else ""
+        hint = no_store_hint(store) if missing else ""
     elif isinstance(error, StoreFullError):
         hint = "streamkeep trim --help"
     elif isinstance(error, StoreError) and not isinstance(error, StoreClosedError):

@@ -45,13 +45,18 @@ def open_store(
             opened(path, sync=given().sync, readonly=readonly, create=create)
         )
     except NotAStoreError as error:
-        hint = hint or f"streamkeep add {shlex.quote(str(path))} KEY FIELD VALUE creates it"
+        hint = hint or no_store_hint(shlex.quote(str(path)))
         missing = not path.exists()
         status = Exit.MISSING if missing else Exit.UNREADABLE
         code = type(error).__name__
         raise Failure(str(error), hint=hint if missing else "", status=status, code=code) from error
     with stack:
         yield store
+
+
+def no_store_hint(store: str) -> str:
+    """Return what to do where a store, as the shell names it, does not exist."""
+    return f"correct the path; `streamkeep create {store}` makes a store"
 
 
 def note_opened(path: Path) -> None:

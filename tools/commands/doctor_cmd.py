@@ -29,7 +29,12 @@ from streamkeep.tools.base.version import facts
 
 @command()
 @click.argument(
-    "place", metavar="[STORE]", default=".", type=click.Path(), callback=path_of, required=False
+    "place",
+    metavar="[STORE]",
+    default=".",
+    type=click.Path(readable=False),
+    callback=path_of,
+    required=False,
 )
 def doctor(place: Path) -> None:
     """Try what a store needs of this machine.

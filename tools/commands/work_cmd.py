@@ -211,7 +211,8 @@ def _queues(target: str, names: str | None) -> list[Queue]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        if not as_json():
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == module_name
+        if not as_json() and not is_missing:
             click.echo(traceback.format_exc().rstrip(), err=True)
         raise Failure(
             f"the module {module_name!r} cannot be imported: {type(error).__name__}: {error}",
