@@ -21,6 +21,7 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.json_form import from_json, json_bytes
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
 from streamkeep.format.segment.remote import Manifest, RemoteSegment
+from streamkeep.pipeline.scheduling.packing import filled
 
 GROUP_BYTES: Final = 64 << 20  # pieces that travel together
 
@@ -274,18 +275,8 @@ def _outside(
 
 def pack_groups(pieces: Iterable[Piece]) -> list[tuple[int, str]]:
     """Return pieces in groups for transport: (bytes of nodes, the group as text)."""
-    groups: list[tuple[int, str]] = []
-    group: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        group.append(piece)
-        size += piece.size_bytes
-        if size >= GROUP_BYTES:
-            groups.append((size, _pack(group)))
-            group, size = [], 0
-    if group:
-        groups.append((size, _pack(group)))
-    return groups
+    groups = filled(pieces, lambda piece: piece.size_bytes, GROUP_BYTES)
+    return [(sum(one.size_bytes for one in group), _pack(group)) for group in groups]
 
 
 def unpack_group(text: str) -> list[Piece]:
@@ -294,5 +285,5 @@ def unpack_group(text: str) -> list[Piece]:
     return found
 
 
-def _pack(group: list[Piece]) -> str:
-    return base64.b64encode(zlib.compress(pickle.dumps(group), 1)).decode()
+def _pack(group: Sequence[Piece]) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(list(group)), 1)).decode()

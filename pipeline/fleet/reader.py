@@ -22,10 +22,10 @@ from streamkeep.pipeline.fleet.live import plan_live
 from streamkeep.pipeline.fleet.members import find_members
 from streamkeep.pipeline.fleet.pieces import Member, Piece, Positions, stream_pieces
 from streamkeep.pipeline.options import LIVE, OptionError, ReadOptions
+from streamkeep.pipeline.scheduling.packing import filled, partition_bytes
+from streamkeep.pipeline.scheduling.quick_ack import QuickAck
 from streamkeep.pipeline.source.pins import chosen_keys, pin_between
 from streamkeep.pipeline.source.reader import check_schema
-from streamkeep.pipeline.tasks.packing import partition_bytes
-from streamkeep.pipeline.tasks.quick_ack import QuickAck
 
 _AT_ONCE: Final = 32
 
@@ -54,16 +54,7 @@ class FleetReader(QuickAck, DataSourceReader):
             pieces = [one for mine in found for one in self._chosen(mine)]
         total = sum(one.size_bytes for one in pieces)
         target = partition_bytes(total, min_partitions=self.options.min_partitions)
-        parts: list[PiecePartition] = []
-        part: list[Piece] = []
-        size = 0
-        for piece in pieces:
-            if part and size + piece.size_bytes // 2 > target:
-                parts.append(PiecePartition(tuple(part)))
-                part, size = [], 0
-            part.append(piece)
-            size += piece.size_bytes
-        return [*parts, PiecePartition(tuple(part))] if part else parts
+        return [PiecePartition(one) for one in filled(pieces, lambda one: one.size_bytes, target)]
 
     def _chosen(self, pieces: list[Piece]) -> Iterator[Piece]:
         """Yield what the options ask for: streams by key, and ranges of IDs."""

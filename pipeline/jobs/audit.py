@@ -29,12 +29,12 @@ from streamkeep.pipeline.jobs.fleet_audit import audit_fleet, erased_in_files, r
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.scheduling.packing import spread
+from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.reached import host
-from streamkeep.pipeline.tasks.packing import spread
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

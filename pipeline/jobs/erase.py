@@ -40,10 +40,10 @@ from streamkeep.pipeline.lake.files import (
 )
 from streamkeep.pipeline.lake.read import read_lake
 from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.places import file_system
-from streamkeep.pipeline.tasks.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,12 +30,12 @@ from streamkeep.pipeline.jobs.fleet_to_lake import group_tasks, in_tasks
 from streamkeep.pipeline.lake.files import LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.scheduling.units import Progress, cores_of, run_units
 from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.places import StorageError
-from streamkeep.pipeline.tasks.units import Progress, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +69,7 @@ def audit_fleet(
     found = Found()
     asks = []
     for member in find_members(fleet, found.problems):
-        version = None if table is None else _version(table, member.store)
+        version = None if table is None else table.transaction(store_application(member.store))
         if member.path:
             try:
                 _look_at_live(member, table, version, found)
@@ -141,7 +141,7 @@ def reconcile(table: Lake, files: Sequence[LakeFile], found: Found | None) -> li
     if found is not None:
         stores |= {store for store, _ in found.expected}
     for store in sorted(stores):
-        positions = read_positions(table.uri, store, _version(table, store))
+        positions = read_positions(table.uri, store, table.transaction(store_application(store)))
         for number, one in positions.streams.items():
             copied[store, number] += one.rows
             erased[store, number] += one.erased
@@ -170,8 +170,3 @@ def erased_in_files(files: Sequence[LakeFile], found: Found) -> dict[str, tuple[
         if inside:
             gone[file.path] = inside
     return gone
-
-
-def _version(table: Lake, store: str) -> int | None:
-    found: int | None = table.table.transaction_version(store_application(store))
-    return found

@@ -38,7 +38,7 @@ def commit_erased(
     if not origins:
         return table
     store = origins[0].store
-    old = table.table.transaction_version(store_application(store))
+    old = table.transaction(store_application(store))
     positions = read_positions(table.uri, store, old)
     for origin, number in gone.items():
         positions = positions.with_rows(origin.number, origin.key, -number, number)

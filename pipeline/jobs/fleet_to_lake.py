@@ -47,10 +47,10 @@ from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.scheduling.packing import filled, spread
+from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.storage.places import StorageError
-from streamkeep.pipeline.tasks.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.tasks.packing import partition_bytes
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +150,8 @@ def fleet_to_lake(
                 table = Lake.create(lake, columns, fleet=True)
                 table = table if table.is_fleet else turn_into_fleet(table)
             except LakeConflictError:
-                continue  # another job has committed something, or has turned it
+                wait_after(conflicts)  # another job has committed something, or has turned it
+                continue
             planned = plan(spark, table, members, options, some=some)
             if not conflicts and streams is not None:
                 _check_keys(fleet, options, planned)
@@ -193,9 +194,9 @@ def plan(
     stores: dict[str, _Store] = {}
     found = _Plan()
     for member in members:
-        version = table.table.transaction_version(store_application(member.store))
+        version = table.transaction(store_application(member.store))
         if not member.path:
-            head = table.table.transaction_version(head_application(member.store))
+            head = table.transaction(head_application(member.store))
             if some or head != member.version:
                 asks.append(Ask(member, table.uri, version, options if some else None))
             continue
@@ -250,31 +251,13 @@ def _check_keys(fleet: str, options: ReadOptions, planned: _Plan) -> None:
 
 def in_tasks(asks: Sequence[Ask]) -> list[tuple[Ask, ...]]:
     """Return stores in tasks of about equally many segments."""
-    tasks: list[tuple[Ask, ...]] = []
-    task: list[Ask] = []
-    weight = 0
-    for ask in asks:
-        task.append(ask)
-        weight += ask.member.segments + 100
-        if weight >= _SEGMENTS_PER_TASK:
-            tasks.append(tuple(task))
-            task, weight = [], 0
-    return [*tasks, tuple(task)] if task else tasks
+    return list(filled(asks, lambda ask: ask.member.segments + 100, _SEGMENTS_PER_TASK))
 
 
 def group_tasks(groups: Sequence[tuple[int, str]], cores: int) -> list[tuple[str, ...]]:
     """Return groups of pieces in tasks of about equal size."""
-    target = partition_bytes(sum(size for size, _ in groups), cores=cores)
-    tasks: list[tuple[str, ...]] = []
-    task: list[str] = []
-    total = 0
-    for size, text in groups:
-        if task and total + size // 2 > target:
-            tasks.append(tuple(task))
-            task, total = [], 0
-        task.append(text)
-        total += size
-    return [*tasks, tuple(task)] if task else tasks
+    sizes = [size for size, _ in groups]
+    return [tuple(text for _, text in task) for task in spread(groups, sizes, cores)]
 
 
 # --- copying and committing -----------------------------------------------------------------------
@@ -347,7 +330,11 @@ def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
         except LakeConflictError:
             _forget(table.uri, [(one.member.store, version) for one, version in mine])
             table = Lake.open(table.uri)
-            beaten = [one for one in stores if _version(table, one) != one.version]
+            beaten = [
+                one
+                for one in stores
+                if table.transaction(store_application(one.member.store)) != one.version
+            ]
             for one in beaten:
                 table.discard(one.files)
             lost += beaten
@@ -371,8 +358,3 @@ def _write(lake: str, one: tuple[_Store, int]) -> None:
 def _forget(lake: str, versions: Sequence[tuple[str, int | None]]) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         list(threads.map(lambda one: remove_positions(lake, *one), versions))
-
-
-def _version(table: Lake, store: _Store) -> int | None:
-    found: int | None = table.table.transaction_version(store_application(store.member.store))
-    return found

@@ -28,6 +28,7 @@ from streamkeep.pipeline.jobs.executor.report import Task, count_slice, rounded
 from streamkeep.pipeline.jobs.report_facts import Facts, GroupFacts, MeasureFacts, StreamFacts
 from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.stores import reading
@@ -40,7 +41,6 @@ from streamkeep.pipeline.storage.places import (
     plain,
     reaching,
 )
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

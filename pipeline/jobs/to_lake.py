@@ -30,6 +30,8 @@ from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Counts, Lake
 from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.pins import find_streams, pin_stream
@@ -39,8 +41,6 @@ from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import StorageError
-from streamkeep.pipeline.tasks.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,10 +20,10 @@ from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.pipeline.lake.executor.whole_files import TableFile, table_batches
 from streamkeep.pipeline.lake.files import ORIGIN, LakeError, ids_of_path, signed
 from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.scheduling.packing import spread
+from streamkeep.pipeline.scheduling.quick_ack import QuickAckCall
+from streamkeep.pipeline.scheduling.units import cores_of
 from streamkeep.pipeline.storage.places import by_python_only, file_system, is_local
-from streamkeep.pipeline.tasks.packing import spread
-from streamkeep.pipeline.tasks.quick_ack import QuickAckCall
-from streamkeep.pipeline.tasks.units import cores_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

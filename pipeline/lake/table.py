@@ -250,7 +250,7 @@ class Lake:
 
     def lacking_columns(self) -> set[str]:
         """Return the paths of files that were written before columns were added."""
-        since = self.table.transaction_version(COLUMNS)
+        since = self.transaction(COLUMNS)
         if since is None:
             return set()
         rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
@@ -259,7 +259,7 @@ class Lake:
     @property
     def is_fleet(self) -> bool:
         """Return whether this is the lake of a fleet."""
-        return self.table.transaction_version(FLEET) is not None
+        return self.transaction(FLEET) is not None
 
     @property
     def version(self) -> int:
@@ -309,15 +309,20 @@ class Lake:
             *ends,
         )
 
+    def transaction(self, application: str) -> int | None:
+        """Return the version that an application last committed; None if it never has."""
+        found: int | None = self.table.transaction_version(application)
+        return found
+
     def checkpoint(self, application: str) -> StreamId | None:
         """Return the position of an application; None if it has never committed."""
-        ms = self.table.transaction_version(f"{application}/ms")
-        seq = self.table.transaction_version(f"{application}/seq")
+        ms = self.transaction(f"{application}/ms")
+        seq = self.transaction(f"{application}/seq")
         return None if ms is None or seq is None else StreamId(unsigned(ms), unsigned(seq))
 
     def counts(self, application: str) -> Counts:
         """Return the counts of a stream; zeros if none of its entries were copied."""
-        versions = (self.table.transaction_version(f"{application}/{n}") for n in Counts._fields)
+        versions = (self.transaction(f"{application}/{n}") for n in Counts._fields)
         return Counts(*(version or 0 for version in versions))
 
     def commit(

@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streamkeep.engine.admin.batches import newest_batch, note_batch
@@ -47,7 +48,6 @@ from streamkeep.pipeline.sink.executor.stage import stage
 from streamkeep.pipeline.sink.identity import checkpoint_id, note_once
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
 from streamkeep.pipeline.storage.places import plain
-from streamkeep.pipeline.tasks.schemas import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,9 @@ class _Writer:
                 "streams can only be appended to; next: use .mode('append'), or "
                 ".outputMode('append') or ('update'). `streamkeep remove` removes a stream"
             )
-        RowReader(arrow_schema(schema), options.key)  # raises if such rows cannot be written
+        RowReader(
+            to_arrow_schema(schema, timezone="UTC"), options.key
+        )  # raises if such rows cannot be written
         self.options = options
         if not options.staging:
             _make_staging(Path(options.path))

@@ -10,15 +10,15 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     InputPartition,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streamkeep.arrow.batches import RowShape
 from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.scheduling.quick_ack import QuickAck
 from streamkeep.pipeline.source.executor.batches import read_slices
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.slices import Pin, Slice
-from streamkeep.pipeline.tasks.quick_ack import QuickAck
-from streamkeep.pipeline.tasks.schemas import arrow_schema
 
 
 @dataclass
@@ -55,4 +55,4 @@ class StreamkeepReader(QuickAck, DataSourceReader):
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:
     """Raise SchemaError if entries cannot fill one of the columns."""
-    RowShape(arrow_schema(schema), b"", options.mode)
+    RowShape(to_arrow_schema(schema, timezone="UTC"), b"", options.mode)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from streamkeep.engine.commands.history import (
     Archived,
@@ -30,8 +30,6 @@ from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import PAGE_VALUE
 from streamkeep.format.node.node import live_ids, peek_counts
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL
-
-_HEAD: Final = 26
 
 
 class Found(NamedTuple):
@@ -70,7 +68,7 @@ class Tally:
         """Add the next node."""
         last = self._last
         if last is not None and (last[0], last[1]) >= self._start:
-            self._take(peek_counts(last[2][:_HEAD])[0] if last[2] else 0, begins=True)
+            self._take(peek_counts(last[2])[0] if last[2] else 0, begins=True)
         elif last is not None:
             self._look(last)
         self._last = (ms, seq, data, b"")

@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 
 from streamkeep.format.core.entry import MIN_ID
 from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.scheduling.quick_ack import QuickAck
 from streamkeep.pipeline.source.executor.batches import read_slices
 from streamkeep.pipeline.source.group_positions import set_group_positions
 from streamkeep.pipeline.source.loss_notes import new_notes, noted_losses, remove_notes
@@ -55,7 +56,6 @@ from streamkeep.pipeline.source.triggers import (
     report,
 )
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
-from streamkeep.pipeline.tasks.quick_ack import QuickAck
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store

@@ -23,7 +23,6 @@ from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 
 _COUNTED_NODES: Final = 20_000  # beyond this number, the rest is estimated
-_HEAD: Final = 26
 
 
 @dataclass
@@ -109,7 +108,7 @@ class TriggerStream:
             if (ms, seq) <= after:
                 count += sum(one > after for one in live_ids(data, ms, seq))
             else:
-                count += peek_counts(data[:_HEAD])[0]
+                count += peek_counts(data)[0]
             nodes += 1
         return count, None
 
@@ -117,7 +116,7 @@ class TriggerStream:
         """Return the number of deleted entries that nodes after an ID still hold."""
         nodes = self.source_nodes.nodes(after.next(), MAX_ID, None)
         loaded = (found.load() for found in islice(nodes, _COUNTED_NODES))
-        return sum(peek_counts(data[:_HEAD])[1] for data in loaded if data)
+        return sum(peek_counts(data)[1] for data in loaded if data)
 
     def entries_after(self, after: StreamId) -> int:
         """Return the number of entries after an ID; beyond 20,000 nodes it is an estimate."""

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.scheduling.packing import CORES
 from streamkeep.pipeline.spark_session.java import ensure_java
 from streamkeep.pipeline.storage.places import S3_ENVIRONMENT
-from streamkeep.pipeline.tasks.packing import CORES
 from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:

@@ -12,17 +12,17 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.storage.places import file_system, is_local
 
 
-class UnreachableError(StreamkeepError):
+class NotOnExecutorError(StreamkeepError):
     """The host of an executor does not have what the driver has under a path."""
 
 
-def unreachable(path: str, kind: str, why: str) -> UnreachableError:
+def unreachable(path: str, kind: str, why: str) -> NotOnExecutorError:
     """Return the error for a path that is missing on this host.
 
     Args:
         kind: what the driver has there, such as "store".
     """
-    return UnreachableError(
+    return NotOnExecutorError(
         f"the executor on host {socket.gethostname()} does not have the {kind} {path} that the "
         f"driver has ({why}); next: run where the path is, with --master 'local[*]', or let "
         "executors read files: set tailExport (--tail-export) to a folder, and keep the archive "
@@ -31,7 +31,7 @@ def unreachable(path: str, kind: str, why: str) -> UnreachableError:
 
 
 def check_reached(path: str, kind: str) -> None:
-    """Raise UnreachableError if a local folder is missing or empty on this host."""
+    """Raise NotOnExecutorError if a local folder is missing or empty on this host."""
     if is_local(path):
         folder = file_system(path)[1]
         if not os.path.isdir(folder):

@@ -38,10 +38,10 @@ from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import _DeltaSink
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.options import parse_read, parse_write
+from streamkeep.pipeline.scheduling import packing
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
 from streamkeep.pipeline.source.reader import SlicePartition
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
-from streamkeep.pipeline.tasks import packing
 
 ATTEMPTS: Final = 3
 BATCH: Final = 700  # entries of a micro-batch

@@ -49,8 +49,8 @@ from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
 from streamkeep.pipeline.lake.read import read_lake  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
 from streamkeep.pipeline.options import OptionError  # noqa: E402
+from streamkeep.pipeline.scheduling.units import Report  # noqa: E402
 from streamkeep.pipeline.storage.places import file_system  # noqa: E402
-from streamkeep.pipeline.tasks.units import Report  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

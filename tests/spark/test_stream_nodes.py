@@ -39,7 +39,7 @@ from streamkeep.pipeline.source import segment_files, segment_folder, stores
 from streamkeep.pipeline.source.executor import nodes as executor
 from streamkeep.pipeline.source.plan import cut_stream, pin_now, plan_pins
 from streamkeep.pipeline.source.slices import Slice, join
-from streamkeep.pipeline.storage.reached import UnreachableError
+from streamkeep.pipeline.storage.reached import NotOnExecutorError
 
 TOP = (1 << 64) - 1
 SHAPE = StructType().add("store", StringType()).add("incarnation", LongType())
@@ -399,7 +399,7 @@ def test_a_host_without_the_path_says_so(
     for name, why in (("empty", "not a store"), ("nowhere", "no")):
         elsewhere = replace(options, path=str(tmp_path / name))
         with (
-            pytest.raises(UnreachableError, match=rf"on host .* does not have .*{name}.*{why}"),
+            pytest.raises(NotOnExecutorError, match=rf"on host .* does not have .*{name}.*{why}"),
             executor.nodes_of(elsewhere) as nodes,
         ):
             list(nodes(one))

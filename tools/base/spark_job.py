@@ -22,7 +22,7 @@ from streamkeep.tools.base.statuses import Exit, Failure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.pipeline.tasks.units import Progress, Report
+    from streamkeep.pipeline.scheduling.units import Progress, Report
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

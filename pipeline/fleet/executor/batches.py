@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streamkeep.arrow.batches import RowShape, record_batches
@@ -14,7 +15,6 @@ from streamkeep.pipeline.fleet.executor.nodes import piece_nodes
 from streamkeep.pipeline.fleet.pieces import Piece
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.batches import freeze_imports
-from streamkeep.pipeline.tasks.schemas import arrow_schema
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def read_pieces(
     """Yield the entries of pieces as record batches."""
     if TaskContext.get() is not None:
         freeze_imports()
-    target = arrow_schema(schema)
+    target = to_arrow_schema(schema, timezone="UTC")
     for piece in pieces:
         shape = RowShape(target, piece.key, options.mode, store=piece.store, number=piece.number)
         yield from record_batches(shape, piece_nodes(piece), piece.start, piece.end)

@@ -9,13 +9,13 @@ from functools import cache
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streamkeep.arrow.batches import RowShape, record_batches
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.nodes import nodes_of
 from streamkeep.pipeline.source.slices import Slice
-from streamkeep.pipeline.tasks.schemas import arrow_schema
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def read_slices(
     """
     if TaskContext.get() is not None:
         freeze_imports()
-    target = arrow_schema(schema)
+    target = to_arrow_schema(schema, timezone="UTC")
     with nodes_of(options, notes) as nodes:
         for one in slices:
             shape = RowShape(target, one.key, options.mode, store=one.store, number=one.number)

@@ -138,7 +138,7 @@ def nodes_of(
         notes: a folder for the numbers of lost entries; "" for none.
 
     Raises:
-        UnreachableError: this host does not have what the driver has under the path.
+        NotOnExecutorError: this host does not have what the driver has under the path.
     """
     with ExitStack() as stack:
         store: Store[bytes] | None = None

@@ -12,7 +12,7 @@ Runs on the driver. This module needs neither Spark nor LMDB.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 MIN_PARTITION_BYTES: Final = 32 << 20  # a quarter of a second, six times the start of a task
@@ -47,14 +47,23 @@ def spread(items: Sequence[Item], sizes: Sequence[int], cores: int = 0) -> list[
         sizes: of the items, in bytes.
         cores: the number of cores that share the work; 0 for those of this machine.
     """
+    pairs = list(zip(items, sizes, strict=True))
     target = partition_bytes(sum(sizes), cores=cores)
-    groups: list[tuple[Item, ...]] = []
+    return [tuple(item for item, _ in group) for group in filled(pairs, lambda one: one[1], target)]
+
+
+def filled(
+    items: Iterable[Item], size_of: Callable[[Item], int], target: int
+) -> Iterator[tuple[Item, ...]]:
+    """Yield neighbouring items in groups of about `target`; an item of that size is alone."""
     group: list[Item] = []
     total = 0
-    for item, size in zip(items, sizes, strict=True):
+    for item in items:
+        size = size_of(item)
         if group and total + size // 2 > target:
-            groups.append(tuple(group))
+            yield tuple(group)
             group, total = [], 0
         group.append(item)
         total += size
-    return [*groups, tuple(group)] if group else groups
+    if group:
+        yield tuple(group)
