@@ -159,15 +159,7 @@ class Environment:
         Args:
             durable: the caller waits until the commit is on disk.
         """
-        while True:
-            try:
-                return begin_write(self.context, durable=durable)
-            except CheckpointNeeded:
-                self._make_checkpoint_needed()
-            except lmdb.MapResizedError:
-                self.resize(0)
-            except lmdb.Error as error:
-                raise translate(error) from error
+        return self._retrying(lambda: begin_write(self.context, durable=durable))
 
     def begin_write(self) -> WriteTxn:
         """Wait for the write lock and begin a transaction that cannot be run again.
@@ -176,11 +168,7 @@ class Environment:
         """
         if self.max_store_bytes is None and 4 * self.used_size() > 3 * self.map_size():
             self.resize(2 * self.map_size())
-        while True:
-            try:
-                return self._retrying(begin_own, self.context)
-            except CheckpointNeeded:
-                self._make_checkpoint_needed()
+        return self._retrying(begin_own, self.context)
 
     def read(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Run `command(txn, *args)` on a snapshot."""

@@ -13,7 +13,9 @@ closed and kept alive.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from lmdb import _envid
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.store.ending import end_with_interpreter
 from streamkeep.engine.system.lock_order import make_reentrant_lock
 from streamkeep.engine.system.owned_lock import OwnedLock
 
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
     from streamkeep.engine.store.environment import Environment
 
-_PATIENCE_S: Final = 1.0
+log = logging.getLogger("streamkeep")
 
 Identity = tuple[int, int]  # device, inode
 
@@ -103,7 +106,16 @@ class Registry:
             if environment is not None:
                 environment.users = 1
                 self.environments[environment.identity] = environment
+                self._end_with_child()
             self.lock.notify_all()
+
+    def _end_with_child(self) -> None:
+        """End what is open also when a child of `multiprocessing` ends, which runs no `atexit`."""
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:
+            from multiprocessing import util
+
+            util.Finalize(None, self.end_all, exitpriority=0)
 
     def remove(self, environment: Environment) -> None:
         """Remove an environment that was closed."""
@@ -111,16 +123,13 @@ class Registry:
             self.environments.pop(environment.identity, None)
             self.lock.notify_all()
 
-    def end_deferred(self) -> None:
-        """Make all deferred commits, before the interpreter ends its threads."""
+    def end_all(self) -> None:
+        """Before the interpreter ends its threads, end what the program has not closed."""
         for environment in list(self.environments.values()):
-            context = environment.context
-            if context.write_lock.acquire(timeout=_PATIENCE_S):
-                try:
-                    context.deferral.end()
-                    context.deferral.allowed = False
-                finally:
-                    context.write_lock.release()
+            try:
+                end_with_interpreter(environment)
+            except Exception as error:  # the next opening recovers the store
+                log.warning("%s: not closed by the program: %s", environment.path, error)
 
     def leave_to_parent(self) -> None:
         """Mark every environment closed in a forked child; LMDB's locks belong to the parent."""
@@ -177,5 +186,5 @@ def _let_child_open() -> None:
 
 
 registry: Final = Registry()
-atexit.register(registry.end_deferred)
+atexit.register(registry.end_all)
 os.register_at_fork(after_in_child=registry.leave_to_parent)

@@ -1,0 +1,46 @@
+"""The end of the interpreter: what is done for a store that the program has not closed.
+
+LMDB then has all commits, and the newest one is a checkpoint, so that the next opening recovers
+nothing. The store is closed as well, unless a thread of the program still uses it: such a thread
+runs until the interpreter ends it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from streamkeep.engine.store.environment import Environment
+
+_PATIENCE_S: Final = 1.0
+
+
+def end_with_interpreter(environment: Environment) -> None:
+    """Make a checkpoint of an open store, and close it if no thread uses it."""
+    context = environment.context
+    if not environment.readonly:
+        if not context.write_lock.acquire(timeout=_PATIENCE_S):
+            return  # a thread is in a transaction
+        try:
+            context.deferral.end()
+            context.deferral.allowed = False
+        finally:
+            context.write_lock.release()
+        if context.pin is not None:
+            environment.make_checkpoint()
+    if _is_unused(environment):
+        environment.users = 1
+        environment.release()
+
+
+def _is_unused(environment: Environment) -> bool:
+    """Return whether no thread of the program may use the store."""
+    others = [one for one in threading.enumerate() if not one.name.startswith("streamkeep")]
+    context = environment.context
+    if others != [threading.current_thread()] or context.entered != context.left:
+        return False
+    if not environment.archive_work.acquire(wait=False):
+        return False
+    environment.archive_work.release()
+    return True
