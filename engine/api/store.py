@@ -44,7 +44,6 @@ from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.idempotency_sweep import Sweep
 from streamkeep.engine.store.old_readers import OldReaders
-from streamkeep.engine.store.relaxed import write_relaxed
 from streamkeep.engine.system.clock import Clock, current_clock
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.modes import Group, chosen_modes
@@ -383,13 +382,12 @@ class Store(
         if command.writes:
             if self._readonly:
                 self._check_writable()
-            if not durable:
-                result = write_relaxed(environment, command)
-                if command.leaves_garbage:
-                    self._collect_garbage()
-                return result
-            reply = environment.group_commit.run(command)
-            environment.settle()
+            if durable:
+                reply = environment.group_commit.run(command)
+            else:  # there is nothing to share with other callers but the write lock
+                reply = environment.write_alone(command.run, command.args, False, command.frees)
+            if environment.is_due():
+                environment.settle()
             if command.leaves_garbage:
                 self._collect_garbage()
         elif command.reads_history:

@@ -1,4 +1,4 @@
-"""How the tasks of an event loop wait: at one bell for all of them, which the loop watches.
+"""All waiting tasks of an event loop share one pipe, which the loop watches.
 
 A thousand blocked tasks take one file descriptor and no thread. Each notification has the ticket of
 the task that it wakes. The steps of a wait are those of `waiters`.

@@ -237,7 +237,8 @@ class Checkpoints:
         """
         context = self.context
         context.check_not_writing()
-        with context.write_lock:
+        context.take_write_lock()
+        try:
             writer = context.deferral.begin_alone(True)
             try:
                 position = self._position(writer)
@@ -248,6 +249,8 @@ class Checkpoints:
                 return pin, meta, position
             finally:
                 writer.commit()  # it wrote nothing; an abort would wait for readers
+        finally:
+            context.write_lock.release()
 
     def _position(self, writer: lmdb.Transaction[bytes]) -> LogPosition:
         """Return the log position; begin a file of the journal if none is in use."""

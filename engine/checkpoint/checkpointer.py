@@ -1,7 +1,8 @@
 """The checkpointer thread of an open store: checkpoints, syncs of the mode "interval", chores.
 
-The first commit starts the thread. While nothing is committed, it only looks once a second whether
-a process that reads waits for commits of one that has died. A commit wakes it, and then it checks
+Opening starts the thread. While nothing is committed, it only looks once a second whether a
+process that reads waits for commits of one that has died, and whether a thread of this process
+waits for one that is stopped. A commit wakes it, and then it checks
 twice a second what is due. When the store has been quiet for a while, it makes a last checkpoint
 and releases the pin, so that an idle process does not keep pages from being reused. While it is
 awake it also runs the chores of other modules, and it wakes in time for them.
@@ -128,11 +129,15 @@ class Checkpointer:
     def notice(self) -> None:
         """Wake the thread: there are commits, or many bytes since the last checkpoint."""
         self._context.watched = True
+        self.start()
+        self._wakeup.notify()
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
         if self._thread is None:
             with self._start_lock:
                 if self._thread is None and not self._stopping:
                     self._failures.attempt(_THREAD, self._start)
-        self._wakeup.notify()
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="streamkeep-checkpointer", daemon=True)
@@ -159,6 +164,7 @@ class Checkpointer:
             while not self._stopping:
                 pause_s = self._idle_pause()
                 notified = self._wakeup.wait(min(pause_s, LOOK_EVERY_S))
+                self._report_waits()
                 if not self._stopping and (
                     notified or pause_s <= LOOK_EVERY_S or self._serve_readers()
                 ):
@@ -186,6 +192,13 @@ class Checkpointer:
             return False
         self._failures.attempt(_REPLAY, self._replay)
         return True
+
+    def _report_waits(self) -> None:
+        """Log which process is stopped if a thread waits for its lock."""
+        context = self._context
+        context.deferral.lock.wait.report()
+        if context.journal is not None:
+            context.journal.sync_leader.wait.report()
 
     def _replay(self) -> None:
         """Have LMDB make what it lacks."""
@@ -223,6 +236,7 @@ class Checkpointer:
         if interval is not None and now - awake.synced >= interval:
             awake.synced = now
             failed = attempt(_SYNC, journal.sync, context.last_commit)
+        self._report_waits()
         attempt(_RECYCLED, journal.prepare_recycled)
         self._serve_readers()
         if now >= awake.chores_at:

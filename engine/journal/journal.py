@@ -357,13 +357,16 @@ class Journal:
         control = self.control
         if control.durable() >= commit_number:
             return True
-        with self._sync_lock:
+        self.sync_leader.wait.take(self._sync_lock)
+        try:
             if not self.sync_leader.lead(commit_number):
                 return True
             try:
                 return self._sync_files(commit_number)
             finally:
                 self.sync_leader.end()
+        finally:
+            self._sync_lock.release()
 
     def _sync_files(self, commit_number: int) -> bool:
         """Sync every file that was written since the last sync, at least up to a commit."""
@@ -435,13 +438,16 @@ class Journal:
             wipe: overwrite and remove these files, and recycle none of them.
         """
         control = self.control
-        with self._sync_lock:
+        self.sync_leader.wait.take(self._sync_lock)
+        try:
             self.sync_leader.lead()
             try:
                 if control.durable() < position.commit_number:
                     control.set_durable(position.file_number, position.commit_number)
             finally:
                 self.sync_leader.end()
+        finally:
+            self._sync_lock.release()
         # By name: a file that is just being begun may still have the header of its former use.
         for name in journal_names(self.folder):
             if named_number(name) < position.file_number:

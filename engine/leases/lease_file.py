@@ -15,12 +15,10 @@ the whole folder, say), `Lease.hold` takes the lock again.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import secrets
 import struct
-import sys
 import time
 from contextlib import suppress
 from enum import Enum
@@ -33,7 +31,6 @@ _NEW: Final = ".new"  # after the name of a file that is not locked yet
 _NEW_FOR_S: Final = 60.0  # after this time, the process that made such a file is dead
 _NAME_SIZE: Final = 16
 _DIGITS: Final = frozenset("0123456789abcdef")
-_TAKEN: Final = {errno.EACCES, errno.EAGAIN}
 _FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
 
 
@@ -123,19 +120,11 @@ def holder_of(folder: Folder, number: int) -> Holder:
 
 
 def _holder(handle: int) -> Holder:
-    if sys.platform == "linux":
-        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
-        if kind == fcntl.F_UNLCK:
-            return Holder(State.DEAD, 0)
-        return Holder(State.ALIVE, max(0, pid))
-    try:  # shared locks of several processes that ask do not disturb each other
-        fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in _TAKEN:
-            raise
-        return Holder(State.ALIVE, 0)
-    return Holder(State.DEAD, 0)
+    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
+    if kind == fcntl.F_UNLCK:
+        return Holder(State.DEAD, 0)
+    return Holder(State.ALIVE, max(0, pid))
 
 
 def remove_dead(folder: Folder, mine: int) -> None:

@@ -115,11 +115,7 @@ def hash_name(name: bytes) -> int:
 
 def _allocate(handle: int) -> None:
     """Give the file its size and its blocks: on a full disk, a write to a hole is a bus error."""
-    allocate = getattr(os, "posix_fallocate", None)
-    if allocate is None:
-        os.write(handle, bytes(_SIZE))
-    else:
-        allocate(handle, 0, _SIZE)
+    os.posix_fallocate(handle, 0, _SIZE)
 
 
 class WaitTable:

@@ -126,6 +126,7 @@ class Environment:
                 journal.close()
                 raise
             context.journal = journal
+            journal.sync_leader.wait.users = context.deferral.lock.wait.users
             context.erasures = journal.control.erasures()
             self.checkpointer = Checkpointer(context, self.checkpoints, self.failures)
         self.leases = context.leases = Leases(folder)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, cast
 from streamkeep.engine.store.command import Command
 from streamkeep.engine.system.failures import copy_of
 from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.long_wait import LOOK_S, LongWait
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
@@ -93,10 +94,17 @@ class Call:
         self.lock = threading.Lock()
         self.lock.acquire()
 
-    def wait(self) -> None:
-        """Return when the call has an outcome, or is the next leader."""
+    def wait(self, leader: LongWait) -> None:
+        """Return when the call has an outcome, or is the next leader.
+
+        Args:
+            leader: the wait of a leader for another process. While no leader has taken the call,
+                it is an error if that takes too long.
+        """
         assert self.lock is not None
-        self.lock.acquire()
+        while not self.lock.acquire(True, LOOK_S):
+            if not self.led:
+                leader.check()
 
     def wake(self) -> None:
         """Let `wait` return. A second call has no effect."""
@@ -185,7 +193,7 @@ class GroupCommit:
             self._take_part(call)
         except BaseException:
             if call.led and not call.woken:
-                call.wait()
+                call.wait(self._context.deferral.lock.wait)
             raise
         return call.answer() if call.finished else self._finish(call)
 
@@ -200,7 +208,7 @@ class GroupCommit:
                     call.prepare_wait()
                     self._queue.append(call)
             if not leads:
-                call.wait()
+                call.wait(self._context.deferral.lock.wait)
                 if not call.finished:
                     with self._mutex:
                         leads = self._leader is call

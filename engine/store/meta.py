@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from streamkeep.engine.journal.control_file import WANTED_TO_WRITE, ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.long_wait import LMDB_LOCK, LongWait, users_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.checksum import open_row, seal_row
@@ -101,16 +103,16 @@ def read_or_create(
     if readonly:
         handles = open_tables(raw, None, path)
     else:
-        if control is not None and control.is_shared():
-            control.want(WANTED_TO_WRITE)
-        with raw.begin(write=True) as writer:
+        with _begin(raw, control) as writer:
             if control is not None:
                 control.want(0)
-            if writer.stat()["entries"] == 0:
+            new = writer.stat()["entries"] == 0
+            if new:
                 _create(raw, writer, clock)
             handles = open_tables(raw, writer, path)
             failpoints.hit("create:written")
-        folder.sync()
+        if new:
+            folder.sync()
         failpoints.hit("create:named")
     where = f"{path}: meta"
     with raw.begin() as txn:
@@ -134,6 +136,23 @@ def read_or_create(
         lock=lock,
         control=control,
     )
+
+
+def _begin(raw: lmdb.Environment, control: ControlFile | None) -> lmdb.Transaction[bytes]:
+    """Begin a write transaction; log which process is stopped if that takes long."""
+    if control is None or not control.is_shared():
+        return raw.begin(write=True)
+    control.want(WANTED_TO_WRITE)
+    wait = LongWait(LMDB_LOCK)
+    wait.users = lambda: users_of(raw)
+    wait.begin()
+    timer = threading.Timer(wait.limit_s + 1, wait.report)
+    timer.daemon = True
+    timer.start()
+    try:
+        return raw.begin(write=True)
+    finally:
+        timer.cancel()
 
 
 def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -> None:

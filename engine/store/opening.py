@@ -160,6 +160,8 @@ def _open_noted(
             folder, raw, readonly, max_store_bytes, clock, node_limits, lock, control
         )
         _make_first_checkpoint(environment)
+        if environment.checkpointer is not None:
+            environment.checkpointer.start()
     except BaseException as error:
         if environment is not None:
             environment.close_files()

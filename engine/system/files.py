@@ -12,12 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-_begin = getattr(os, "posix_fadvise", None)
 _ZEROS: Final = bytes(1 << 20)
 _ZERO_PAGE: Final = bytes(4096)
 
 # sync_data(handle) returns after the contents of a file are on disk.
-sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+sync_data: Callable[[int], None] = os.fdatasync
 
 
 def create_folder(path: Path) -> bool:
@@ -67,17 +66,13 @@ def reserve(handle: int, size: int) -> None:
     """Reserve `size` bytes on disk for a file; raise OSError if there is no room."""
     if os.fstat(handle).st_size >= size:
         return
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(handle, 0, size)
-    else:
-        write_at(handle, bytes(size - os.fstat(handle).st_size), os.fstat(handle).st_size)
+    os.posix_fallocate(handle, 0, size)
 
 
 def begin_writing(handle: int, offset: int, size: int) -> None:
-    """Start writing a part of a file to disk, if the system can; a sync is still needed."""
-    # On Linux, DONTNEED starts the write of changed pages at once. Mapped pages stay in memory.
-    if _begin is not None:
-        _begin(handle, offset, size, os.POSIX_FADV_DONTNEED)
+    """Start writing a part of a file to disk; a sync is still needed."""
+    # DONTNEED starts the write of changed pages at once. Mapped pages stay in memory.
+    os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
 
 
 def sync_folder(path: Path) -> None:

@@ -108,6 +108,14 @@ class EngineContext:
         self.gate = make_lock("gate", store)  # held while the map is resized
         self.exit_gate = make_lock("exit gate", store)
 
+    def take_write_lock(self) -> None:
+        """Take the write lock.
+
+        Raises:
+            StoreLockedError: its holder waits for a process that is probably stopped.
+        """
+        self.deferral.lock.wait.take(self.write_lock)
+
     def check_open(self) -> None:
         """Raise unless transactions may begin."""
         if self.closed:

@@ -6,7 +6,9 @@ running. A process that has given the lock up for a writer lets others go first,
 
 LMDB waits for its lock without a limit. So where a process that defers has the lock, the thread of
 the deferred transactions waits for it (`image_thread`), and its caller gives up after `patience_s`
-if the process that has it does nothing: it is probably stopped. Compiled by mypyc.
+if the process that has it does nothing: it is probably stopped. Any other process has the lock for
+one commit, or for a transaction of its user, so a thread waits for it directly (`long_wait`).
+Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from streamkeep.engine.journal.control_file import (
     WANTED_TO_WRITE,
     ControlFile,
 )
+from streamkeep.engine.system.long_wait import LMDB_LOCK, LongWait, users_of
 from streamkeep.engine.txn.image_thread import ImageThread, Task
 from streamkeep.format.core.errors import StoreLockedError
 
@@ -36,10 +39,13 @@ class LmdbLock:
 
     Attributes:
         patience_s: how long a process may keep the lock, while it defers, without a commit.
+        wait: the wait of a thread of this process for the lock.
     """
 
     def __init__(self, raw: lmdb.Environment) -> None:
         self.patience_s = _PATIENCE_S
+        self.wait = LongWait(LMDB_LOCK)
+        self.wait.users = lambda: users_of(raw)
         self._raw = raw
         self._yields = False  # another process waits for the lock that this one has used
 
@@ -65,8 +71,12 @@ class LmdbLock:
         """
         self._ask(control)
         if control.deferring() and image.start():  # it may be stopped: do not block
-            image.do(self._wait, check=self.patience(control))
-        raw = self._raw.begin(None, None, True, False)
+            image.do(self._begin_and_end, check=self.patience(control))
+        self.wait.begin()
+        try:
+            raw = self._raw.begin(None, None, True, False)
+        finally:
+            self.wait.end()
         self._got(control)
         return raw
 
@@ -103,7 +113,7 @@ class LmdbLock:
         if control.deferring():
             control.defer(0)  # of a process that has died
 
-    def _wait(self, task: Task) -> None:
+    def _begin_and_end(self, task: Task) -> None:
         raw = self._raw.begin(None, None, True, False)
         raw.commit()  # nothing was written
 

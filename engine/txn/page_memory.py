@@ -1,9 +1,10 @@
 """The memory in which LMDB keeps written pages, and how an erasure clears it.
 
-LMDB reuses the memory of changed pages and does not clear it. The bytes of one commit could so end
-up in the unused parts of pages of a later commit. To clear the memory, as many pages of zeros as it
-may hold are put into a transaction, which is then undone. Only an upper bound of their number is
-known, from the number of operations of the biggest transaction so far. Compiled by mypyc.
+LMDB reuses the memory of changed pages and does not clear it. The bytes of one commit could
+therefore end up in the unused parts of pages of a later commit. To clear the memory, as many pages
+of zeros as it may hold are put into a transaction, which is then undone. Only an upper bound of
+their number is known, from the number of operations of the biggest transaction so far. Compiled by
+mypyc.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ways of cursors that many commands share. Compiled by mypyc."""
+"""Cursor helpers that several commands share. Compiled by mypyc."""
 
 from __future__ import annotations
 

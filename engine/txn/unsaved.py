@@ -18,7 +18,7 @@ from streamkeep.format.core.keys import CONSUMERS, GROUPS, STREAMS
 
 
 class Unsaved:
-    """The rows of one deferred transaction, which belong to tables that `keeps` names."""
+    """The rows of one deferred transaction: of streams, groups and consumers."""
 
     def __init__(self) -> None:
         self.streams: dict[bytes, Stream] = {}  # by the key of the row

@@ -109,7 +109,7 @@ def test_a_caller_that_came_too_late_for_a_sync_leads_the_next(
     process.end(6)
     assert late.leads()
     late.process.end(7)
-    assert not served.leads()  # maybe after a sync that it did not need, if `late` was faster
+    assert not served.leads()
     served.process.close()
     late.process.close()
 

@@ -1,0 +1,114 @@
+"""A call that waits for a process that is stopped: the process is named, and nothing is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inside import context_of, journal_of
+from patience import PATIENCE_S, wait_until
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.long_wait import LongWait
+from streamkeep.format.core.errors import StoreLockedError
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stopped_child(work: Callable[[], None]) -> int:
+    """Run something in a forked child, which stops itself; return its number when it has."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    return child
+
+
+def in_a_transaction(path: Path) -> None:
+    with Store(path) as own, own.transaction() as txn:
+        txn.xadd("s", {"of": "the child"})
+        stop()
+
+
+def in_a_sync(path: Path) -> None:
+    with Store(path) as own:
+        failpoints.arm("journal:sync", stop)
+        own.xadd("s", {"of": "the child"})
+
+
+@pytest.mark.usefixtures("plain_locks")
+@pytest.mark.parametrize(
+    "work", [in_a_transaction, pytest.param(in_a_sync, marks=pytest.mark.slow)]
+)
+def test_a_process_that_is_stopped_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, work: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "store"
+    caplog.set_level(logging.WARNING, "streamkeep")
+    with Store(path) as store:
+        child = stopped_child(lambda: work(path))
+        wait: LongWait = (
+            context_of(store).deferral.lock.wait
+            if work is in_a_transaction
+            else journal_of(store).sync_leader.wait
+        )
+        wait.limit_s = 0.1
+        first = threading.Thread(target=store.xadd, args=("s", {"of": "a thread"}))
+        first.start()
+        named = f"process {child}, which is stopped; next: let it go on (kill -CONT {child})"
+        try:
+            wait_until(lambda: named in caplog.text)
+            with pytest.raises(StoreLockedError) as raised:
+                store.sync()
+                store.xtrim("s", maxlen=10)
+            assert named in str(raised.value)
+        finally:
+            os.kill(child, signal.SIGCONT)
+            os.waitpid(child, 0)
+        first.join(PATIENCE_S)
+        assert store.xlen("s") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("plain_locks")
+def test_an_opening_names_the_process_that_it_waits_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store"
+    caplog.set_level(logging.WARNING, "streamkeep")
+    child = stopped_child(lambda: in_a_transaction(path))
+    opening = threading.Thread(target=lambda: Store(path).close())
+    opening.start()
+    try:
+        wait_until(lambda: f"process {child}, which is stopped" in caplog.text)
+    finally:
+        os.kill(child, signal.SIGCONT)
+        os.waitpid(child, 0)
+    opening.join(PATIENCE_S)
+
+
+def test_a_short_wait_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    wait = LongWait("the lock")
+    lock = threading.Lock()
+    wait.begin()
+    wait.take(lock)
+    wait.check()
+    wait.report()
+    assert lock.locked()
+    wait.limit_s = -1.0
+    with pytest.raises(StoreLockedError, match="the lock has been taken by another process"):
+        wait.check()
+    wait.end()
+    wait.check()
+    assert not caplog.text
