@@ -81,7 +81,10 @@ def translate_os(error: OSError) -> StoreError:
 
 
 def _disk_full(error: Exception) -> str:
-    return f"the disk is full ({error}); reading and deleting still work"
+    return (
+        f"the disk is full ({error}); reading and deleting still work; next: make room on it, or "
+        "delete or trim entries"
+    )
 
 
 @contextmanager

@@ -276,7 +276,7 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
         status = Exit.MISSING if missing else Exit.UNREADABLE
         hint = no_store_hint(store) if missing else ""
     elif isinstance(error, StoreFullError):
-        hint = "streamkeep trim --help"
+        hint = "" if "next: " in message else "streamkeep trim --help"
     elif isinstance(error, StoreError) and not isinstance(error, StoreClosedError):
         status = Exit.UNREADABLE
     return Failure(message, hint=hint, status=status, code=type(error).__name__)
