@@ -77,7 +77,10 @@ MOST_DUE: Final = (1 << 63) - 1
 
 def number_of(fields: Fields, name: bytes) -> int:
     """Return the number in a field, 0 without it; raise ValueError for anything else."""
-    number = int(fields.get(name, b"0"))
+    given = fields.get(name)
+    if given is None:
+        return 0
+    number = int(given)
     if not 0 <= number <= _MOST_NUMBER:
         raise ValueError(f"{name.decode()} is {number}")
     return number

@@ -16,7 +16,7 @@ from streamkeep.jobs.errors import JobCancelledError, JobFailedError, NoResultEr
 from streamkeep.jobs.job import NOTHING, Job
 from streamkeep.jobs.layout import QUEUES_SPACE, Names
 from streamkeep.jobs.letters import LetterMethods
-from streamkeep.jobs.running import Outcome, aexecute, execute
+from streamkeep.jobs.running import Done, Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.tasks import TaskMethods
 from streamkeep.jobs.times import Duration, milliseconds
@@ -81,8 +81,8 @@ class Queue(TaskMethods, ControlMethods, LetterMethods):
 
     def plan_done(
         self, its: list[Job], results: Iterable[Any] | None
-    ) -> Callable[[Transaction[Any]], None]:
-        """Return the function of a transaction that ends jobs."""
+    ) -> Callable[[Transaction[Any]], Step]:
+        """Return the function of a transaction that ends jobs; it returns its step."""
         given = list(results) if results is not None else [NOTHING] * len(its)
         if len(given) != len(its):
             raise ArgumentError(f"{len(its)} jobs, and {len(given)} results")
@@ -90,7 +90,7 @@ class Queue(TaskMethods, ControlMethods, LetterMethods):
             raise ArgumentError(f"a job of another queue than {self.name!r}")
         ends = [job.end(one) for job, one in zip(its, given, strict=True)]
 
-        def end(txn: Transaction[Any]) -> None:
+        def end(txn: Transaction[Any]) -> Step:
             step = Step(txn, self.names)
             ending.check_owned(step, [one.job for one in ends])
             works = [work for one in ends for work in one.works]
@@ -100,6 +100,7 @@ class Queue(TaskMethods, ControlMethods, LetterMethods):
                 step = Step(txn, self.names)
             ending.finish(step, ends)
             step.save()
+            return step
 
         return end
 
@@ -156,13 +157,13 @@ class Queue(TaskMethods, ControlMethods, LetterMethods):
 
     # --- in the calling thread ------------------------------------------------------------------
 
-    def execute(self, job: Job) -> Outcome:
+    def execute(self, job: Job, done: Done | None = None) -> Outcome:
         """Run the handler of a job and end the job; see `running.execute`."""
-        return execute(self, job)
+        return execute(self, job, done)
 
-    async def aexecute(self, job: Job) -> Outcome:
+    async def aexecute(self, job: Job, done: Done | None = None) -> Outcome:
         """Run a handler that is a coroutine function, and end the job."""
-        return await aexecute(self, job)
+        return await aexecute(self, job, done)
 
 
 def look_for_result(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamkeep.jobs.errors import JobLostError, PayloadError, Retry, UnknownTaskError
@@ -40,10 +41,16 @@ class Outcome(NamedTuple):
     error: BaseException | None = None
 
 
-def execute(queue: Queue, job: Job) -> Outcome:
+Done = Callable[[Any], object]
+
+
+def execute(queue: Queue, job: Job, done: Done | None = None) -> Outcome:
     """Run the handler of a job and end the job; errors of the handler do not leave this call.
 
     An interrupt (Ctrl-C, SystemExit) gives the job back to the queue, and is raised.
+
+    Args:
+        done: ends the job with its result, in place of `Job.done`.
     """
     begun = time.monotonic()
     token = running(job)
@@ -57,10 +64,10 @@ def execute(queue: Queue, job: Job) -> Outcome:
         raise
     finally:
         stop_running(token)
-    return _succeeded(job, result, time.monotonic() - begun)
+    return _succeeded(job, result, time.monotonic() - begun, done)
 
 
-async def aexecute(queue: Queue, job: Job) -> Outcome:
+async def aexecute(queue: Queue, job: Job, done: Done | None = None) -> Outcome:
     """Do as `execute`, for a handler that is a coroutine function.
 
     A task that is cancelled gives its job back to the queue.
@@ -77,7 +84,7 @@ async def aexecute(queue: Queue, job: Job) -> Outcome:
         raise
     finally:
         stop_running(token)
-    return _succeeded(job, result, time.monotonic() - begun)
+    return _succeeded(job, result, time.monotonic() - begun, done)
 
 
 def _prepare(queue: Queue, job: Job) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
@@ -103,11 +110,14 @@ def _return(job: Job) -> None:
             log.warning("%s", error)
 
 
-def _succeeded(job: Job, result: Any, seconds: float) -> Outcome:
+def _succeeded(job: Job, result: Any, seconds: float, done: Done | None) -> Outcome:
     if job.ended:  # the handler did it
         return Outcome(DONE, seconds)
     try:
-        job.done(result)
+        if done is None:
+            job.done(result)
+        else:
+            done(result)
     except JobLostError as error:
         log.warning("%s; its result is dropped", error)
         return Outcome(LOST, seconds, error)

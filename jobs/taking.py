@@ -202,7 +202,7 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
     names = {step.stream(priority): priority for priority in order}
     while room > 0:
         before = len(taken)
-        found = step.txn.xreadgroup(
+        found: Any = step.txn.xreadgroup(  # lists, where the compiler expects pairs
             GROUP,
             wanted.consumer,
             [(name, ">") for name in names],

@@ -7,6 +7,7 @@ until a worker dies. The kernel and the commits of other processes wake it; noth
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
@@ -43,10 +44,15 @@ class Take:
         self._consumer = consumer
         self._count = count
         self._known = known
-        self.when = When(
+
+    @cached_property
+    def when(self) -> When:
+        """When `work` may find something."""
+        queues = self.queues
+        return When(
             self.look,
             [(name, GROUP) for one in queues for name in one.names.streams],
-            (GROUP, consumer, *[one.names.name for one in queues]),
+            (GROUP, self._consumer, *[one.names.name for one in queues]),
             claims_dead=True,
         )
 
@@ -54,8 +60,14 @@ class Take:
     def _of(queues: Sequence[Queue]) -> object:
         return queues[0].store._environment
 
-    def work(self, txn: Transaction[Any]) -> list[tuple[Queue, taking.Taken]]:
-        """Take jobs of the queues, which take turns to be the first."""
+    def work(
+        self, txn: Transaction[Any], ended: Step | None = None
+    ) -> list[tuple[Queue, taking.Taken]]:
+        """Take jobs of the queues, which take turns to be the first.
+
+        Args:
+            ended: of the job that ended earlier in this transaction.
+        """
         found: list[tuple[Queue, taking.Taken]] = []
         turn = self.queues[0].next_turn()
         first = turn % len(self.queues)
@@ -63,7 +75,10 @@ class Take:
             room = self._count - len(found)
             if room <= 0:
                 break
-            step = Step(txn.as_bytes(), queue.names)
+            if ended is not None and ended.names is queue.names:
+                step = ended
+            else:
+                step = Step(txn.as_bytes(), queue.names)
             known = None if self._known is None else self._known[queue.name]
             wanted = taking.Taking(
                 self._consumer, room, known, turn // len(self.queues), queue.policy_of
@@ -71,6 +86,21 @@ class Take:
             found += [(queue, one) for one in taking.take(step, wanted)]
             step.save()
         return found
+
+    def after(self, job: Job, result: Any) -> list[Job]:
+        """End a job with its result, and take others, in one transaction.
+
+        Raises:
+            JobLostError, PayloadError: as `Job.done`; nothing was changed.
+        """
+        end = job.queue.plan_done([job], [result])
+        try:
+            found = self.queues[0].apply(lambda txn: self.work(txn, end(txn)), frees=True)
+        except CommandError:  # perhaps of the take: a stream was deleted
+            job.done(result)
+            return []
+        job.ended = True
+        return self.jobs(found)
 
     def look(self, snapshot: Snapshot[Any]) -> int:
         """Return in how many milliseconds `work` may find something; -1 for after a commit."""

@@ -32,14 +32,14 @@ from streamkeep.format.core.errors import ArgumentError, StoreClosedError, Strea
 from streamkeep.jobs.errors import JobLostError
 from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.tracing import note_outcome, span_of
-from streamkeep.jobs.waiting import known_tasks, take
+from streamkeep.jobs.waiting import Take, known_tasks, take
 from streamkeep.jobs.worker_log import LogReport, Report, log
 from streamkeep.jobs.worker_runs import TOO_LONG, Run
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
     from streamkeep.jobs.queue import Queue
-    from streamkeep.jobs.running import Outcome
+    from streamkeep.jobs.running import Done, Outcome
 
 Result = TypeVar("Result")
 Mode = Literal["threads", "asyncio"]
@@ -336,33 +336,52 @@ class Worker:
             return []
 
     def _run_jobs(self) -> None:
-        """Take and run one job at a time, in this thread."""
+        """Take and run one job at a time, in this thread.
+
+        A job that did its work ends in the transaction that takes the next one.
+        """
         runner: asyncio.Runner | None = None
+        jobs: list[Job] = []
         try:
             while not self._stopping:
-                for job in self._take(1):
-                    task = job.queue.task_of(job)
-                    run = self._begin(job, thread=threading.current_thread())
-                    if task is not None and task.is_async:
-                        runner = runner or asyncio.Runner()
-                        try:
-                            outcome = runner.run(self._cancellable(run))
-                        except asyncio.CancelledError:
-                            return  # it was abandoned
-                    else:
-                        outcome = _execute(job)
-                    if not self._end(run):
-                        return  # another thread has taken its place
-                    self._report.ran(run, outcome)
-                    self._check_memory()
+                jobs = jobs or self._take(1)
+                if not jobs:
+                    continue
+                job = jobs.pop()
+                task = job.queue.task_of(job)
+                run = self._begin(job, thread=threading.current_thread())
+                done = partial(self._done, job, jobs)
+                if task is not None and task.is_async:
+                    runner = runner or asyncio.Runner()
+                    try:
+                        outcome = runner.run(self._cancellable(run, done))
+                    except asyncio.CancelledError:
+                        return  # it was abandoned
+                else:
+                    outcome = _execute(job, done)
+                if not self._end(run):
+                    return  # another thread has taken its place
+                self._report.ran(run, outcome)
+                self._check_memory()
         finally:
+            for job in jobs:
+                with suppress(StreamkeepError):  # then it is taken back with the lease
+                    job.give_back()
             if runner is not None:
                 runner.close()
 
-    async def _cancellable(self, run: Run) -> Outcome:
+    def _done(self, job: Job, following: list[Job], result: Any) -> None:
+        """End a job with its result, and take the next one if the worker goes on."""
+        if self._stopping or self._max_memory:
+            job.done(result)
+        else:
+            taker = Take(self.queues, self.queues[0].consumer, 1, known_tasks(self.queues))
+            following += taker.after(job, result)
+
+    async def _cancellable(self, run: Run, done: Done) -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         run.cancel = lambda: _cancel(loop, task)
-        return await _aexecute(run.job)
+        return await _aexecute(run.job, done)
 
     def _begin(self, job: Job, thread: threading.Thread | None) -> Run:
         run = Run(job, thread)
@@ -433,18 +452,18 @@ class Worker:
             self._wake()
 
 
-def _execute(job: Job) -> Outcome:
+def _execute(job: Job, done: Done | None = None) -> Outcome:
     """Run a handler in a span, and end the job."""
     with span_of(job) as span:
-        outcome = job.queue.execute(job)
+        outcome = job.queue.execute(job, done)
         note_outcome(span, outcome.state, outcome.error)
         return outcome
 
 
-async def _aexecute(job: Job) -> Outcome:
+async def _aexecute(job: Job, done: Done | None = None) -> Outcome:
     """Do as `_execute`, for a handler that is a coroutine function."""
     with span_of(job) as span:
-        outcome = await job.queue.aexecute(job)
+        outcome = await job.queue.aexecute(job, done)
         note_outcome(span, outcome.state, outcome.error)
         return outcome
 
