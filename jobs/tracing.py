@@ -2,7 +2,7 @@
 
 The context of the put travels in the headers of the job, as `traceparent`. The span of the worker
 is not its child but linked to it, as OpenTelemetry has it for messages: a retry begins another. A
-program that has not imported the API has no span, and pays one look into a dict per put.
+program that has not imported the API has no span, and pays one look into a dict per job.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def outgoing(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
 
 
 def _records() -> bool:
-    """Return whether the API is installed, and the program has chosen where its spans go."""
-    try:
-        from opentelemetry import trace
-    except ImportError:
+    """Return whether the program has imported the API, and has chosen where its spans go."""
+    if _API not in sys.modules:  # to look for a package that is missing takes 0.1 ms
         return False
+    from opentelemetry import trace
+
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 

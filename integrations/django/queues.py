@@ -52,6 +52,7 @@ from streamkeep.jobs.running import (
     LOST,
     RETRYING,
     RETURNED,
+    Done,
     Outcome,
     end_with_error,
 )
@@ -237,8 +238,12 @@ class TaskQueue(Queue):
 
     # --- run ------------------------------------------------------------------------------------
 
-    def execute(self, job: Job) -> Outcome:
-        """Run a task and end its job; what the task raises does not leave this call."""
+    def execute(self, job: Job, done: Done | None = None) -> Outcome:
+        """Run a task and end its job; what the task raises does not leave this call.
+
+        Args:
+            done: not used: a job ends in the transaction that writes its record.
+        """
         close_old_connections()
         token = running(job)
         try:
@@ -263,7 +268,7 @@ class TaskQueue(Queue):
             else:
                 close_old_connections()
 
-    async def aexecute(self, job: Job) -> Outcome:
+    async def aexecute(self, job: Job, done: Done | None = None) -> Outcome:
         """Do as `execute`, for a task that is a coroutine function."""
         token = running(job)
         try:
