@@ -102,6 +102,7 @@ HOT = [
     "src/streamkeep/jobs/entering.py",
     "src/streamkeep/jobs/layout.py",
     "src/streamkeep/jobs/policy.py",
+    "src/streamkeep/jobs/remains.py",
     "src/streamkeep/jobs/state.py",
     "src/streamkeep/jobs/taking.py",
     "src/streamkeep/server/commands/append.py",

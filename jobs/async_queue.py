@@ -246,8 +246,7 @@ class AsyncQueue:
         """End jobs of `take`; see `Queue.done_many`."""
         store = await self._store()
         await self._apply(store, self.queue.plan_done(its, results), frees=True)
-        for job in its:
-            job.ended = True
+        self.queue.note_ended(its)
 
     async def execute(self, job: Job) -> Outcome:
         """Run the handler of a job, a coroutine function, and end the job."""

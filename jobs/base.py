@@ -22,6 +22,7 @@ from streamkeep.jobs import codecs
 from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.layout import QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.policy import Policy
+from streamkeep.jobs.remains import Remains, find_remains
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.strays import has_strays, schedule_strays
 from streamkeep.jobs.times import Backoff, Duration, backoff_of, milliseconds
@@ -93,6 +94,7 @@ class QueueBase:
         self._ready = False
         self._lock = threading.Lock()
         self._turns = itertools.count()
+        self.remains = Remains()
         self._consumer = b""
         self._runs = threading.local()
 
@@ -123,6 +125,7 @@ class QueueBase:
                 host = socket.gethostname()[:60]
                 self._consumer = f"{host}-{os.getpid()}-{secrets.token_hex(3)}".encode()
                 self._ready = False
+                self.remains = Remains()  # those of the parent are not this child's
                 self._opened, self._pid = opened, os.getpid()
 
     def close(self) -> None:
@@ -209,7 +212,7 @@ class QueueBase:
         if not self._ready:
             if self.read(lambda one: one.row_get(QUEUES_SPACE, self.names.name)) is None:
                 self.set_up_again()
-            elif self.apply(self._find_strays, sync="none"):
+            elif self.apply(self._tidy, sync="none"):
                 log.warning("%r: jobs that a tool gave back are due again", self.name)
             self._ready = store.open_transaction() is None
 
@@ -240,8 +243,11 @@ class QueueBase:
         task = self.tasks.get(fields.get(TASK, b"").decode(errors="replace"))
         return (self.policy if task is None else task.policy).of_job(fields)
 
-    def _find_strays(self, txn: Transaction[Any]) -> int:
+    def _tidy(self, txn: Transaction[Any]) -> int:
+        """Delete what killed processes left; return how many jobs a tool gave back."""
         step = Step(txn, self.names)
+        self.remains.note((place, {}) for place in find_remains(step))
+        self.remains.delete(step, idle=True)
         count = schedule_strays(step) if has_strays(step) else 0
         step.save()
         return count

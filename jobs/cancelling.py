@@ -23,6 +23,7 @@ from streamkeep.jobs.layout import (
     unpack_time,
 )
 from streamkeep.jobs.policy import DEFAULT_RESULT_TTL_MS
+from streamkeep.jobs.remains import is_delivered
 from streamkeep.jobs.state import Step, find_place, number_in
 
 WAITING: Final = "waiting"
@@ -69,12 +70,13 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str) ->
         place, fields = found
         name = names.streams[place.priority]
         rows = reader.xpending_range(name, GROUP, place.entry_id, place.entry_id, 1)
-        if not rows:
+        if rows:
+            consumer = rows[0]["consumer"]
+            text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
+            state = RUNNING if text else RETRYING
+            return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
+        if not is_delivered(reader, name, place):
             return Found(WAITING, fields, place)
-        consumer = rows[0]["consumer"]
-        text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
-        state = RUNNING if text else RETRYING
-        return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
     ended = load_result(reader, names.space, job_id) is not None
     return Found(ENDED if ended else UNKNOWN, {})
 

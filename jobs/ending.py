@@ -39,6 +39,7 @@ from streamkeep.jobs.layout import (
     short,
     unpack_time,
 )
+from streamkeep.jobs.remains import AT_ONCE
 from streamkeep.jobs.state import Step, job_id_of
 
 if TYPE_CHECKING:
@@ -115,12 +116,18 @@ def _deliveries(
 
 
 def finish(step: Step, ends: Sequence[End]) -> None:
-    """End jobs that did their work; the caller has checked that they are this worker's."""
+    """End jobs that did their work; the caller has checked that they are this worker's.
+
+    The entries of a few stay in their streams; see `remains`.
+    """
     by_stream: dict[int, list[str]] = {}
     for one in ends:
         by_stream.setdefault(one.job.place.priority, []).append(one.job.place.entry_id)
     for priority, ids in by_stream.items():
-        step.txn.xackdel(step.stream(priority), GROUP, *ids, ref_policy="ACKED")
+        if len(ends) < AT_ONCE:
+            step.txn.xack(step.stream(priority), GROUP, *ids)
+        else:
+            step.txn.xackdel(step.stream(priority), GROUP, *ids, ref_policy="ACKED")
     for job, result, ttl_ms, _ in ends:
         if job.runtime_key:
             step.unschedule(job.runtime_key)

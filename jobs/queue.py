@@ -16,6 +16,7 @@ from streamkeep.jobs.errors import JobCancelledError, JobFailedError, NoResultEr
 from streamkeep.jobs.job import NOTHING, Job
 from streamkeep.jobs.layout import QUEUES_SPACE, Names
 from streamkeep.jobs.letters import LetterMethods
+from streamkeep.jobs.remains import AT_ONCE
 from streamkeep.jobs.running import Done, Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.tasks import TaskMethods
@@ -76,8 +77,15 @@ class Queue(TaskMethods, ControlMethods, LetterMethods):
         """
         its = list(jobs)
         self.apply(self.plan_done(its, results), frees=True)
+        self.note_ended(its)
+
+    def note_ended(self, its: list[Job]) -> None:
+        """Note that the transaction of `plan_done` is done."""
         for job in its:
             job.ended = True
+        if len(its) < AT_ONCE:
+            taken = [job.taken for job in its if job.taken is not None]
+            self.remains.note((one.place, one.fields) for one in taken)
 
     def plan_done(
         self, its: list[Job], results: Iterable[Any] | None

@@ -83,7 +83,9 @@ class Take:
             wanted = taking.Taking(
                 self._consumer, room, known, turn // len(self.queues), queue.policy_of
             )
-            found += [(queue, one) for one in taking.take(step, wanted)]
+            taken = taking.take(step, wanted)
+            found += [(queue, one) for one in taken]
+            queue.remains.delete(step, idle=not taken)
             step.save()
         return found
 
@@ -99,7 +101,7 @@ class Take:
         except CommandError:  # perhaps of the take: a stream was deleted
             job.done(result)
             return []
-        job.ended = True
+        job.queue.note_ended([job])
         return self.jobs(found)
 
     def look(self, snapshot: Snapshot[Any]) -> int:
@@ -107,6 +109,8 @@ class Take:
         reader = snapshot.as_bytes()
         least = -1
         for queue in self.queues:
+            if queue.remains.are_there():
+                return 0  # `work` deletes them
             known = None if self._known is None else self._known[queue.name]
             pause = taking.pause(reader, queue.names, known)
             if pause == 0:
