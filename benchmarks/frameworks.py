@@ -6,6 +6,8 @@ they ran. Redis has an append-only file that is synced before each reply (`appen
 that it is as durable as the store: what was sent, acknowledged or returned survives a power loss.
 Celery's filesystem transport and backend sync nothing, and lose what a killed worker had.
 
+And the time after which a task that was running in a killed worker begins in another one.
+
 taskiq: 100 sends at a time, one worker process with 100 tasks at a time. Celery: one send after the
 other, a prefork worker of two processes. dramatiq: one send after the other, one process with 8
 threads.
@@ -29,6 +31,7 @@ from benchmarks.common import Report, scratch
 
 _SOCKET: Final = "redis.sock"
 _PATIENCE_S: Final = 300.0
+_START_S: Final = 6.0
 
 _TASKIQ: Final = """
 import asyncio, time
@@ -37,6 +40,19 @@ import asyncio, time
 @broker.task
 async def work(number: int) -> float:
     return time.time()
+
+@broker.task
+async def hold() -> None:
+    note()
+    await asyncio.sleep(3600)
+
+async def hold_one():
+    await broker.startup()
+    await hold.kiq()
+    await broker.shutdown()
+
+def send_hold():
+    asyncio.run(hold_one())
 
 async def main(count):
     await broker.startup()
@@ -65,6 +81,14 @@ from celery import Celery
 def work(number):
     return time.time()
 
+@app.task(acks_late=True)
+def hold():
+    note()
+    time.sleep(3600)
+
+def send_hold():
+    hold.delay()
+
 def measure(count):
     began = time.perf_counter()
     sent = [work.delay(number) for number in range(count)]
@@ -85,6 +109,14 @@ dramatiq.set_broker(broker)
 def work(number):
     return time.time()
 
+@dramatiq.actor
+def hold():
+    note()
+    time.sleep(3600)
+
+def send_hold():
+    hold.send()
+
 def measure(count):
     began = time.perf_counter()
     sent = [work.send(number) for number in range(count)]
@@ -93,6 +125,13 @@ def measure(count):
     print(count / (max(times) - min(times)), flush=True)
 """
 
+_NOTE: Final = """
+import os, time
+
+def note():
+    with open("began", "a") as file:
+        file.write(f"{os.getpgid(0)} {time.time()}\\n")
+"""
 _PROGRAMS: Final = {"taskiq": _TASKIQ, "celery": _CELERY, "dramatiq": _DRAMATIQ}
 _WORKERS: Final = {
     "taskiq": ("taskiq", "worker", "app:broker", "--workers", "1", "--log-level", "ERROR"),
@@ -102,7 +141,7 @@ _WORKERS: Final = {
 _SETUPS: Final = {
     ("taskiq", "streamkeep"): """
 from streamkeep.integrations.taskiq import StreamkeepBroker, StreamkeepResultBackend
-broker = StreamkeepBroker("s").with_result_backend(StreamkeepResultBackend("s"))
+broker = StreamkeepBroker("s", max_deaths=100).with_result_backend(StreamkeepResultBackend("s"))
 """,
     ("taskiq", "redis"): """
 from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
@@ -112,6 +151,7 @@ broker = RedisStreamBroker(URL, consumer_id="0").with_result_backend(RedisAsyncR
     ("celery", "streamkeep"): """
 import streamkeep.integrations.celery
 app = Celery("app", broker="streamkeep:///{folder}/s", backend="streamkeep:///{folder}/s")
+app.conf.broker_transport_options = {{"max_deaths": 100}}
 """,
     ("celery", "redis"): """
 app = Celery("app", broker="redis+socket://{folder}/redis.sock",
@@ -128,7 +168,7 @@ for name in ("in", "control", "results"):
 """,
     ("dramatiq", "streamkeep"): """
 from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
-broker, backend = StreamkeepBroker("s"), StreamkeepBackend("s")
+broker, backend = StreamkeepBroker("s", max_deaths=100), StreamkeepBackend("s")
 """,
     ("dramatiq", "redis"): """
 from dramatiq.brokers.redis import RedisBroker
@@ -137,6 +177,7 @@ URL = "unix://{folder}/redis.sock"
 broker, backend = RedisBroker(url=URL), RedisBackend(url=URL)
 """,
 }
+_KILLS: Final = 10
 _NEEDS: Final = {"taskiq": "taskiq_redis", "celery": "celery", "dramatiq": "dramatiq"}
 
 
@@ -162,6 +203,62 @@ def run(report: Report, *, quick: bool) -> None:
             if "redis" in best:
                 rate = best["streamkeep"][index] / best["redis"][index]
                 report.figure("  against Redis", rate, "times", least=1)
+        report.section(f"{framework}: a killed worker's task begins in another one")
+        times = sorted(_times_of_moves(framework, 3 if quick else _KILLS))
+        report.figure("median", times[len(times) // 2], "ms", most=100)
+        report.figure("longest", times[-1], "ms")
+
+
+def _times_of_moves(framework: str, kills: int) -> list[float]:
+    """Return after how many milliseconds a task began again whose worker was killed, each time."""
+    with scratch() as folder:
+        setup = _SETUPS[framework, "streamkeep"].format(folder=folder)
+        (folder / "app.py").write_text(_NOTE + _PROGRAMS[framework].replace("{setup}", setup))
+        began = folder / "began"
+        workers: dict[int, subprocess.Popen[bytes]] = {}
+
+        def start() -> None:
+            command = [*_WORKERS[framework]]
+            if framework == "celery":
+                command += ["-n", f"w{time.time_ns()}@here"]
+            log = (folder / "log").open("ab")
+            one = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            workers[one.pid] = one
+            log.close()
+
+        def last(count: int) -> tuple[int, float]:
+            deadline = time.monotonic() + _PATIENCE_S
+            while not began.exists() or len(began.read_text().splitlines()) < count:
+                assert time.monotonic() < deadline, "the task has not begun"
+                time.sleep(0.001)
+            group, moment = began.read_text().splitlines()[-1].split()
+            return int(group), float(moment)
+
+        try:
+            start()
+            subprocess.run(
+                [sys.executable, "-c", "import app; app.send_hold()"], cwd=folder, check=True
+            )
+            found = []
+            for number in range(1, kills + 1):
+                group, _ = last(number)
+                start()
+                time.sleep(_START_S)  # nothing says when all of them are ready
+                killed = time.time()
+                os.killpg(group, signal.SIGKILL)
+                workers.pop(group).wait()
+                found.append((last(number + 1)[1] - killed) * 1000)
+            return found
+        finally:
+            for group, one in workers.items():
+                os.killpg(group, signal.SIGKILL)
+                one.wait()
 
 
 def _turn(framework: str, backend: str, setup: str, count: int) -> list[float]:
