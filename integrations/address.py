@@ -47,6 +47,8 @@ def parse_address(given: str | os.PathLike[str], sync: Sync | None = None) -> Ad
     chosen: str = sync or "commit"
     if "://" in text:
         text, chosen = _of_url(text, chosen)
+    if "\0" in text:
+        raise ArgumentError(f"a path cannot have a null character: {text!r}")
     if chosen not in _SYNC_MODES:
         raise ArgumentError(f"sync must be one of {', '.join(_SYNC_MODES)}, not {chosen!r}")
     return Address(Path(text).absolute(), cast(Sync, chosen))

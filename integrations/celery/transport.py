@@ -208,6 +208,8 @@ class Channel(virtual.Channel):
         eta = _time_of(headers.get("eta")) if self.hold_eta else None
         if eta is not None:
             options["at"] = eta
+        if expiration := message["properties"].get("expiration"):
+            options["expires"] = int(expiration) / 1000
         common = {TASK: str(headers["task"]).encode()} if headers.get("task") else {}
         self.jobs_of(queue).put_prepared([(dumps(message).encode(), options)], common)
 
@@ -343,7 +345,8 @@ class Transport(virtual.Transport):
 
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
-        self.address = parse_address(client.hostname)
+        # Of one URL, Kombu leaves the whole; of the alternates for a failover, its parts.
+        self.address = parse_address(client.hostname or f"{SCHEME}:///{client.virtual_host}")
         self.shared = shared(self.address)
         self.topology = Topology(self.shared.opened)
         self.bell = Bell()

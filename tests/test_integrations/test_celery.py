@@ -205,6 +205,20 @@ def test_a_message_for_later_stays_in_the_store(connection: Connection, url: str
     )
 
 
+def test_a_message_that_has_expired_is_a_dead_letter(connection: Connection, url: str) -> None:
+    publish(connection, 1, expiration=0.001)
+    publish(connection, 2, expiration=3600)
+    time.sleep(0.002)
+    assert Inbox(connection).wait(1) == [2]
+    assert len(jobs_of(url).dead_letters()) == 1
+
+
+def test_the_second_url_of_a_failover_is_a_store(url: str) -> None:
+    with Connection(["streamkeep:////proc/none", url]) as connection:
+        publish(connection, 1)
+    assert jobs_of(url).stats().waiting == 1
+
+
 def test_a_purge_leaves_what_a_worker_has(connection: Connection, url: str) -> None:
     publish(connection, *range(3))
     inbox = Inbox(connection, prefetch=1)

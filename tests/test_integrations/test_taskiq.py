@@ -299,6 +299,7 @@ def test_schedules_are_added_listed_sent_and_deleted(
         ("streamkeep:////tmp/s?fsync=1", "unknown option 'fsync'"),
         ("streamkeep:////tmp/s?sync=often", "sync must be one of"),
         ("", "must be a text"),
+        ("streamkeep:////tmp/%00", "null character"),
     ],
 )
 def test_a_wrong_url_is_refused_and_the_error_shows_a_right_one(path: str, problem: str) -> None:
