@@ -83,16 +83,7 @@ def write_file(
     path = segment_path(number, b"orders", entries[0][:2], entries[-1][:2], 1, file_number)
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     (folder / path).write_bytes(data)
-    return record_of(
-        open_segment(folder / path),
-        stream_number=number,
-        path=path,
-        key=b"orders",
-        sequence=0,
-        created_ms=1,
-        epoch=1,
-        origin=ARCHIVED,
-    )
+    return record_of(open_segment(folder / path), path, ARCHIVED)
 
 
 def archive(store: Any, key: str, *parts: list[Pairs], **options: Any) -> int:

@@ -42,7 +42,6 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.keys import META, STREAMS, pack_number
 from streamkeep.format.node.node import end_ids
-from streamkeep.format.node.ranges import has_live
 from streamkeep.format.rows.records import decode_counter, encode_file_garbage, is_safe_path
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord, record_of
 from streamkeep.format.segment.remote import segment_name
@@ -178,7 +177,7 @@ def _adopt_one(
     if target.named is not None:
         _copy(environment, segment, target.named.path)
         return Adopted(path, target.named, 0)
-    gone = {one for one in target.erased if _has(segment, one)}
+    gone = {one for one in target.erased if segment.has_any([one])}
     at_home = _below_archive(environment, path) if isinstance(path, Path) else None
     if at_home is not None and not gone:
         where = at_home
@@ -299,15 +298,11 @@ def _register(
         txn.add_garbage(encode_file_garbage(replaced))
     return put_segment(
         txn,
-        record_of(
-            segment,
+        record_of(segment, path, ADOPTED)._replace(
             stream_number=target.number,
-            path=path,
             key=target.key,
-            sequence=0,
             created_ms=txn.now_ms(),
             epoch=txn.context.epoch,
-            origin=ADOPTED,
             erased=erased,
         ),
     )
@@ -338,16 +333,6 @@ def _bytes_of(segment: Segment) -> Iterator[bytes]:
     """Yield the bytes of a segment's file."""
     for at in range(0, segment.size, _COPY_BYTES):
         yield segment.read_at(at, min(_COPY_BYTES, segment.size - at))
-
-
-def _has(segment: Segment, wanted: Id) -> bool:
-    """Return whether a segment has an entry."""
-    number = segment.seek(*wanted)
-    if number == len(segment.index.blocks):
-        return False
-    return any(
-        has_live(node.listpack, node.ms, node.seq, *wanted) for node in segment.block(number)
-    )
 
 
 def _without(

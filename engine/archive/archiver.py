@@ -357,16 +357,7 @@ def _write_run(
         except _Empty:
             return rows, None
     segment = open_stored(environment.folder, path)
-    return rows, record_of(
-        segment,
-        stream_number=number,
-        path=path,
-        key=name,
-        sequence=0,
-        created_ms=now_ms,
-        epoch=epoch,
-        origin=ARCHIVED,
-    )
+    return rows, record_of(segment, path, ARCHIVED)
 
 
 class _Empty(Exception):

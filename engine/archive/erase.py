@@ -284,15 +284,7 @@ def _replace(
     if written is not None:
         put_segment(
             txn,
-            record_of(
-                written,
-                stream_number=record.stream_number,
-                path=path,
-                key=record.key,
-                sequence=0,
-                created_ms=txn.now_ms(),
-                epoch=txn.context.epoch,
-                origin=REWRITTEN,
-                erased=record.erased + count,
+            record_of(written, path, REWRITTEN)._replace(
+                stream_number=record.stream_number, key=record.key, erased=record.erased + count
             ),
         )

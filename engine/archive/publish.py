@@ -252,18 +252,8 @@ class _Publication:
             except (CorruptionError, FileNotFoundError) as error:
                 log.warning("%s: %s is left out: %s", self.remote.uri, name, error)
                 continue
-            trailer, index = segment.trailer, segment.index
-            if index.store_uuid == self.environment.uuid.bytes:
-                record = record_of(
-                    segment,
-                    stream_number=index.stream_number,
-                    path=name.removeprefix(top),
-                    key=index.key,
-                    sequence=0,
-                    created_ms=trailer.created_ms,
-                    epoch=trailer.epoch,
-                    origin=ARCHIVED,
-                )
+            if segment.index.store_uuid == self.environment.uuid.bytes:
+                record = record_of(segment, name.removeprefix(top), ARCHIVED)
                 found.append(RemoteSegment(record, True))
         return [one for one in found if not any(_is_within(one, other) for other in found)]
 

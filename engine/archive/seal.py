@@ -36,7 +36,7 @@ from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import PAIRS, end_ids
-from streamkeep.format.node.ranges import Range, has_live, read_range
+from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.format.segment.manifest import ARCHIVED, REWRITTEN, SegmentRecord, record_of
 from streamkeep.format.segment.remote import Manifest, RemoteSegment, RemoteStream, segment_name
 from streamkeep.format.segment.segment import Segment, segment_path
@@ -113,12 +113,14 @@ class SealedCopies:
             number, first, last = record.stream_number, record.first_id, record.last_id
             ids = sorted(self._environment.read(erased_ids, number, first, last))
             segment = self._remote.open(record, sealed=True) if ids else None
-            if segment is None or not _has_any(segment, ids):
+            if segment is None or not segment.has_any(ids):
                 kept.append(one)
                 continue
             nodes = list(nodes_without(segment, ids))
             if nodes:
-                kept.append(self._write(record, nodes, REWRITTEN, record.erased + len(ids)))
+                erased = record.erased + len(ids)
+                number, key = record.stream_number, record.key
+                kept.append(self._write(number, key, nodes, REWRITTEN, erased))
         self.segments = kept
 
     # --- new ones ---------------------------------------------------------------------------
@@ -138,7 +140,6 @@ class SealedCopies:
         while True:
             nodes, end, more = self._environment.read(self._nodes_from, stream, start)
             if nodes:
-                record = self._like(stream)
                 count = sum(_live_of(node) for node in nodes)
                 size = sum(map(len, nodes))
                 while (
@@ -150,7 +151,7 @@ class SealedCopies:
                     before = self._remote.open(last.record, sealed=True)
                     nodes = [*nodes_without(before, []), *nodes]
                     self.segments.remove(last)
-                self.segments.append(self._write(record, nodes, ARCHIVED, 0))
+                self.segments.append(self._write(stream.number, stream.key, nodes, ARCHIVED, 0))
                 self.new_entries += count
             if not more:
                 return end
@@ -203,13 +204,8 @@ class SealedCopies:
             return None
         return last
 
-    def _like(self, stream: RemoteStream) -> SegmentRecord:
-        return SegmentRecord(
-            stream.number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ARCHIVED, "", stream.key
-        )
-
     def _write(
-        self, like: SegmentRecord, nodes: list[bytes], origin: int, erased: int
+        self, number: int, key: bytes, nodes: list[bytes], origin: int, erased: int
     ) -> RemoteSegment:
         """Write a sealed segment, and read it back.
 
@@ -220,7 +216,6 @@ class SealedCopies:
         file_number = environment.write(take_file_number, frees=True)
         epoch = environment.context.epoch
         now_ms = environment.context.clock.now_ms()
-        number, key = like.stream_number, like.key
         writer = SegmentWriter(
             store_uuid=environment.uuid.bytes,
             stream_number=number,
@@ -237,17 +232,8 @@ class SealedCopies:
         name = self._remote.name(segment_name(path, sealed=True))
         put_bytes(self._remote.objects, name, data)
         failpoints.hit("publish:sealed")
-        record = record_of(
-            Segment.open(lambda offset, size: data[offset : offset + size], len(data), where),
-            stream_number=number,
-            path=path,
-            key=key,
-            sequence=0,
-            created_ms=now_ms,
-            epoch=epoch,
-            origin=origin,
-            erased=erased,
-        )
+        written = Segment.open(lambda at, size: data[at : at + size], len(data), where)
+        record = record_of(written, path, origin)._replace(erased=erased)
         cache = ChunkCache(4 * CHUNK_BYTES)
         segment = self._remote.open(record, sealed=True, cache=cache)
         check_means(record, segment)
@@ -267,16 +253,6 @@ def _ids_of(ms: int, seq: int, data: bytes) -> list[Id]:
     found: Entries = []
     read_range(data, ms, seq, Range(0, 0, MAX, MAX, NO_LIMIT, False, PAIRS), found)
     return [entry[:2] for entry in found]
-
-
-def _has_any(segment: Segment, ids: list[Id]) -> bool:
-    """Return whether a segment holds one of some entries."""
-    for number in sorted({segment.seek(*one) for one in ids}):
-        if number < len(segment.index.blocks):
-            for node in segment.block(number):
-                if any(has_live(node.listpack, node.ms, node.seq, *one) for one in ids):
-                    return True
-    return False
 
 
 def _live_of(envelope: bytes) -> int:

@@ -101,22 +101,11 @@ class SegmentRecord(NamedTuple):
         return fixed + path + self.key
 
 
-def record_of(
-    segment: Segment,
-    *,
-    stream_number: int,
-    path: str,
-    key: bytes,
-    sequence: int,
-    created_ms: int,
-    epoch: int,
-    origin: int,
-    erased: int = 0,
-) -> SegmentRecord:
-    """Return the manifest row for an opened segment."""
-    trailer = segment.trailer
+def record_of(segment: Segment, path: str, origin: int) -> SegmentRecord:
+    """Return the manifest row of a file that has just been written or found: all from the file."""
+    index, trailer = segment.index, segment.trailer
     return SegmentRecord(
-        stream_number,
+        index.stream_number,
         *trailer.first_id,
         *trailer.last_id,
         trailer.entries,
@@ -124,13 +113,28 @@ def record_of(
         segment.size,
         trailer.raw_size,
         trailer.checksum,
-        sequence,
-        created_ms,
-        erased,
-        epoch,
+        0,
+        trailer.created_ms,
+        0,
+        trailer.epoch,
         origin,
         path,
-        key,
+        index.key,
+    )
+
+
+def as_in_file(record: SegmentRecord, segment: Segment) -> SegmentRecord:
+    """Return a row with all values that only the file decides replaced by those of the file.
+
+    The others are the store's: a file that was adopted belongs to another stream than it names.
+    """
+    return record_of(segment, record.path, record.origin)._replace(
+        stream_number=record.stream_number,
+        sequence=record.sequence,
+        created_ms=record.created_ms,
+        erased=record.erased,
+        epoch=record.epoch,
+        key=record.key,
     )
 
 

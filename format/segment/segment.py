@@ -26,7 +26,7 @@ cannot have. All functions are pure; files are read through `read_at(offset, siz
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote
@@ -37,6 +37,7 @@ from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ChecksumError, CorruptionError, StoreError
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import ENVELOPE, OVERHEAD, Envelope, decode_envelope
+from streamkeep.format.node.ranges import has_live
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.segment.index import (
     SEEK_FOOTER,
@@ -170,6 +171,15 @@ class Segment:
         """
         with self._memory_for(number):
             return self._nodes_of(number)
+
+    def has_any(self, ids: Sequence[Id]) -> bool:
+        """Return whether one of some entries is in the segment; see `block` for the errors."""
+        for number in sorted({self.seek(*one) for one in ids}):
+            if number < len(self.index.blocks):
+                for node in self.block(number):
+                    if any(has_live(node.listpack, node.ms, node.seq, *one) for one in ids):
+                        return True
+        return False
 
     def _nodes_of(self, number: int) -> list[Envelope]:
         block = self.index.blocks[number]

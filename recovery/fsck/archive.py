@@ -48,7 +48,7 @@ from streamkeep.format.node.ranges import has_live
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import ARCHIVE_FILE, decode_counter, decode_uuid
 from streamkeep.format.rows.retired import decode_former_name, is_former_name
-from streamkeep.format.segment.manifest import SegmentRecord, record_of
+from streamkeep.format.segment.manifest import SegmentRecord, as_in_file
 from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_setting
 from streamkeep.format.segment.segment import Segment
 from streamkeep.recovery.fsck.catalogue import finding
@@ -323,17 +323,7 @@ def _check_file(
     except CorruptionError as error:
         yield finding("SK303", row.where, error.problem)
         return
-    expected = record_of(
-        segment,
-        stream_number=row.stream_number,
-        path=row.path,
-        key=row.key,
-        sequence=row.sequence,
-        created_ms=row.created_ms,
-        epoch=row.epoch,
-        origin=row.origin,
-        erased=row.erased,
-    )
+    expected = as_in_file(row, segment)
     if expected != row:
         names = [name for name in row._fields if getattr(expected, name) != getattr(row, name)]
         yield finding("SK307", row.where, f"the row differs from the file in {', '.join(names)}")

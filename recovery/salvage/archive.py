@@ -44,13 +44,13 @@ from streamkeep.format.core.keys import (
 )
 from streamkeep.format.node.check import Slot, validate
 from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_envelope
-from streamkeep.format.node.ranges import has_live
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import encode_number
 from streamkeep.format.rows.retired import encode_former_name, former_name_key, retired_key
 from streamkeep.format.segment.manifest import (
     ADOPTED,
     SegmentRecord,
+    as_in_file,
     decode_erasure,
     encode_erasure,
     record_of,
@@ -173,7 +173,7 @@ class ArchiveSalvage:
             self.out.delete(SEGMENTS, record.db_key())
             self._search(record, str(error))
             return
-        stored, record = record, _row_from_file(segment, record)  # the file is right, not the row
+        stored, record = record, as_in_file(record, segment)  # the file is right, not the row
         before = self._previous
         if (
             before is not None
@@ -287,13 +287,12 @@ class ArchiveSalvage:
 
     def _has_erased(self, record: SegmentRecord, segment: Segment) -> bool:
         """Return whether a segment still contains an erased entry."""
-        for ms, seq in self._erasures(record):
+        for one in self._erasures(record):
             try:
-                nodes = segment.block(segment.seek(ms, seq))
+                if segment.has_any([one]):
+                    return True
             except CorruptionError:
                 continue
-            if any(has_live(node.listpack, node.ms, node.seq, ms, seq) for node in nodes):
-                return True
         return False
 
     def _erasures(self, record: SegmentRecord) -> Iterator[Id]:
@@ -334,7 +333,7 @@ class ArchiveSalvage:
             segment = segment or open_archived(self.store, record, lambda: self._remote)
             envelope = decode_envelope(value, "node")
             live = live_slots(envelope.listpack, envelope.ms, envelope.seq)
-            if all(_has(segment, slot.ms, slot.seq) for slot in live):
+            if all(segment.has_any([(slot.ms, slot.seq)]) for slot in live):
                 self.out.delete(NODES, db_key)
                 self.report.stale += 1
 
@@ -401,16 +400,7 @@ class ArchiveSalvage:
             return
         self._sequence += 1
         self.highest_stream = max(self.highest_stream, number)
-        record = record_of(
-            segment,
-            stream_number=number,
-            path=path,
-            key=segment.index.key,
-            sequence=self._sequence,
-            created_ms=trailer.created_ms,
-            epoch=trailer.epoch,
-            origin=ADOPTED,
-        )
+        record = record_of(segment, path, ADOPTED)._replace(sequence=self._sequence)
         self.out.put_row(SEGMENTS, record.db_key(), record.encode())
         self.report.rebuild("rows of segments")
         self._copy(path)
@@ -421,26 +411,3 @@ class ArchiveSalvage:
             row.first_id <= trailer.last_id and trailer.first_id <= row.last_id
             for row in segment_rows(self.out, segment.index.stream_number)
         )
-
-
-def _row_from_file(segment: Segment, record: SegmentRecord) -> SegmentRecord:
-    """Return the row with all values that the file contains replaced by those of the file."""
-    return record_of(
-        segment,
-        stream_number=record.stream_number,
-        path=record.path,
-        key=record.key,
-        sequence=record.sequence,
-        created_ms=record.created_ms,
-        epoch=record.epoch,
-        origin=record.origin,
-        erased=record.erased,
-    )
-
-
-def _has(segment: Segment, ms: int, seq: int) -> bool:
-    """Return whether a segment, which has been checked, contains an entry."""
-    if not segment.trailer.first_id <= (ms, seq) <= segment.trailer.last_id:
-        return False
-    nodes = segment.block(segment.seek(ms, seq))
-    return any(has_live(node.listpack, node.ms, node.seq, ms, seq) for node in nodes)

@@ -20,7 +20,7 @@ from streamkeep.format.segment.manifest import (
     encode_erasure,
     record_of,
 )
-from test_format.made_segments import NUMBER, ids
+from test_format.made_segments import ids
 
 # --- the manifest -------------------------------------------------------------------------------
 
@@ -63,32 +63,14 @@ def test_manifest_rows_come_back(record: SegmentRecord) -> None:
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/.", "a\0b"])
 def test_paths_that_leave_the_archive_are_refused(path: str) -> None:
     assert not is_safe_path(path)
-    record = record_of(
-        opened(write(nodes_of(some(5)))),
-        stream_number=NUMBER,
-        path=path,
-        key=b"k",
-        sequence=1,
-        created_ms=1,
-        epoch=1,
-        origin=0,
-    )
+    record = record_of(opened(write(nodes_of(some(5)))), path, 0)
     with pytest.raises(CorruptionError, match="leads out of the archive"):
         decode_segment_record(record.db_key(), record.encode(), "row")
 
 
 def test_manifest_rows_that_make_no_sense_are_refused() -> None:
     data = write(nodes_of(some(5)))
-    record = record_of(
-        opened(data),
-        stream_number=NUMBER,
-        path="7-o/x.seg",
-        key=b"k",
-        sequence=1,
-        created_ms=1,
-        epoch=1,
-        origin=0,
-    )
+    record = record_of(opened(data), "7-o/x.seg", 0)
     assert (record.size_bytes, record.entries) == (len(data), 5)
     assert record.checksum == opened(data).checksum
     wrong: tuple[dict[str, Any], ...] = ({"entries": 0}, {"origin": 3}, {"last_ms": 1})
