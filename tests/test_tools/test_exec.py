@@ -19,7 +19,7 @@ from streamkeep.format.redis.resp import split_line
 from streamkeep.server.commands.replies import Status
 from streamkeep.server.commands.table import SPECS
 from streamkeep.server.commands.words import integer
-from streamkeep.tools.redis_words.replies import text_of
+from streamkeep.tools.commands.redis_replies import text_of
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from streamkeep.tools.base.arguments import Bytes, store_argument
 from streamkeep.tools.base.command import command, tell
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
-from streamkeep.tools.redis_words.replies import json_of, text_of
+from streamkeep.tools.commands.redis_replies import json_of, text_of
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
