@@ -21,11 +21,19 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.arrow.keys import key_text
+from streamkeep.engine.archive.segments import ArchivedStream, list_streams
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.shown import MAX_CALENDAR_MS, plan_buckets
 from streamkeep.pipeline.jobs.executor.report import Task, count_slice, rounded
-from streamkeep.pipeline.jobs.report_facts import Facts, GroupFacts, MeasureFacts, StreamFacts
+from streamkeep.pipeline.jobs.report_facts import (
+    LAGS,
+    Facts,
+    GroupFacts,
+    LagPoint,
+    MeasureFacts,
+    StreamFacts,
+)
 from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
@@ -75,7 +83,8 @@ def report(
 
     Args:
         store: its directory.
-        output: folder for the files, path or URI; `index.html` is the page.
+        output: folder for the files, path or URI; `index.html` is the page. If it has an earlier
+            report, the page also shows the lag of groups over time.
         streams, pattern: which streams; without either, all.
         measures: numeric fields.
         by: fields by whose values the measures are grouped.
@@ -99,6 +108,7 @@ def report(
             if folder is not None:
                 remove_folder(folder)
         with _local(output) as local:
+            facts.lags = [*report_page.former_lags(_former(output)), *_lags(facts)]
             files = report_page.write(facts, local)
             done.size_bytes = sum(path.stat().st_size for path in files)
         done.entries = sum(one.entries for one in facts.streams)
@@ -123,6 +133,23 @@ def _local(output: str) -> Iterator[Path]:
                 out.write(file.read_bytes())
 
 
+def _former(output: str) -> str:
+    """Return the lags of the reports that were made into a folder before; "" if there are none."""
+    system, path = file_system(output)
+    with reaching(output):
+        try:
+            with system.open_input_stream(f"{path}/{LAGS}.csv") as file:
+                text: str = file.read().decode()
+        except FileNotFoundError:
+            return ""
+    return text
+
+
+def _lags(facts: Facts) -> Iterator[LagPoint]:
+    for one in facts.groups:
+        yield LagPoint(facts.now_ms, one.key, one.name, one.lag, one.behind_ms, one.pending)
+
+
 def gather(
     spark: SparkSession,
     store: str,
@@ -139,7 +166,8 @@ def gather(
     """
     with reading(store) as source, source.snapshot() as snapshot:
         pins = pin_streams(snapshot.txn, options)
-        found = {pin.key: _stream_facts(snapshot, pin) for pin in pins}
+        archive = {one.stream_number: one for one in list_streams(snapshot.txn)}
+        found = {pin.key: _stream_facts(snapshot, pin, archive.get(pin.number)) for pin in pins}
         groups = [one for pin in pins for one in _group_facts(snapshot, pin)]
         now_ms = snapshot.txn.now_ms()
     times = [ms for one in found.values() for ms in (one.first_ms, one.last_ms) if ms is not None]
@@ -181,8 +209,13 @@ def shown_key(key: bytes) -> str:
     return key.decode(errors="backslashreplace")
 
 
-def _stream_facts(snapshot: Snapshot[bytes], pin: Pin) -> StreamFacts:
+def _stream_facts(
+    snapshot: Snapshot[bytes], pin: Pin, archive: ArchivedStream | None
+) -> StreamFacts:
     facts = StreamFacts(shown_key(pin.key))
+    if archive is not None:
+        facts.archived = archive.entries + archive.retired_entries
+        facts.archived_bytes = archive.size_bytes + archive.retired_bytes
     stream = snapshot.txn.find_stream(pin.key)
     if stream is not None:
         facts.live = stream.record.length

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from streamkeep.format.shown import Plan
 
+LAGS: Final = "lag"  # the name of the file with the lags of all reports in a folder
 PERCENTILES: Final = (50, 90, 99, 99.9)
 
 
@@ -16,6 +17,7 @@ class StreamFacts:
     """One stream.
 
     Attributes:
+        archived, archived_bytes: entries in segments, and the size of these.
         counts: the number of entries in each bucket of the report's plan.
         gaps: the number of neighbours by the milliseconds between them.
     """
@@ -24,6 +26,8 @@ class StreamFacts:
     entries: int = 0
     live: int = 0
     live_bytes: int = 0
+    archived: int = 0
+    archived_bytes: int = 0
     first_ms: int | None = None
     last_ms: int | None = None
     counts: list[int] = field(default_factory=list)
@@ -62,9 +66,24 @@ class MeasureFacts:
     columns: tuple[str, ...] = ("entries", "mean", "median", "p90")
 
 
+class LagPoint(NamedTuple):
+    """The lag of one group when a report was made."""
+
+    at_ms: int
+    key: str
+    group: str
+    lag: int | None
+    behind_ms: int | None
+    pending: int
+
+
 @dataclass(slots=True)
 class Facts:
-    """The contents of a report."""
+    """The contents of a report.
+
+    Attributes:
+        lags: of this report and of those that were made into the same folder before it.
+    """
 
     store: str
     now_ms: int
@@ -72,6 +91,7 @@ class Facts:
     streams: list[StreamFacts]
     groups: list[GroupFacts]
     measures: list[MeasureFacts]
+    lags: list[LagPoint] = field(default_factory=list)
 
 
 def percentile(histogram: Counter[int], percent: float) -> int | None:

@@ -12,7 +12,7 @@ import html
 import io
 import re
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,15 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.format.core.durations import duration_text
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.shown import calendar, size_text, time_text
-from streamkeep.pipeline.jobs.report_facts import PERCENTILES, percentile
+from streamkeep.pipeline.jobs.report_facts import LAGS, PERCENTILES, LagPoint, percentile
+from streamkeep.pipeline.jobs.report_plots import dates, label, legend, new_figure
 from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from streamkeep.pipeline.jobs.report_facts import Facts, GroupFacts, MeasureFacts
+    from streamkeep.pipeline.jobs.report_facts import Facts, GroupFacts, MeasureFacts, StreamFacts
 
+_TOP: Final = 20  # streams in the plot of sizes
+_MOST_LAGS: Final = 100_000  # of former reports
+_GAP_STEPS: Final = 3  # times the usual distance of reports: more is a gap
 _MOST_LINES: Final = 8  # streams in one plot; the others are added up
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LEAST_GAP: Final = 0.5  # the place of a gap of 0 on a logarithmic axis
@@ -92,6 +95,8 @@ def write(facts: Facts, folder: Path) -> list[Path]:
         _gaps(page, facts)
     if facts.groups:
         _groups(page, facts.groups)
+    if facts.lags:
+        _lags(page, facts.lags)
     for measure in facts.measures:
         _measure(page, measure)
     return page.close()
@@ -185,6 +190,11 @@ def _plain(cell: Any) -> Any:
     return int(cell) if isinstance(cell, (_Ms, _Size)) else cell
 
 
+def _unquoted(cell: str) -> str:
+    """Return a text from the cell of a CSV file that `_plain` made."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULA) else cell
+
+
 def _shown(cell: Any) -> str:
     match cell:
         case None:
@@ -211,19 +221,40 @@ def _streams(page: _Page, facts: Facts) -> None:
     page.section("Streams")
     page.table(
         "streams",
-        ("stream", "entries", "of these live", "size live", "first", "last"),
+        ("stream", "entries", "live", "archived", "size live", "size archived", "first", "last"),
         [
             (
                 one.key,
                 one.entries,
                 one.live,
+                one.archived,
                 _Size(one.live_bytes),
+                _Size(one.archived_bytes),
                 None if one.first_ms is None else time_text(one.first_ms),
                 None if one.last_ms is None else time_text(one.last_ms),
             )
-            for one in facts.streams
+            for one in sorted(facts.streams, key=_bytes_of, reverse=True)
         ],
     )
+    top = sorted(facts.streams, key=_bytes_of)[-_TOP:]
+    if len(top) < 2 or not _bytes_of(top[-1]):
+        return
+    figure, axes = new_figure(height=1.2 + 0.3 * len(top))
+    places = range(len(top))
+    live = [one.live_bytes for one in top]
+    axes.barh(places, live, label="live")
+    axes.barh(places, [one.archived_bytes for one in top], left=live, label="archived")
+    axes.set_yticks(list(places), [label(one.key) for one in top])
+    axes.xaxis.set_major_formatter(lambda value, _: size_text(int(value)))
+    axes.set_xlabel(
+        "bytes" if len(top) == len(facts.streams) else f"bytes of the {len(top)} largest streams"
+    )
+    legend(figure)
+    page.picture("streams", figure, "bytes of the largest streams, live and archived")
+
+
+def _bytes_of(one: StreamFacts) -> int:
+    return one.live_bytes + one.archived_bytes
 
 
 def _throughput(page: _Page, facts: Facts) -> None:
@@ -236,7 +267,7 @@ def _throughput(page: _Page, facts: Facts) -> None:
         ("begin", *(one.key for one in facts.streams)),
         zip(labels, *(one.counts for one in facts.streams), strict=True),
     )
-    figure, axes = _figure()
+    figure, axes = new_figure()
     busiest = sorted(facts.streams, key=lambda one: -one.entries)
     edges: list[Any] = list(plan.edges)
     if plan.style:
@@ -249,24 +280,19 @@ def _throughput(page: _Page, facts: Facts) -> None:
     if busiest[_MOST_LINES:]:
         series.append((f"{len(busiest) - _MOST_LINES} others", rest))
     for name, counts in series:
-        axes.bar(edges[:-1], counts, widths, bottom, align="edge", label=_label(name))
+        axes.bar(edges[:-1], counts, widths, bottom, align="edge", label=label(name))
         bottom = [a + b for a, b in zip(bottom, counts, strict=True)]
     axes.set_ylabel(f"entries per {plan.unit}")
     first, last = (time_text(ms)[:10] for ms in (plan.edges[0], plan.edges[-1]))
     axes.set_xlabel(f"{first} to {last}, UTC" if plan.style else "milliseconds of the ID")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     if len(series) > 1:
-        _legend(figure)
+        legend(figure)
     axes.margins(x=0.01)
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     if plan.style and isinstance(widths[0], timedelta):
-        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-        ticks = AutoDateLocator(maxticks=10)  # type: ignore[no-untyped-call]
-        dates = ConciseDateFormatter(ticks, show_offset=False)  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_locator(ticks)
-        axes.xaxis.set_major_formatter(dates)
+        dates(axes)
     page.picture("throughput", figure, "entries over time")
 
 
@@ -287,7 +313,7 @@ def _gaps(page: _Page, facts: Facts) -> None:
             for one in shown
         ],
     )
-    figure, axes = _figure()
+    figure, axes = new_figure()
     lines = sorted(shown, key=lambda one: -one.entries)[:_MOST_LINES]
     lowest = min(max(gap, _LEAST_GAP) for one in lines for gap in one.gaps)
     highest = max(max(gap, _LEAST_GAP) for one in lines for gap in one.gaps)
@@ -299,7 +325,7 @@ def _gaps(page: _Page, facts: Facts) -> None:
             seen += one.gaps[gap]
             xs.append(max(gap, _LEAST_GAP))
             ys.append(100 * seen / total)
-        axes.step([*xs, ends[1]], [*ys, 100.0], where="post", label=_label(one.key))
+        axes.step([*xs, ends[1]], [*ys, 100.0], where="post", label=label(one.key))
     axes.set_xscale("log")
     axes.set_xlim(*ends)
     marks = [mark for mark in _SPANS if ends[0] <= mark[0] <= ends[1]]
@@ -310,8 +336,65 @@ def _gaps(page: _Page, facts: Facts) -> None:
     axes.set_xlabel("from one entry to the next, at most")
     axes.set_ylabel("% of entries")
     axes.grid(alpha=0.3)
-    _legend(figure)
+    legend(figure)
     page.picture("gaps", figure, "distribution of the time between entries")
+
+
+def former_lags(text: str) -> list[LagPoint]:
+    """Return the lags in the CSV file of a former report, without lines that cannot be read."""
+    found = []
+    for row in csv.reader(io.StringIO(text)):
+        try:
+            at, key, group, lag, behind, pending = row
+            at_ms = round(datetime.fromisoformat(at).timestamp() * 1000)
+            names = (_unquoted(key), _unquoted(group))
+            numbers = (int(lag) if lag else None, int(behind) if behind else None)
+            found.append(LagPoint(at_ms, *names, *numbers, int(pending)))
+        except ValueError:
+            continue  # the heading
+    return found[-_MOST_LAGS:]
+
+
+def _lags(page: _Page, lags: Sequence[LagPoint]) -> None:
+    """Show the lag of groups over time. Where no report was made for long, the lines have a gap."""
+    page.section(
+        "Lag over time",
+        "of each group, whenever a report was made into this folder; a gap is a "
+        "time without reports",
+    )
+    page.numbers(
+        LAGS,
+        ("at", "stream", "group", "lag", "time lag", "pending"),
+        [(time_text(one.at_ms), *one[1:]) for one in lags],
+    )
+    times = sorted({one.at_ms for one in lags})
+    if len(times) < 2:
+        return
+    steps = sorted(after - before for before, after in pairwise(times))
+    longest = _GAP_STEPS * steps[len(steps) // 2]
+    lines: dict[str, list[LagPoint]] = {}
+    for one in sorted(lags):
+        lines.setdefault(f"{one.key} / {one.group}", []).append(one)
+    busiest = sorted(lines, key=lambda name: -max(one.lag or 0 for one in lines[name]))
+    figure, axes = new_figure()
+    for name in busiest[:_MOST_LINES]:
+        xs: list[Any] = []
+        ys: list[float] = []
+        for before, point in pairwise([None, *lines[name]]):
+            assert point is not None
+            if before is not None and point.at_ms - before.at_ms > longest:
+                xs.append(calendar(before.at_ms))
+                ys.append(float("nan"))
+            xs.append(calendar(point.at_ms))
+            ys.append(float("nan") if point.lag is None else point.lag)
+        axes.plot(xs, ys, marker="o", ms=3, label=label(name))
+    axes.set_ylabel("entries not delivered yet")
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.grid(alpha=0.3)
+    dates(axes)
+    legend(figure)
+    page.picture(LAGS, figure, "entries not delivered yet, over time")
 
 
 def _groups(page: _Page, groups: Sequence[GroupFacts]) -> None:
@@ -351,9 +434,9 @@ def _groups(page: _Page, groups: Sequence[GroupFacts]) -> None:
     behind = [one for one in groups if one.lag or one.pending]
     if not behind:
         return
-    figure, axes = _figure(height=1.2 + 0.45 * min(len(behind), 20))
+    figure, axes = new_figure(height=1.2 + 0.45 * min(len(behind), 20))
     shown = sorted(behind, key=lambda one: (one.lag or 0) + one.pending)[-20:]
-    names = [_label(f"{one.key} / {one.name}") for one in shown]
+    names = [label(f"{one.key} / {one.name}") for one in shown]
     places = range(len(shown))
     pending = [one.pending for one in shown]
     axes.barh(places, pending, label="pending")
@@ -361,7 +444,7 @@ def _groups(page: _Page, groups: Sequence[GroupFacts]) -> None:
     axes.set_yticks(list(places), names)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_xlabel("entries")
-    _legend(figure)
+    legend(figure)
     page.picture("groups", figure, "pending and undelivered entries of groups")
 
 
@@ -369,52 +452,35 @@ def _measure(page: _Page, facts: MeasureFacts) -> None:
     page.section(f"{facts.name} in {facts.key}")
     stem = _UNSAFE.sub("_", f"{facts.key}-{facts.name}")
     page.numbers(f"{stem}-by-hour", ("hour", *facts.columns), facts.over_time)
-    figure, axes = _figure()
-    hours = [row[0] for row in facts.over_time]
+    figure, axes = new_figure()
+    by_hour = {row[0]: row for row in facts.over_time}
+    hours = range(24)
     for place, name in ((2, "mean"), (3, "median"), (4, "90th percentile")):
-        axes.plot(hours, [row[place] for row in facts.over_time], marker="o", ms=4, label=name)
+        # An hour without entries is a gap, not a line to the next one.
+        values = [by_hour[hour][place] if hour in by_hour else float("nan") for hour in hours]
+        axes.plot(hours, values, marker="o", ms=4, label=name)
     axes.set_xticks(range(0, 24, 2))
     axes.set_xlim(-0.5, 23.5)
     axes.set_xlabel("hour of the day (UTC)")
-    axes.set_ylabel(_label(facts.name))
+    axes.set_ylabel(label(facts.name))
     axes.grid(axis="y", alpha=0.3)
-    _legend(figure)
+    legend(figure)
     page.picture(f"{stem}-by-hour", figure, f"{facts.name} by hour of the day")
     for field, rows in facts.by_field.items():
         name = f"{stem}-by-{_UNSAFE.sub('_', field)}"
         page.table(name, (field, *facts.columns), rows)
-        figure, axes = _figure(height=1.2 + 0.3 * len(rows))
-        labels = [_label(str(row[0])) for row in rows][::-1]
+        figure, axes = new_figure(height=1.2 + 0.3 * len(rows))
+        labels = [label(str(row[0])) for row in rows][::-1]
         places = range(len(rows))
         axes.barh(places, [row[2] for row in rows][::-1], color="C0", label="mean")
-        for place, color, label in ((3, "black", "median"), (4, "C1", "90th percentile")):
+        for place, color, shown in ((3, "black", "median"), (4, "C1", "90th percentile")):
             values = [row[place] for row in rows][::-1]
-            axes.plot(values, places, "|", ms=13, mew=2.5, color=color, label=label)
+            axes.plot(values, places, "|", ms=13, mew=2.5, color=color, label=shown)
         axes.set_yticks(list(places), labels)
-        axes.set_xlabel(_label(facts.name))
-        axes.set_ylabel(_label(field))
+        axes.set_xlabel(label(facts.name))
+        axes.set_ylabel(label(field))
         axes.grid(axis="x", alpha=0.3)
         axes.set_axisbelow(True)
         axes.axvline(0, color="black", lw=0.8)
-        _legend(figure)
+        legend(figure)
         page.picture(name, figure, f"{facts.name} by {field}")
-
-
-def _figure(height: float = 4.2) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _legend(figure: Figure) -> None:
-    """Add a legend above the plot, where it covers nothing."""
-    figure.legend(loc="outside upper left", ncols=4, frameon=False)
-
-
-def _label(text: str) -> str:
-    """Return text for matplotlib with `$` escaped, which would begin mathematics."""
-    short = text if len(text) <= 40 else text[:39] + "…"
-    return short.replace("$", r"\$")
