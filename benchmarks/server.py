@@ -3,6 +3,9 @@
 Both run at the same time, and take turns, so that the noise of the machine is the same for both.
 Figures are requests per second, and the ratio is ours to theirs; for one client without a pipeline,
 the median of its round trips. The best of several turns counts.
+
+Without a pipeline and without a sync, a third server takes part: a bare event loop that answers
+with the bytes of our reply, and does nothing else. No server in this event loop can be faster.
 """
 
 from __future__ import annotations
@@ -18,17 +21,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import hiredis
 import redis
 
 from benchmarks.common import Report, scratch
+from streamkeep.format.redis.resp import encode_command
 
 _TURNS: Final = 3
 _ENTRY: Final = ("sensor-id", "1234", "temperature", "25.5", "message", "m" * 40)
 _ADD: Final = ("XADD", "s", "*", *_ENTRY)
 
+Row = tuple[str, tuple[str, ...], int, tuple[str, ...], float]
+
 # Title, options of redis-benchmark, requests, words, and the least ratio, for round trips the
 # highest; without and with a sync.
-RELAXED: Final = (
+RELAXED: Final[tuple[Row, ...]] = (
     ("XADD, pipelined by 100", ("-c", "1", "-P", "100"), 200_000, _ADD, 0.4),
     ("XADD, 50 clients", ("-c", "50"), 50_000, _ADD, 0),
     ("XADD, round trip", ("-c", "1"), 10_000, _ADD, 1.5),
@@ -42,7 +49,7 @@ RELAXED: Final = (
         1,
     ),
 )
-DURABLE: Final = (
+DURABLE: Final[tuple[Row, ...]] = (
     ("XADD, 50 clients", ("-c", "50"), 30_000, _ADD, 1),
     ("XADD, pipelined by 100", ("-c", "1", "-P", "100"), 50_000, _ADD, 0),
     ("XADD, round trip", ("-c", "1"), 3_000, _ADD, 1.5),
@@ -67,27 +74,38 @@ def measure(report: Report, *, quick: bool) -> None:
             for one in both:
                 with redis.Redis(unix_socket_path=str(one.path)) as client:
                     client.xgroup_create("s", "g", 0, mkstream=True)
-            for name, options, requests, words, target in rows:
-                count = max(100, requests // 20) if quick else requests
-                for way in ("Unix socket", "loopback"):
-                    found = [
-                        [_measured(one.options(way), options, count, words) for one in both]
-                        for _ in range(1 if quick else _TURNS)
-                    ]
-                    trips = name.endswith("round trip")
-                    unit = "us" if trips else "requests/s"
-                    pick = min if trips else max
-                    best = [
-                        pick(turn[place].median_us if trips else turn[place].rate for turn in found)
-                        for place in range(2)
-                    ]
-                    report.figure(f"  {name}, {way}: Redis", best[0], unit)
-                    report.figure(f"  {name}, {way}: streamkeep serve", best[1], unit)
-                    ratio = best[1] / best[0]
-                    if trips:
-                        report.figure("    ratio", ratio, "times", most=target)
-                    else:
-                        report.figure("    ratio", ratio, "times", least=target)
+            for row in rows:
+                with ExitStack() as limit:
+                    servers = [*both]
+                    if not always and "-P" not in row[1]:
+                        reply = _reply(ours, row[3])
+                        servers.append(limit.enter_context(_constant(folder, reply)))
+                    _compare(report, servers, row, quick)
+
+
+def _compare(report: Report, servers: list[Address], row: Row, quick: bool) -> None:
+    """Measure one command on Redis, on ours, and perhaps on a bare event loop."""
+    name, options, requests, words, target = row
+    count = max(100, requests // 20) if quick else requests
+    trips = name.endswith("round trip")
+    for way in ("Unix socket", "loopback"):
+        found = [
+            [_measured(one.options(way), options, count, words) for one in servers]
+            for _ in range(1 if quick else _TURNS)
+        ]
+        best = [
+            min(turn[place].median_us for turn in found)
+            if trips
+            else max(turn[place].rate for turn in found)
+            for place in range(len(servers))
+        ]
+        names = ("Redis", "streamkeep serve", "a bare event loop")
+        for value, server in zip(best, names, strict=False):
+            report.figure(f"  {name}, {way}: {server}", value, "us" if trips else "requests/s")
+        bound: dict[str, float] = {"most" if trips else "least": target}
+        report.figure("    ours to Redis", best[1] / best[0], "times", **bound)
+        if len(best) > 2:
+            report.figure("    ours to the event loop", best[1] / best[2], "times")
 
 
 class Address(NamedTuple):
@@ -146,6 +164,30 @@ def streamkeep_server(folder: Path, sync: str) -> Iterator[Address]:
     words = ["serve", str(folder / "store"), "--socket", str(path), "--sync", sync]
     words += ["--bind", f"127.0.0.1:{port}"]
     with _running([sys.executable, "-m", "streamkeep", *words], path):
+        yield Address(path, port)
+
+
+def _reply(address: Address, words: tuple[str, ...]) -> bytes:
+    """Return the bytes that a server replies to a command with."""
+    reader, data = hiredis.Reader(), b""
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(str(address.path))
+        one.sendall(encode_command(*words))
+        while reader.gets() is False:
+            more = one.recv(1 << 16)
+            reader.feed(more)
+            data += more
+    return data
+
+
+@contextmanager
+def _constant(folder: Path, reply: bytes) -> Iterator[Address]:
+    """Run a bare event loop that answers with these bytes; yield where it listens."""
+    path, port, file = folder / "constant.sock", _free_port(), folder / "reply"
+    path.unlink(missing_ok=True)
+    file.write_bytes(reply)
+    words = [str(path), str(port), str(file)]
+    with _running([sys.executable, "-m", "benchmarks.constant_server", *words], path):
         yield Address(path, port)
 
 

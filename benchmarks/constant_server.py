@@ -1,0 +1,43 @@
+"""A server in uvloop that answers whatever comes with the same bytes: what an event loop allows.
+
+`python -m benchmarks.constant_server SOCKET PORT FILE` with the reply in a file. A reply follows
+each chunk that is read, so that its clients must not send several commands at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import uvloop
+
+
+class _Constant(asyncio.Protocol):
+    """A client that gets the reply."""
+
+    def __init__(self, reply: bytes) -> None:
+        self._reply = reply
+        self._transport = asyncio.WriteTransport()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what the replies are written to."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Reply; PING is how the benchmark finds out that the server is there."""
+        self._transport.write(b"+PONG\r\n" if data.endswith(b"PING\r\n") else self._reply)
+
+
+async def main(path: str, port: str, file: str) -> None:
+    """Serve until the process is ended."""
+    reply = Path(file).read_bytes()
+    loop = asyncio.get_running_loop()
+    await loop.create_unix_server(lambda: _Constant(reply), path)
+    server = await loop.create_server(lambda: _Constant(reply), "127.0.0.1", int(port))
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(main(*sys.argv[1:]))
