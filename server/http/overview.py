@@ -12,9 +12,11 @@ from typing import Any, Final
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.commands import keys
+from streamkeep.engine.commands.xread import has_above
 from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core.errors import NoSuchGroupError, NoSuchKeyError
+from streamkeep.format.core.id_codec import parse_id
 from streamkeep.format.core.json_form import JsonBytes, json_bytes
 from streamkeep.format.core.keys import KEYS
 from streamkeep.jobs import queue_names
@@ -95,9 +97,11 @@ def _row(snapshot: Snapshot[bytes], name: bytes, edges: list[int] | None) -> dic
         "archives": retention is not None and retention.archive,
         "groups": len(groups),
         "pending": sum(one["pending"] for one in groups),
-        "lag": max((one["lag"] or 0 for one in groups), default=0),
-        "oldest_pending_ms": min(
-            (one["oldest_pending_ms"] for one in groups if one["oldest_pending_ms"] is not None),
+        "waiting": max((one["waiting"] for one in groups), default=0),
+        "exact_waiting": all(one["lag"] is not None for one in groups),
+        "oldest_pending_id": min(
+            (one["oldest_pending"]["id"] for one in groups if one["oldest_pending"] is not None),
+            key=id_ms,
             default=None,
         ),
     }
@@ -108,7 +112,11 @@ def _row(snapshot: Snapshot[bytes], name: bytes, edges: list[int] | None) -> dic
 
 
 def group_facts(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> dict[str, Any]:
-    """Return one group of XINFO GROUPS in JSON, with its oldest pending entry."""
+    """Return one group of XINFO GROUPS in JSON, with its oldest pending entry.
+
+    `waiting` is the lag, or an estimate of it where Redis's rules make it unknown: after a
+    deletion, or in a group that began in the middle of the stream.
+    """
     oldest = None
     if info["pending"]:
         rows = snapshot.xpending_range(key, info["name"], "-", "+", 1)
@@ -120,9 +128,19 @@ def group_facts(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> 
         "last_delivered_id": info["last-delivered-id"].decode(),
         "entries_read": info["entries-read"],
         "lag": info["lag"],
+        "waiting": _count_after(snapshot, key, info) if info["lag"] is None else info["lag"],
         "oldest_pending": oldest,
-        "oldest_pending_ms": None if oldest is None else id_ms(oldest["id"]),
     }
+
+
+def _count_after(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> int:
+    """Return about how many entries a group has not been given; 0 only if there are none."""
+    stream = existing_stream(snapshot.txn, key)
+    after = parse_id(info["last-delivered-id"], 0)
+    if not has_above(stream, after):
+        return 0
+    edges = [after[0], stream.record.last_live_ms + 1]
+    return max(1, count_live(snapshot.txn, stream, edges).entries[0])
 
 
 def pending_json(row: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +150,7 @@ def pending_json(row: dict[str, Any]) -> dict[str, Any]:
         "id": row["message_id"].decode(),
         "consumer": json_bytes(row["consumer"]) if idle >= 0 else None,
         "idle_ms": idle if idle >= 0 else None,
-        "deliveries": row["times_delivered"],
+        "times_delivered": row["times_delivered"],
     }
 
 
@@ -254,7 +272,7 @@ def _troubles(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> li
         idle = oldest["idle_ms"]
         if idle is None or idle >= STUCK_MS:
             found.append({**place, "kind": "pending", "since_ms": idle, **_of(facts, oldest)})
-    if facts["lag"]:
+    if facts["waiting"]:
         try:
             consumers = snapshot.xinfo_consumers(key, info["name"])
         except (NoSuchKeyError, NoSuchGroupError):
@@ -266,7 +284,8 @@ def _troubles(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> li
                     **place,
                     "kind": "unread",
                     "since_ms": idle,
-                    "lag": facts["lag"],
+                    "waiting": facts["waiting"],
+                    "exact": facts["lag"] is not None,
                     "consumers": len(consumers),
                 }
             )
@@ -278,5 +297,5 @@ def _of(facts: dict[str, Any], oldest: dict[str, Any]) -> dict[str, Any]:
         "pending": facts["pending"],
         "id": oldest["id"],
         "consumer": oldest["consumer"],
-        "deliveries": oldest["deliveries"],
+        "times_delivered": oldest["times_delivered"],
     }

@@ -178,7 +178,7 @@ def _running(snapshot: Snapshot[bytes], names: Names, count: int) -> Iterator[di
                 entries[0].fields if entries else {},
                 worker=json_bytes(one["consumer"]),
                 running_ms=one["time_since_delivered"],
-                deliveries=one["times_delivered"],
+                times_delivered=one["times_delivered"],
             )
 
 

@@ -23,7 +23,7 @@ def test_a_worker_over_http(store: Store, client: Client) -> None:
     assert [one["id"] for one in got] == ["1-0", "2-0"]
     assert client.post("/groups/k/g/ack", json={"ids": ["1-0", "9-0"]}) == {"acknowledged": 1}
     pending = client.get("/groups/k/g/pending")["pending"]
-    assert pending == [{"id": "2-0", "consumer": "ann", "idle_ms": 0, "deliveries": 1}]
+    assert pending == [{"id": "2-0", "consumer": "ann", "idle_ms": 0, "times_delivered": 1}]
     moved = client.post("/groups/k/g/claim", json={"consumer": "bob", "ids": ["2-0"]})
     assert [one["id"] for one in moved["entries"]] == ["2-0"]
     facts = client.get("/groups/k/g")

@@ -33,6 +33,25 @@ def test_what_is_stuck_is_said(store: Store, clock: ManualClock, client: Client)
     assert (found["entries"], found["pending"], found["groups"]) == (5, 2, 2)
 
 
+def test_a_group_whose_lag_is_unknown_is_stuck_if_nobody_reads(
+    store: Store, clock: ManualClock, client: Client
+) -> None:
+    store.xadd_many("k", [{"n": n} for n in range(9)], [f"{n}-1" for n in range(1, 10)])
+    store.xgroup_create("k", "middle", id="4-1")
+    store.xgroup_create("k", "read", id="4-1")
+    store.xreadgroup("read", "ann", {"k": ">"}, noack=True)
+    clock.ms += 3_600_000
+    [one] = client.get("/store/survey")["stuck"]
+    assert (one["group"], one["kind"], one["exact"]) == ("middle", "unread", False)
+    assert 5 <= one["waiting"] <= 6  # those of the same millisecond count
+    [row] = client.get("/streams")["streams"]
+    assert (row["waiting"], row["exact_waiting"]) == (one["waiting"], False)
+    lags = {
+        one["name"]: (one["lag"], one["waiting"]) for one in client.get("/streams/k/info")["groups"]
+    }
+    assert lags == {"middle": (None, one["waiting"]), "read": (0, 0)}
+
+
 def test_prometheus_reads_the_figures_of_store_and_server(store: Store, client: Client) -> None:
     store.xadd("orders", {"n": 1})
     reply = client("GET", "/metrics")

@@ -39,7 +39,7 @@ export function group(main, state, signal, address) {
     if (signal.aborted) return;
     const oldest = info.oldest_pending;
     fill(summary, facts([
-      ["Lag", info.lag === null ? "unknown" : count(info.lag), el("span", { class: "quiet" }, " to be delivered")],
+      ["Lag", info.lag === null && info.waiting ? "about " : "", count(info.waiting), el("span", { class: "quiet" }, " to be delivered")],
       ["Pending", count(info.pending)],
       oldest && ["Oldest pending", `${span(info.time_ms - idMs(oldest.id))} old`, el("span", { class: "quiet" },
         oldest.idle_ms === null ? ", to be claimed" : `, delivered ${span(oldest.idle_ms)} ago`)],
@@ -90,8 +90,8 @@ export function group(main, state, signal, address) {
       setText(age, span(now - idMs(one.id)));
       fill(consumer, one.consumer === null ? el("span", { class: "quiet" }, "none: to be claimed") : named(one.consumer));
       setText(delivered, one.idle_ms === null ? "–" : `${span(one.idle_ms)} ago`);
-      setText(times, count(one.deliveries));
-      times.classList.toggle("warn", one.deliveries > 3);
+      setText(times, count(one.times_delivered));
+      times.classList.toggle("warn", one.times_delivered > 3);
     };
     return made;
   }

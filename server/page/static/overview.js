@@ -2,7 +2,7 @@
 
 import { get, query } from "./api.js";
 import { sparkline } from "./charts.js";
-import { count, el, fill, keyed, many, named, percent, rate, setText, size, span, textOf, time } from "./dom.js";
+import { count, el, fill, idMs, keyed, many, named, percent, rate, setText, size, span, textOf, time } from "./dom.js";
 import { button, cell, empty, repeat, section, table } from "./ui.js";
 
 const SPANS = [["5 min", 300e3], ["1 hour", 3600e3], ["1 day", 86400e3], ["1 week", 604800e3]];
@@ -45,7 +45,8 @@ export function overview(main, state, signal) {
     showStuck(calm, stuck, survey);
     attention.classList.toggle("alert", survey.stuck.length > 0);
     keyed(body, streams.streams, (one) => percent(one.key), () => row());
-    body.childNodes.forEach((one, at) => one.refresh(streams.streams[at], streams));
+    const late = new Set(survey.stuck.map((one) => `${one.kind} ${percent(one.key ?? "")}`));
+    body.childNodes.forEach((one, at) => one.refresh(streams.streams[at], streams, late));
     list.hidden = streams.streams.length === 0;
     more.hidden = streams.next === null;
     fill(none, streams.streams.length ? null : filter.value
@@ -64,7 +65,7 @@ function row() {
   const cells = Object.fromEntries(COLUMNS.map((one) => [one.title, cell(one)]));
   cells.Stream.append(link);
   const made = el("tr", {}, Object.values(cells));
-  made.refresh = (one, all) => {
+  made.refresh = (one, all, stuck) => {
     if (!all) return;
     if (!link.firstChild) link.append(named(one.key));
     link.href = `#/stream?key=${percent(one.key)}`;
@@ -74,16 +75,24 @@ function row() {
     const seconds = old && (all.time_ms - old.time) / 1000;
     if (!old || seconds > 4) before.set(key, { time: all.time_ms, added: one.entries_added, rate: old?.rate ?? null });
     if (old && seconds > 4) before.get(key).rate = Math.max(0, one.entries_added - old.added) / seconds;
-    setText(cells.Rate, rate(before.get(key).rate));
+    setText(cells.Rate, rate(before.get(key).rate ?? recent(one.spark, all.edges_ms)));
     setText(cells.Entries, count(one.length));
     cells.Entries.title = `${size(one.size_bytes)}; ${count(one.entries_added)} added in all`;
     fill(cells.Newest, time(one.last_ms, all.time_ms));
     setText(cells.Groups, one.groups ? count(one.groups) : "–");
-    setText(cells.Lag, one.groups ? count(one.lag) : "–");
+    setText(cells.Lag, one.groups ? (one.exact_waiting || !one.waiting ? "" : "≈ ") + count(one.waiting) : "–");
     setText(cells.Pending, one.groups ? count(one.pending) : "–");
-    cells.Pending.title = one.oldest_pending_ms === null ? "" : `the oldest entry is ${span(all.time_ms - one.oldest_pending_ms)} old`;
+    cells.Pending.title = one.oldest_pending_id === null ? "" : `the oldest entry is ${span(all.time_ms - idMs(one.oldest_pending_id))} old`;
+    cells.Lag.classList.toggle("warn", stuck.has(`unread ${key}`));
+    cells.Pending.classList.toggle("warn", stuck.has(`pending ${key}`));
   };
   return made;
+}
+
+// Until the page has seen two states of a stream, the rate is that of its last short bucket.
+function recent(counts, edges) {
+  const ms = edges.at(-1) - edges.at(-2);
+  return ms <= 300e3 ? counts.at(-1) * 1000 / ms : null;
 }
 
 function showTiles(tiles, survey) {
@@ -128,9 +137,9 @@ function sentence(one) {
     return [`${many(one.pending, "entry is", "entries are")} not acknowledged; `,
       one.since_ms === null ? "the first waits to be claimed" : `the first was delivered ${span(one.since_ms)} ago`,
       one.consumer !== null && [" to ", named(one.consumer)],
-      one.deliveries > 1 && `, ${count(one.deliveries)} times`, "."];
+      one.times_delivered > 1 && `, ${count(one.times_delivered)} times`, "."];
   }
-  const waiting = `${many(one.lag, "entry waits", "entries wait")} to be delivered`;
+  const waiting = `${one.exact ? "" : "about "}${many(one.waiting, "entry waits", "entries wait")} to be delivered`;
   if (!one.consumers) return `${waiting}; the group has no consumer.`;
   return `${waiting}; no consumer has read for ${span(one.since_ms)}.`;
 }

@@ -117,7 +117,7 @@ export function queue(main, state, signal, address) {
     made.refresh = (one, now) => {
       if (now === undefined) return;
       if (kind === "waiting") setText(cells[3], span(now - one.since_ms));
-      if (kind === "running") { setText(cells[4], span(one.running_ms)); setText(cells[5], count(one.deliveries)); }
+      if (kind === "running") { setText(cells[4], span(one.running_ms)); setText(cells[5], count(one.times_delivered)); }
       if (kind === "delayed") setText(cells[4], one.due_ms > now ? span(one.due_ms - now) : "now");
       if (kind === "dead") { setText(cells[3], textOf(one.attempts)); setText(cells[4], `${span(now - one.died_ms)} ago`); }
     };

@@ -75,7 +75,7 @@ export function stream(main, state, signal, address) {
   // --- entries -----------------------------------------------------------------------------------
 
   function rangeForm() {
-    const from = el("input", { name: "from", placeholder: "oldest", autocomplete: "off", spellcheck: "false" });
+    const from = el("input", { name: "from", placeholder: "oldest, or -2h", autocomplete: "off", spellcheck: "false" });
     const to = el("input", { name: "to", placeholder: "newest", autocomplete: "off", spellcheck: "false" });
     const text = el("input", { type: "search", name: "text", placeholder: "in fields and values", id: "filter", autocomplete: "off", spellcheck: "false" });
     const order = el("select", { name: "order" }, el("option", { value: "1" }, "newest first"), el("option", { value: "" }, "oldest first"));
@@ -218,7 +218,7 @@ function showGroups(parent, info) {
   for (const one of info.groups) {
     body.append(el("tr", {},
       cell(name, el("a", { href: `#/group?key=${percent(info.key)}&group=${percent(one.name)}` }, named(one.name))),
-      cell(lag, one.lag === null ? el("span", { title: "entries were deleted, so that it cannot be known" }, "unknown") : count(one.lag)),
+      cell(lag, one.lag === null && one.waiting ? el("span", { title: "estimated: entries were deleted, or the group began in the middle" }, `≈ ${count(one.waiting)}`) : count(one.waiting)),
       cell(pending, count(one.pending)),
       cell(oldest, one.oldest_pending === null ? "–" : one.oldest_pending.idle_ms === null ? "to be claimed" : `${span(one.oldest_pending.idle_ms)} ago`),
       cell(consumers, count(one.consumers)),
