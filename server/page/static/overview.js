@@ -13,8 +13,8 @@ const COLUMNS = [
   { title: "Entries", class: "num" },
   { title: "Newest", class: "num" },
   { title: "Groups", class: "num" },
-  { title: "Lag", class: "num" },
-  { title: "Pending", class: "num" },
+  { title: "Lag", class: "num", hint: "entries that the slowest group has not been given" },
+  { title: "Pending", class: "num", hint: "entries that were delivered, and not acknowledged" },
 ];
 const before = new Map(); // key: when and how many entries had been added, for rates
 

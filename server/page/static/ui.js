@@ -14,7 +14,7 @@ export function table(caption, columns) {
   const body = el("tbody");
   const made = el("table", { class: "data" }, el("caption", { class: "hidden" }, caption),
     el("thead", {}, el("tr", {}, columns.map((one) =>
-      el("th", { scope: "col", class: one.class ?? null }, one.title)))), body);
+      el("th", { scope: "col", class: one.class ?? null, title: one.hint ?? null }, one.title)))), body);
   return { box: el("div", { class: "table-box" }, made), body, table: made };
 }
 
