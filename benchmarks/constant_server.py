@@ -1,4 +1,4 @@
-"""A server in uvloop that answers whatever comes with the same bytes: what an event loop allows.
+"""A server in uvloop that answers any request with the same bytes: what an event loop allows.
 
 `python -m benchmarks.constant_server SOCKET PORT FILE` with the reply in a file. A reply follows
 each chunk that is read, so that its clients must not send several commands at once.
