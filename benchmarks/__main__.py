@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks import (
     archive,
     codec,
+    commits,
     django_queue,
     dump,
     durable,
@@ -71,6 +72,11 @@ def run_wake(report: Report, _: argparse.Namespace) -> None:
     """Blocked readers: waking them, and what waiting costs."""
     wake.wakes(report)
     wake.idle(report)
+
+
+def run_commits(report: Report, options: argparse.Namespace) -> None:
+    """Commits that do not wait for the disk: singles, processes, minutes; opening and recovery."""
+    commits.run(report, quick=options.quick)
 
 
 def run_durable(report: Report, options: argparse.Namespace) -> None:
@@ -152,6 +158,7 @@ BENCHMARKS = {
     "group": run_group,
     "django": run_django,
     "wake": run_wake,
+    "commits": run_commits,
     "durable": run_durable,
     "latency": run_latency,
     "queue": run_queue,

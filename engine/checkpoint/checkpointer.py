@@ -161,11 +161,10 @@ class Checkpointer:
 
     def _run(self) -> None:
         try:
-            while not self._stopping:
+            while not self._is_over():
                 pause_s = self._idle_pause()
                 notified = self._wakeup.wait(min(pause_s, LOOK_EVERY_S))
-                self._report_waits()
-                if not self._stopping and (
+                if not self._is_over() and (
                     notified or pause_s <= LOOK_EVERY_S or self._serve_readers()
                 ):
                     self._stay_awake(chores=not notified)
@@ -173,6 +172,10 @@ class Checkpointer:
             if not self._stopping:  # it was ended from outside; the next commit starts another
                 self._thread = None
                 self._context.watched = False
+
+    def _is_over(self) -> bool:
+        """Return whether the thread must end."""
+        return self._stopping or self._context.closed != ""
 
     def _idle_pause(self) -> float:
         """Return how long nothing is due while nothing is committed."""
@@ -185,6 +188,7 @@ class Checkpointer:
         Returns:
             Whether that was tried.
         """
+        self._report_waits()
         context = self._context
         journal = context.journal
         assert journal is not None
@@ -217,7 +221,7 @@ class Checkpointer:
         """
         now = time.monotonic()
         awake = _Awake(now, self._context.erasures, now if chores else now + CHORES_EVERY_S)
-        while not (self._stopping or awake.over):
+        while not (self._is_over() or awake.over):
             self._failures.attempt(_ROUND, self._round, awake)
             if not awake.over:
                 interval = min(self._intervals, default=None)
@@ -236,7 +240,6 @@ class Checkpointer:
         if interval is not None and now - awake.synced >= interval:
             awake.synced = now
             failed = attempt(_SYNC, journal.sync, context.last_commit)
-        self._report_waits()
         attempt(_RECYCLED, journal.prepare_recycled)
         self._serve_readers()
         if now >= awake.chores_at:

@@ -328,11 +328,12 @@ def _reset_control_file(
 
     Everything after the checkpoint counts as not on disk.
     """
-    journal.remove(CONTROL_FILE)
-    if position is not None and slot is not None:
-        control = ControlFile(journal)
-        control.reset(position, slot.journal_file, slot.commit_number)
-        control.close()
+    if position is None or slot is None:
+        journal.remove(CONTROL_FILE)
+        return
+    control = ControlFile(journal, alone=True, fresh=True)
+    control.reset(position, slot.journal_file, slot.commit_number)
+    control.close()
 
 
 def _remove_later(journal: Folder, position: LogPosition) -> None:

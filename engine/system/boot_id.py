@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import uuid
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ _MNT_ID: Final = struct.Struct("=Q")
 _MNT_ID_AT: Final = 0x90
 
 
+@cache
 def boot_id() -> bytes:
     """Return 16 bytes that change with each boot; zeros if the system has no boot ID."""
     try:
