@@ -26,7 +26,7 @@ _COMMAND: Final = re.compile(
 
 def pages(root: Path) -> Iterator[Path]:
     """Yield the pages that are written by hand; docs/cli follows the help texts."""
-    yield root / "README.md"
+    yield from root.glob("README.md")
     for page in sorted((root / "docs").rglob("*.md")):
         if page.parent.name not in ("cli", "decisions"):
             yield page

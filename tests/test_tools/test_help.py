@@ -35,7 +35,7 @@ def generator() -> ModuleType:
 
 def all_commands() -> list[tuple[str, click.Command]]:
     """Return the path of every command, and the command."""
-    contexts = generator().contexts(main)
+    contexts = generator().cli_pages.contexts(main)
     return [(context.command_path, context.command) for context in contexts]
 
 
@@ -123,7 +123,7 @@ def test_check_names_the_stale_file_and_changes_nothing(
 ) -> None:
     module = generator()
     monkeypatch.setattr(module, "HERE", tmp_path)
-    monkeypatch.setattr(module, "cli_pages", dict)
+    monkeypatch.setattr(module, "pages_of_commands", dict)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: one -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(module, "PARTS", (module.Part("page.md", "one", lambda: "new"),))
@@ -143,11 +143,11 @@ def test_every_command_has_a_page_and_a_page_without_command_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = generator()
-    assert {page.stem for page in module.cli_pages()} == set(below(main))
+    assert {page.stem for page in module.pages_of_commands()} == set(below(main))
     assert "# streamkeep range\n" in (DOCS / "cli" / "range.md").read_text(encoding="utf-8")
     monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(module, "PARTS", ())
-    monkeypatch.setattr(module, "cli_pages", dict)
+    monkeypatch.setattr(module, "pages_of_commands", dict)
     monkeypatch.setattr(module.stubs, "STUBS", ())
     (tmp_path / "cli").mkdir()
     for name in ("gone.md", "README.md"):
