@@ -15,6 +15,7 @@ are generated as a whole. Commands that install Streamkeep follow `installs.py`.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -290,7 +291,7 @@ def main(args: list[str]) -> int:
     stale = 0
     with_parts = [(HERE / part.file).resolve() for part in PARTS]
     for path in dict.fromkeys([*with_parts, *installs.pages(HERE.parent)]):
-        shown = path.relative_to(HERE.parent)
+        shown = os.path.normpath(f"docs/{os.path.relpath(path, HERE)}")
         text = old = path.read_text(encoding="utf-8")
         for part, file in zip(PARTS, with_parts, strict=True):
             if file == path:
