@@ -20,8 +20,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
-
 from streamkeep.engine.system.object_store import open_objects, put_bytes
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord
@@ -48,9 +46,13 @@ _ENTRIES = 100_000  # of a segment
 class _Here:
     """Spark, as far as `run_units` needs it, in this process."""
 
-    def range(self, start: int, stop: int, step: int, partitions: int) -> _Here:
-        """Take the numbers of the tasks."""
-        self._numbers = range(start, stop)
+    def createDataFrame(self, rows: Any) -> _Here:
+        """Take the units of the tasks."""
+        self._batches = rows.to_batches(max_chunksize=1)
+        return self
+
+    def repartition(self, partitions: int) -> _Here:
+        """Do nothing: there is one process."""
         return self
 
     def mapInArrow(self, function: Any, schema: str) -> _Here:
@@ -60,9 +62,8 @@ class _Here:
 
     def collect(self) -> list[Any]:
         """Run the tasks."""
-        batches = [pa.RecordBatch.from_pydict({"id": [number]}) for number in self._numbers]
-        lines = [line for part in self._function(iter(batches)) for line in part[0].to_pylist()]
-        return [SimpleNamespace(result=line) for line in lines]
+        parts = self._function(iter(self._batches))
+        return [SimpleNamespace(**row) for part in parts for row in part.to_pylist()]
 
 
 def generate(uri: str, stores: int, segments: int) -> None:

@@ -17,7 +17,7 @@ import secrets
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.pipeline.fleet.pieces import Positions
-from streamkeep.pipeline.storage.places import file_system, make_folder, reaching
+from streamkeep.pipeline.storage.places import check_written, file_system, make_folder, reaching
 
 _FOLDER = "_positions"  # names with an underscore are hidden from other readers, and from vacuum
 _STEP_BITS = 31
@@ -65,8 +65,10 @@ def write_positions(lake: str, store: str, version: int, positions: Positions) -
     path = f"{root}/{_path(store, version)}"
     with reaching(lake):
         make_folder(system, path.rpartition("/")[0])
+        data = positions.encode()
         with system.open_output_stream(path, compression=None) as out:
-            out.write(positions.encode())
+            out.write(data)
+    check_written(lake, system, path, len(data))
 
 
 def remove_positions(lake: str, store: str, version: int | None) -> None:

@@ -72,6 +72,7 @@ from streamkeep.pipeline.lake.files import (
     unsigned,
 )
 from streamkeep.pipeline.storage.places import (
+    StorageError,
     check,
     file_system,
     is_uri,
@@ -351,6 +352,7 @@ class Lake:
         Raises:
             LakeConflictError: since this lake was opened, another job changed one of the positions
                 or replaced files of the same streams. Nothing was committed.
+            StorageError: the storage does not answer, or lost the commit after it confirmed it.
         """
         now_ms = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
@@ -388,8 +390,18 @@ class Lake:
             raise LakeConflictError(
                 f"{self.uri}: another job committed first ({error}); next: run {job} again"
             ) from error
+        except DeltaError as error:  # whether the commit was made is not known
+            raise StorageError(f"{self.uri}: {error}; next: run {job} again") from error
         failpoints.hit("lake:committed")
-        return Lake.open(self.uri)
+        done = Lake.open(self.uri)
+        for one in moved:
+            before = self.transaction(one.app_id)
+            if before != one.version and done.transaction(one.app_id) == before:
+                raise StorageError(
+                    f"{self.uri}: the storage has confirmed a commit, and does not have it; next: "
+                    f"run {job} again"
+                )
+        return done
 
     @contextmanager
     def reading(self, files: Sequence[LakeFile], job: str) -> Iterator[None]:

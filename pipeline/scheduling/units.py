@@ -33,7 +33,8 @@ Unit = TypeVar("Unit")
 
 Progress = Callable[[int, int], None]  # (units done, of)
 
-_RESULT: Final = pa.schema([pa.field("result", pa.string())])
+_UNITS: Final = pa.schema([pa.field("number", pa.int64()), pa.field("unit", pa.binary())])
+_RESULT: Final = pa.schema([pa.field("number", pa.int64()), pa.field("result", pa.string())])
 _POLL_S: Final = 0.2
 _OURS: Final = re.compile(r"^streamkeep\.\S+: (.+)$", re.MULTILINE)
 
@@ -120,19 +121,24 @@ def run_units(
     if getattr(spark, "_sc", None) is not None:
         return _run_each(spark, units, work, progress)
 
-    # Spark Connect cannot send a task only its own unit: each gets all of them.
+    # Spark Connect has no RDDs. The units are rows of a DataFrame, so a task gets only its own.
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for number in batch.column(0).to_pylist():
-                lines = work(units[number])
-                yield pa.RecordBatch.from_arrays([pa.array(lines, pa.string())], schema=_RESULT)
+            for number, unit in zip(*(one.to_pylist() for one in batch.columns), strict=True):
+                lines = work(pickle.loads(unit))
+                yield pa.RecordBatch.from_pydict(
+                    {"number": [number] * len(lines), "result": lines}, schema=_RESULT
+                )
 
-    frame = spark.range(0, count, 1, count).mapInArrow(QuickAckCall(each), "result string")
+    rows = {"number": range(count), "unit": [pickle.dumps(unit) for unit in units]}
+    frame = spark.createDataFrame(pa.table(rows, schema=_UNITS)).repartition(count)
+    frame = frame.mapInArrow(QuickAckCall(each), "number bigint, result string")
     from pyspark.errors import PySparkException
 
     try:
         with _ProgressThread(spark, count, progress):
-            return [row.result for row in frame.collect()]
+            found = sorted(frame.collect(), key=lambda row: row.number)
+            return [row.result for row in found]
     except PySparkException as error:
         ours = _OURS.findall(str(error))
         if not ours:

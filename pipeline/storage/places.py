@@ -120,6 +120,23 @@ def make_folder(system: pafs.FileSystem, path: str) -> None:
         system.create_dir(path, recursive=True)
 
 
+def check_written(place: str, system: pafs.FileSystem, path: str, size: int) -> None:
+    """Check that an object store has a file which it confirmed.
+
+    Raises:
+        StorageError: it has not, or another size of it.
+    """
+    if isinstance(system, pafs.LocalFileSystem):
+        return
+    with reaching(place):
+        info = system.get_file_info(path)
+    if info.type != pafs.FileType.File or info.size != size:
+        raise StorageError(
+            f"{place}: the storage has confirmed {path}, with {size} bytes, and does not have it; "
+            "next: run the job again"
+        )
+
+
 def check(place: str) -> None:
     """Raise StorageError for a URI with an unknown scheme, and for an unreachable bucket."""
     scheme = urlsplit(place).scheme if is_uri(place) else "file"

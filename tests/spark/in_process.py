@@ -5,14 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
-
 
 class InProcess:
     """Runs the tasks of `run_units` here."""
 
-    def range(self, start: int, stop: int, step: int, partitions: int) -> InProcess:
-        self.numbers = range(start, stop)
+    def createDataFrame(self, rows: Any) -> InProcess:
+        self.batches = rows.to_batches(max_chunksize=1)
+        return self
+
+    def repartition(self, partitions: int) -> InProcess:
         return self
 
     def mapInArrow(self, function: Any, schema: str) -> InProcess:
@@ -20,6 +21,8 @@ class InProcess:
         return self
 
     def collect(self) -> list[Any]:
-        batches = [pa.RecordBatch.from_pydict({"id": [number]}) for number in self.numbers]
-        lines = [line for part in self.function(iter(batches)) for line in part[0].to_pylist()]
-        return [SimpleNamespace(result=line) for line in lines]
+        return [
+            SimpleNamespace(**row)
+            for part in self.function(iter(self.batches))
+            for row in part.to_pylist()
+        ]

@@ -88,9 +88,8 @@ class LocalSpark:
     def __init__(self, begin: Callable[[int], None]) -> None:
         self._begin = begin
 
-    def range(self, start: int, stop: int, step: int, partitions: int) -> Frame:
-        assert partitions == stop - start
-        return Frame(self, range(start, stop, step))
+    def createDataFrame(self, units: pa.Table) -> Frame:
+        return Frame(self, units)
 
     def run(self, task: Callable[[], str]) -> str:
         """Return what a task returns."""
@@ -124,15 +123,19 @@ class LocalSpark:
 class Row:
     """A line that a unit of work gave back."""
 
+    number: int
     result: str
 
 
 class Frame:
     """As much of a DataFrame as `run_units` uses."""
 
-    def __init__(self, spark: LocalSpark, numbers: range) -> None:
+    def __init__(self, spark: LocalSpark, units: pa.Table) -> None:
         self._spark = spark
-        self._numbers = numbers
+        self._units = units
+
+    def repartition(self, partitions: int) -> Frame:
+        return self
 
     def mapInArrow(self, function: Any, schema: str) -> Frame:
         self._function = function
@@ -140,19 +143,14 @@ class Frame:
 
     def collect(self) -> list[Row]:
         rows = []
-        for number in self._numbers:
-            batch = pa.RecordBatch.from_pydict({"id": pa.array([number], pa.int64())})
+        for batch in self._units.to_batches(max_chunksize=1):
             function = self._function
             text = self._spark.run(
                 lambda function=function, batch=batch: json.dumps(  # type: ignore[misc]
-                    [
-                        line
-                        for part in function(iter([batch]))
-                        for line in part.column(0).to_pylist()
-                    ]
+                    [row for part in function(iter([batch])) for row in part.to_pylist()]
                 )
             )
-            rows += [Row(line) for line in json.loads(text)]
+            rows += [Row(**row) for row in json.loads(text)]
         return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,11 +18,21 @@ from pyspark.sql.types import StringType, StructField, StructType  # noqa: E402
 
 import streamkeep  # noqa: E402
 from spark.in_process import InProcess  # noqa: E402
-from spark.s3_server import BUCKET, FAILING, GOOD, STALE, S3Server, serving  # noqa: E402
+from spark.s3_server import (  # noqa: E402
+    BUCKET,
+    DOWN,
+    FAILING,
+    GOOD,
+    LOSING,
+    SLOW,
+    STALE,
+    S3Server,
+    serving,
+)
 from streamkeep.engine.api.store import Store  # noqa: E402
 from streamkeep.engine.system import failpoints  # noqa: E402
 from streamkeep.format.core.entry import StreamId  # noqa: E402
-from streamkeep.format.core.errors import NoSuchKeyError  # noqa: E402
+from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError  # noqa: E402
 from streamkeep.format.segment.manifest import ADOPTED, ARCHIVED, SegmentRecord  # noqa: E402
 from streamkeep.format.segment.remote import (  # noqa: E402
     Manifest,
@@ -407,6 +418,51 @@ def test_a_run_that_dies_at_its_commit_copies_each_entry_once(tmp_path: Path, st
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "step",
+    [
+        "lake:file-written",
+        "lake:file-named",
+        "fleet:positions",
+        "lake:commit",
+        "lake:committed",
+        "fleet:committed",
+    ],
+)
+@pytest.mark.parametrize("fault", ["died", "lost", "down"])
+def test_a_run_on_s3_that_dies_or_loses_what_it_wrote(
+    tmp_path: Path, server: S3Server, step: str, fault: str
+) -> None:
+    place = f"s3://{BUCKET}/{tmp_path.name}"
+    fleet, lake = f"{place}/fleet", f"{place}/lake"
+    a = published(tmp_path / "a.store", "a", fleet)
+    copy(fleet, lake)
+    b = published(tmp_path / "b.store", "b", fleet)
+    with streamkeep.open(tmp_path / "a.store") as store:
+        store.xadd("orders", {"of": "a", "n": "last"}, id="1817200000000-0")
+        store.archive(seal=True)
+    if fault == "down" and step not in ("lake:commit", "lake:file-written"):
+        pytest.skip("clients repeat requests for half a minute")
+
+    class DiedError(BaseException):
+        pass
+
+    def die() -> None:
+        if fault == "died":
+            raise DiedError
+        server.behave(LOSING if fault == "lost" else DOWN)
+
+    failpoints.arm(step, die)
+    with suppress(DiedError, StreamkeepError, OSError):
+        copy(fleet, lake)
+    server.behave(GOOD)
+    copy(fleet, lake)
+    last = (a, "a", "1817200000000-0")
+    assert rows_of(lake) == sorted([*expected((a, "a"), (b, "b")), last])
+    assert problems(fleet, lake) == []
+
+
+@pytest.mark.slow
 def test_simultaneous_runs_all_win_in_the_end(tmp_path: Path) -> None:
     fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
     stores = [
@@ -461,7 +517,7 @@ def test_segments_adopted_late_come_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [FAILING, STALE])
+@pytest.mark.parametrize("mode", [FAILING, STALE, SLOW])
 def test_a_lake_in_s3_of_archives_in_s3(tmp_path: Path, server: S3Server, mode: str) -> None:
     place = f"s3://{BUCKET}/{tmp_path.name}"
     fleet, lake = f"{place}/fleet", f"{place}/lake"

@@ -89,6 +89,7 @@ def test_spark_connect(open_store: Callable[..., Store[bytes]], tmp_path: Path) 
     """The source works where there is no JVM in the program: read, write, stream."""
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio: pip install 'pyspark[connect]'")
     pytest.importorskip("grpc_status", reason="Spark Connect needs grpcio-status: pip install it")
+    pytest.importorskip("zstandard", minversion="0.25", reason="Spark Connect needs zstandard 0.25")
     store = open_store()
     store.xadd_many("s", [{"n": str(n)} for n in range(100)])
     out = run_python(
@@ -111,12 +112,18 @@ def test_spark_connect(open_store: Callable[..., Store[bytes]], tmp_path: Path) 
             .trigger(availableNow=True).start({str(tmp_path / "copy")!r})
         )
         query.awaitTermination()
+        from streamkeep.pipeline.jobs.audit import audit
+        from streamkeep.pipeline.jobs.to_lake import to_lake
+        lake = {str(tmp_path / "lake")!r}
+        print(to_lake(spark, {str(store.path)!r}, lake).entries)
+        print(audit(spark, {str(store.path)!r}, lake=lake).entries)
+        print(pipeline.read_lake(spark, lake).count())
         spark.stop()
         """,
         SPARK_LOCAL_IP="127.0.0.1",
         PYSPARK_PYTHON=sys.executable,
     )
-    assert out.split() == ["pyspark.sql.connect.dataframe", "100"]
+    assert out.split() == ["pyspark.sql.connect.dataframe", "100", "100", "100", "100"]
     with Store(tmp_path / "copy", readonly=True) as copy:
         assert copy.xlen("s") == 200
 

@@ -37,7 +37,7 @@ from streamkeep.pipeline.lake.files import (
     signed,
     unsigned,
 )
-from streamkeep.pipeline.storage.places import make_folder
+from streamkeep.pipeline.storage.places import check_written, make_folder
 
 FILE_BYTES: Final = 256 << 20  # of rows in memory, about ten times as much as on disk
 _GROUP_ROWS: Final = 1 << 20
@@ -195,6 +195,7 @@ class FileWriter:
             _sync(Path(self._draft))  # a power loss must not empty a file that a commit names
         failpoints.hit("lake:file-written")
         self._system.move(self._draft, target)
+        check_written(self._root, self._system, target, size)
         failpoints.hit("lake:file-named")
         file = LakeFile(path, self._origin, self._day, self._entries, size, self._first, self._last)
         self.files.append(file)
