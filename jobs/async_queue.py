@@ -7,6 +7,7 @@ thousand tasks may wait for results. Jobs are those of `Queue`, with methods to 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -128,8 +129,8 @@ class AsyncQueue:
 
     async def _store(self) -> AsyncStore[Any]:
         """Return the store; the first call opens it in a thread."""
-        own = self._own
-        if own is None or own._store is not self.queue._opened:
+        own, queue = self._own, self.queue
+        if own is None or own._store is not queue._opened or queue._pid != os.getpid():
             await asyncio.to_thread(self.queue.set_up)
             own = self._own = AsyncStore(self.queue.store)
         return own

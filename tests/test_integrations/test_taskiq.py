@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -157,6 +158,23 @@ def test_a_listener_that_is_cancelled_leaves_nothing_taken(tmp_path: Path) -> No
             assert await numbers(broker, 1) == [1]
 
     run(work())
+
+
+def test_a_forked_child_sends_with_the_broker_that_its_parent_has_used(tmp_path: Path) -> None:
+    broker = StreamkeepBroker(tmp_path / "s")
+    run(broker.kick(message(1)))
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            run(broker.kick(message(2)))
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    run(broker.kick(message(3)))
+    assert broker.queue().stats().waiting == 3
+    broker.queue().close()
 
 
 def test_labels_say_when_where_and_in_which_order(tmp_path: Path) -> None:
