@@ -41,7 +41,7 @@ from streamkeep.engine.commands.arguments import check_block, check_node_limits
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.store import opening
-from streamkeep.engine.store.command import Command, Write, attempt
+from streamkeep.engine.store.command import Command, Write, attempt, write_relaxed
 from streamkeep.engine.store.idempotency_sweep import Sweep
 from streamkeep.engine.store.old_readers import OldReaders
 from streamkeep.engine.system.clock import Clock, current_clock
@@ -384,10 +384,9 @@ class Store(
                 self._check_writable()
             if durable:
                 reply = environment.group_commit.run(command)
-            else:  # there is nothing to share with other callers but the write lock
-                reply = environment.write_alone(command.run, command.args, False, command.frees)
-            if environment.is_due():
                 environment.settle()
+            else:  # there is nothing to share with other callers but the write lock
+                reply = write_relaxed(environment, command)
             if command.leaves_garbage:
                 self._collect_garbage()
         elif command.reads_history:

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
+import lmdb
+
 from streamkeep.engine.blocking.calls import BlockingCall
+from streamkeep.engine.checkpoint.checkpointer import BUDGET_BYTES
 from streamkeep.engine.commands.reply_budget import Found
+from streamkeep.engine.txn.begin import CheckpointNeeded, run_write
+from streamkeep.engine.txn.context import EngineContext
+from streamkeep.format.core.errors import StoreFullError
 
 Result = TypeVar("Result", covariant=True)
 
@@ -97,3 +103,26 @@ def wait(
     command.call = call
     command.block_ms = block_ms
     return command
+
+
+def write_relaxed(environment: Any, command: Command[object]) -> object:
+    """Run a command that writes, in an `Environment`; return its reply, not waiting for the disk.
+
+    Most commits need nothing but this. If anything must be repaired first, nothing has happened,
+    and `Environment.write_alone` runs the command again.
+    """
+    context: EngineContext = environment.context
+    if environment.max_store_bytes is None:
+        try:
+            reply = run_write(context, command.run, command.args, False)
+        except (CheckpointNeeded, StoreFullError, lmdb.Error):
+            pass
+        else:
+            bytes_written = context.bytes_since_checkpoint
+            if not context.watched or bytes_written >= BUDGET_BYTES or context.retired_bytes:
+                environment.notice()
+                environment.settle()
+            return reply
+    reply = environment.write_alone(command.run, command.args, False, command.frees)
+    environment.settle()
+    return reply
