@@ -49,7 +49,7 @@ def _measure(what: str, count: int) -> list[float]:
         with streamkeep.open(path, sync="none") as store:
             store.xgroup_create("s", "g", mkstream=True)
             queue = Queue(store)
-            queue.set_up()
+            queue.core.set_up()
             task = queue.task(name="note")(_never)
             command = [sys.executable, "-m", "benchmarks.queue_wakes", what, path, str(count)]
             child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -7,27 +7,28 @@ thousand tasks may wait for results. Jobs are those of `Queue`, with methods to 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import CommandError
-from streamkeep.jobs import cancelling, ending
-from streamkeep.jobs.base import at_least
+from streamkeep.jobs import cancelling
 from streamkeep.jobs.errors import QueueFullError
-from streamkeep.jobs.job import NOTHING, Job
+from streamkeep.jobs.job import NOTHING, Job, note_ended, plan_end
 from streamkeep.jobs.options import Options, check_options
-from streamkeep.jobs.queue import Queue, look_for_result
-from streamkeep.jobs.running import Outcome, aexecute
+from streamkeep.jobs.putting import collect, has_room, plan_put
+from streamkeep.jobs.queue import Queue
+from streamkeep.jobs.results import look_for, open_result
+from streamkeep.jobs.running import Outcome
 from streamkeep.jobs.state import Settings, load_settings
 from streamkeep.jobs.stats import QueueStats
 from streamkeep.jobs.task import Task
-from streamkeep.jobs.times import Duration, milliseconds
+from streamkeep.jobs.times import Duration, at_least, milliseconds
 from streamkeep.jobs.waiting import UNSYNCED, Take, known_tasks
 
 Result = TypeVar("Result")
@@ -129,9 +130,9 @@ class AsyncQueue:
 
     async def _store(self) -> AsyncStore[Any]:
         """Return the store; the first call opens it in a thread."""
-        own, queue = self._own, self.queue
-        if own is None or own._store is not queue._opened or queue._pid != os.getpid():
-            await asyncio.to_thread(self.queue.set_up)
+        own = self._own
+        if own is None or own._store is not self.queue.core.opened:
+            await asyncio.to_thread(self.queue.core.set_up)
             own = self._own = AsyncStore(self.queue.store)
         return own
 
@@ -174,8 +175,8 @@ class AsyncQueue:
         self, payloads: list[tuple[Any, Options]], common: dict[bytes, bytes] | None = None
     ) -> list[AsyncJob]:
         store = await self._store()
-        work, jobs = self.queue.plan_put(payloads, common or {})
-        if not self.queue.collect(work):
+        work, jobs = plan_put(self.queue.core, payloads, common or {})
+        if not collect(self.queue.core, work):
             await self._put_when_room(store, work)
         return [AsyncJob(self, job) for job in jobs]
 
@@ -188,7 +189,9 @@ class AsyncQueue:
             except QueueFullError:
                 if (await self.settings()).when_full != "block":
                     raise
-            await store.read_when(self.queue.has_room, [(self.queue.names.room_bell, None)])
+            await store.read_when(
+                partial(has_room, self.queue.core), [(self.queue.core.names.room_bell, None)]
+            )
 
     async def _apply(
         self,
@@ -246,12 +249,12 @@ class AsyncQueue:
     async def done_jobs(self, its: list[Job], results: Iterable[Any] | None = None) -> None:
         """End jobs of `take`; see `Queue.done_many`."""
         store = await self._store()
-        await self._apply(store, self.queue.plan_done(its, results), frees=True)
-        self.queue.note_ended(its)
+        await self._apply(store, plan_end(self.queue.core, its, results), frees=True)
+        note_ended(self.queue.core, its)
 
     async def execute(self, job: Job) -> Outcome:
         """Run the handler of a job, a coroutine function, and end the job."""
-        return await aexecute(self.queue, job)
+        return await self.queue.core.aexecute(job)
 
     # --- jobs by their ID, and control ------------------------------------------------------------
 
@@ -272,21 +275,19 @@ class AsyncQueue:
         """Wait for the result of a job; see `Job.result`. A thousand tasks may wait."""
         wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
         store = await self._store()
-
-        def look(snapshot: Snapshot[Any]) -> list[ending.Stored | None]:
-            return look_for_result(snapshot.as_bytes(), self.queue.names, job_id)
-
+        core = self.queue.core
+        look = look_for(core, job_id)
         if wait_ms == 0:
-            found = self.queue.read(look)
+            found = core.read(look)
         else:
-            bell = self.queue.names.result_bell(job_id)
+            bell = core.names.result_bell(job_id)
             found = await store.read_when(look, [(bell, None)], block=wait_ms or 0)
-        return self.queue.open_result(job_id, found)
+        return open_result(core, job_id, found)
 
     async def settings(self) -> Settings:
         """Return the settings that all programs of the queue share."""
         await self._store()
-        return self.queue.read(lambda one: load_settings(one, self.queue.names))
+        return self.queue.core.read(lambda one: load_settings(one, self.queue.core.names))
 
     async def stats(self) -> QueueStats:
         """Return the figures of the queue; see `Queue.stats`."""

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs.base import QueueBase, at_least
+from streamkeep.jobs.base import QueueBase
 from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
 from streamkeep.jobs.stats import QueueStats, stats_of
-from streamkeep.jobs.times import Duration, milliseconds
+from streamkeep.jobs.times import Duration, at_least, milliseconds
 
 _FULL: Final = ("block", "error", "drop")
 
@@ -21,7 +21,7 @@ class ControlMethods(QueueBase):
 
     def pause(self) -> None:
         """Let no worker take a job, in any process, until `resume`. Running jobs continue."""
-        self.step(lambda step: step.change_settings(paused=True))
+        self.core.step(lambda step: step.change_settings(paused=True))
 
     def resume(self) -> None:
         """End `pause` and `drain`."""
@@ -30,7 +30,7 @@ class ControlMethods(QueueBase):
             step.change_settings(paused=False, draining=False)
             step.wake_workers(EVERYONE)
 
-        self.step(resume)
+        self.core.step(resume)
 
     def drain(self, timeout: Duration | None = None) -> bool:
         """Take no new jobs, except for follow-ups of its own, and wait until all have ended.
@@ -43,19 +43,19 @@ class ControlMethods(QueueBase):
         Returns:
             Whether nothing waits, runs, or is delayed.
         """
-        self.step(lambda step: step.change_settings(draining=True))
-        if self.immediate and not self._runs_now():
+        self.core.step(lambda step: step.change_settings(draining=True))
+        if self.core.immediate and not self.core.runs_now():
             self.run_until_idle()
         wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
 
         def is_empty(snapshot: Snapshot[Any]) -> list[bool]:
-            found = stats_of(snapshot.as_bytes(), self.names)
+            found = stats_of(snapshot.as_bytes(), self.core.names)
             return [] if found.waiting or found.running or found.delayed else [True]
 
         if wait_ms == 0:
-            return bool(self.read(is_empty))
-        bell = self.names.end_bell
-        return bool(self.store.read_when(is_empty, [(bell, None)], block=wait_ms or 0))
+            return bool(self.core.read(is_empty))
+        bell = self.core.names.end_bell
+        return bool(self.core.store.read_when(is_empty, [(bell, None)], block=wait_ms or 0))
 
     def set_limits(
         self,
@@ -93,15 +93,15 @@ class ControlMethods(QueueBase):
         def change(step: Step) -> Settings:
             step.change_settings(**changes)
             step.wake_workers(EVERYONE)
-            step.txn.wake(self.names.room_bell)
+            step.txn.wake(self.core.names.room_bell)
             return step.settings
 
-        return self.step(change)
+        return self.core.step(change)
 
     def settings(self) -> Settings:
         """Return the settings that all programs of the queue share."""
-        return self.read(lambda one: load_settings(one, self.names))
+        return self.core.read(lambda one: load_settings(one, self.core.names))
 
     def stats(self) -> QueueStats:
         """Return how many jobs wait, run, are delayed and dead, and how many workers live."""
-        return self.read(lambda one: stats_of(one, self.names))
+        return self.core.read(lambda one: stats_of(one, self.core.names))

@@ -44,7 +44,7 @@ _GATE: Final = struct.Struct(">QQQ")  # jobs that are through, jobs that are hel
 
 
 class Put:
-    """What became of a put: the ID of the job, and whether it is a new one."""
+    """The outcome of a put: the ID of the job, and whether it is a new one."""
 
     __slots__ = ("is_new", "job_id")
 
@@ -260,7 +260,7 @@ def _hold(step: Step, fields: Fields, priority: int, gate: bytes, index: int) ->
 
 
 def release(step: Step, fields: Fields) -> None:
-    """Let a job out of its gates, and the next jobs in; it has ended."""
+    """Free the gates of a job that has ended, and admit the next jobs."""
     for gate, limit in reversed(gates_of(fields)):
         inside, held, _ = _load_gate(step, gate)
         _save_gate(step, gate, max(inside - 1, 0), held, limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
@@ -17,11 +17,14 @@ from streamkeep.jobs import codecs, ending
 from streamkeep.jobs.entering import Put
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
 from streamkeep.jobs.layout import CODEC, HEADERS, KEY, PAYLOAD, PRIORITIES, QUEUED, TASK, Fields
+from streamkeep.jobs.remains import AT_ONCE
+from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step, job_id_of
 from streamkeep.jobs.taking import Taken, park
 from streamkeep.jobs.times import Duration, milliseconds
 
 if TYPE_CHECKING:
+    from streamkeep.jobs.core import Core
     from streamkeep.jobs.queue import Queue
 
 NOTHING: Final[Any] = object()  # no result was given
@@ -179,7 +182,7 @@ class Job:
             what = f"the payload of job {self.id}"
             if data is None:
                 raise PayloadError(f"{what} is missing: the entry has no field `payload`")
-            self._payload = codecs.decode(codec, data, what, self.queue.codec)
+            self._payload = codecs.decode(codec, data, what, self.queue.core.codec)
         return self._payload
 
     def state(self) -> str:
@@ -205,7 +208,7 @@ class Job:
             NoResultError: it has ended, and its result was not kept or has expired.
             TimeoutError: it has not ended in time.
         """
-        return self.queue.result_of(self.id, timeout)
+        return result_of(self.queue.core, self.id, timeout)
 
     def cancel(self) -> bool:
         """Remove it if it has not started; return whether that was so."""
@@ -230,14 +233,17 @@ class Job:
             JobLostError: it is not this worker's any more; nothing was changed.
             PayloadError: the result cannot be encoded, or is too large; nothing was changed.
         """
-        self.queue.done_many([self], [result])
+        end_jobs(self.queue.core, [self], [result])
 
     def end(self, result: Any = NOTHING) -> ending.End:
         """Return what the end of the job needs: its result, encoded, and what was collected."""
-        taken, queue = self._taken(), self.queue
+        taken, core = self._taken(), self.queue.core
         self._check_running()
-        stored = None if result is NOTHING else queue.encode_result(self, result)
-        ttl_ms = queue.policy_of(taken.fields).result_ttl_ms
+        stored = None
+        if result is not NOTHING:
+            what = f"the result of job {self.id}"
+            stored = core.codec, codecs.encode(core.codec, result, what, core.max_result_bytes)
+        ttl_ms = core.policy_of(taken.fields).result_ttl_ms
         works = self._transaction.works() if self._transaction else ()
         return ending.End(taken, stored, ttl_ms, works)
 
@@ -272,7 +278,7 @@ class Job:
             ending.check_owned(step, [taken])
             ending.retry(step, taken, step.now_ms + after_ms, counts=False)
 
-        self.queue.step(back, frees=True)
+        self.queue.core.step(back, frees=True)
         self.ended = True
 
     def park(self) -> None:
@@ -284,7 +290,7 @@ class Job:
             ending.check_owned(step, [taken])
             park(step, taken)
 
-        self.queue.step(leave, frees=True)
+        self.queue.core.step(leave, frees=True)
         self.ended = True
 
     def end_attempt(
@@ -299,7 +305,7 @@ class Job:
         """Note that this attempt failed; return whether the job is retried."""
         taken = self._taken()
         self._check_running()
-        policy = self.queue.policy_of(taken.fields)
+        policy = self.queue.core.policy_of(taken.fields)
 
         def end(step: Step) -> bool:
             ending.check_owned(step, [taken])
@@ -314,7 +320,7 @@ class Job:
                 final=final,
             )
 
-        retried = self.queue.step(end, frees=True)
+        retried = self.queue.core.step(end, frees=True)
         self.ended = True
         return retried
 
@@ -331,7 +337,7 @@ class Job:
         """
         taken = self._taken()
         self._check_running()
-        policy = self.queue.policy_of(taken.fields)
+        policy = self.queue.core.policy_of(taken.fields)
         if max_runtime is not None:
             policy = policy._replace(max_runtime_ms=milliseconds(max_runtime, "max_runtime"))
 
@@ -339,7 +345,7 @@ class Job:
             ending.check_owned(step, [taken])
             return ending.extend(step, taken, policy)
 
-        self.taken = self.queue.step(extend)
+        self.taken = self.queue.core.step(extend)
 
     def lost(self) -> bool:
         """Return whether the job is not this worker's any more."""
@@ -393,6 +399,53 @@ class Job:
     def _check_running(self) -> None:
         if self.ended:
             raise JobLostError(f"the job {self._id} has already been ended by this worker")
+
+
+# --- several at once ------------------------------------------------------------------------------
+
+
+def end_jobs(core: Core, its: list[Job], results: Iterable[Any] | None) -> None:
+    """End jobs that did their work; see `Queue.done_many`."""
+    core.apply(plan_end(core, its, results), frees=True)
+    note_ended(core, its)
+
+
+def plan_end(
+    core: Core, its: list[Job], results: Iterable[Any] | None
+) -> Callable[[Transaction[Any]], Step]:
+    """Return the function of a transaction that ends jobs; it returns its step.
+
+    Call `note_ended` after the transaction.
+    """
+    given = list(results) if results is not None else [NOTHING] * len(its)
+    if len(given) != len(its):
+        raise ArgumentError(f"{len(its)} jobs, and {len(given)} results")
+    if any(job.queue.name != core.name for job in its):
+        raise ArgumentError(f"a job of another queue than {core.name!r}")
+    ends = [job.end(one) for job, one in zip(its, given, strict=True)]
+
+    def end(txn: Transaction[Any]) -> Step:
+        step = Step(txn, core.names)
+        ending.check_owned(step, [one.job for one in ends])
+        works = [work for one in ends for work in one.works]
+        for work in works:
+            work(txn)
+        if works:  # they may have put jobs into this queue
+            step = Step(txn, core.names)
+        ending.finish(step, ends)
+        step.save()
+        return step
+
+    return end
+
+
+def note_ended(core: Core, its: list[Job]) -> None:
+    """Note that the transaction of `plan_end` is done."""
+    for job in its:
+        job.ended = True
+    if len(its) < AT_ONCE:
+        taken = [job.taken for job in its if job.taken is not None]
+        core.remains.note((one.place, one.fields) for one in taken)
 
 
 def job_of(queue: Queue, taken: Taken) -> Job:

@@ -132,17 +132,17 @@ class Names:
         self.dead = self.name + b":dead"
 
     def result_bell(self, job_id: str) -> bytes:
-        """Return the key that callers wait for who want the result of a job."""
+        """Return the key on which callers wait for the result of a job."""
         return self.space + b"\0r" + job_id.encode()
 
     @property
     def room_bell(self) -> bytes:
-        """The key that callers wait for when the queue is full."""
+        """The key on which callers wait for room in a full queue."""
         return self.space + b"\0room"
 
     @property
     def end_bell(self) -> bytes:
-        """The key that callers wait for until a queue is drained."""
+        """The key on which callers wait until a queue is drained."""
         return self.space + b"\0end"
 
 

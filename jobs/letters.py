@@ -121,14 +121,14 @@ class LetterMethods(QueueBase):
         found: list[Letter] = []
 
         def look(snapshot: Snapshot[Any]) -> list[Letter]:
-            for letter in _letters(snapshot, self.names.dead):
+            for letter in _letters(snapshot, self.core.names.dead):
                 if _matches(letter, reason, task):
                     found.append(letter)
                     if count is not None and len(found) >= count:
                         break
             return found
 
-        return self.read(look)
+        return self.core.read(look)
 
     def requeue(
         self, *letters: str | Letter, reason: str | None = None, task: str | None = None
@@ -167,7 +167,7 @@ class LetterMethods(QueueBase):
         changed = 0
         for start in range(0, len(chosen), _AT_ONCE):
             some = chosen[start : start + _AT_ONCE]
-            changed += self.step(partial(_change, letters=some, change=change), frees=True)
+            changed += self.core.step(partial(_change, letters=some, change=change), frees=True)
         return changed
 
     # --- now, and never -------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class LetterMethods(QueueBase):
                     return True
             return False
 
-        return self.step(hurry)
+        return self.core.step(hurry)
 
     def purge(self) -> int:
         """Remove every job that has not started, as `cancel` does; return how many.
@@ -205,7 +205,7 @@ class LetterMethods(QueueBase):
         """
         removed = 0
         for some in (_purge_waiting, _purge_scheduled):
-            while count := self.step(some, frees=True):
+            while count := self.core.step(some, frees=True):
                 removed += count
         return removed
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, NamedTuple, Unpack
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import codecs, entering
-from streamkeep.jobs.base import QueueBase, at_least
+from streamkeep.jobs.base import QueueBase
+from streamkeep.jobs.core import Core
 from streamkeep.jobs.entering import Put
 from streamkeep.jobs.errors import QueueFullError
 from streamkeep.jobs.job import Job, collecting, running_job
@@ -30,7 +32,7 @@ from streamkeep.jobs.layout import (
 )
 from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.state import Step, load_settings
-from streamkeep.jobs.times import backoff_of, milliseconds, unix_ms
+from streamkeep.jobs.times import at_least, backoff_of, milliseconds, unix_ms
 from streamkeep.jobs.tracing import outgoing
 
 MOST_PAYLOAD: Final = 16 << 20
@@ -70,120 +72,120 @@ class PutMethods(QueueBase):
             PayloadError: the payload cannot be encoded.
             QueueFullError, QueueDrainingError: nothing was put.
         """
-        return self._put([(payload, check_options(options))], {})[0]
+        return put_all(self.core, [(payload, check_options(options))], {})[0]
 
     def put_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[Job]:
         """Put several payloads in one transaction; all get the same options, which `put` has."""
         chosen = check_options(options)
-        return self._put([(payload, chosen) for payload in payloads], {})
+        return put_all(self.core, [(payload, chosen) for payload in payloads], {})
 
-    def put_call(self, payload: list[Any], common: Fields, options: Options) -> Job:
-        """Put a call of a task; `Task.delay` does."""
-        return self._put([(payload, options)], common)[0]
 
-    def put_prepared(self, payloads: list[tuple[Any, Options]], common: Fields) -> list[Job]:
-        """Put payloads with options of their own, and fields that all get; for adapters."""
-        return self._put(payloads, common)
+def put_all(core: Core, payloads: list[tuple[Any, Options]], common: Fields) -> list[Job]:
+    """Put payloads, each with its options, and with fields that all get."""
+    work, jobs = plan_put(core, payloads, common)
+    core.set_up()
+    if not collect(core, work):
+        put_when_room(core, work)
+        if core.immediate and not core.runs_now() and core.store.open_transaction() is None:
+            core.run_until_idle()
+    return jobs
 
-    def _put(self, payloads: list[tuple[Any, Options]], common: Fields) -> list[Job]:
-        work, jobs = self.plan_put(payloads, common)
-        self.set_up()
-        if not self.collect(work):
-            self._put_when_room(work)
-            if self.immediate and not self._runs_now() and self.store.open_transaction() is None:
-                self.run_until_idle()
-        return jobs
 
-    def collect(self, work: Callable[[Transaction[Any]], None]) -> bool:
-        """Add a put to the transaction of the job whose handler calls, if it collects puts."""
-        collector = collecting.get()
-        if collector is None or collector.environment is not self.store._environment:
-            return False
-        collector.collect(work)
-        return True
+def collect(core: Core, work: Callable[[Transaction[Any]], None]) -> bool:
+    """Add a put to the transaction of the job whose handler calls, if it collects puts."""
+    collector = collecting.get()
+    if collector is None or collector.environment is not core.store._environment:
+        return False
+    collector.collect(work)
+    return True
 
-    def plan_put(
-        self, payloads: list[tuple[Any, Options]], common: Fields
-    ) -> tuple[Callable[[Transaction[Any]], None], list[Job]]:
-        """Return the function of a transaction that puts jobs, and the jobs."""
-        prepared = [self._prepare(payload, options, common) for payload, options in payloads]
-        puts = [Put("", True) for _ in prepared]
-        always = self.runs_own_job()
 
-        def work(txn: Transaction[Any]) -> None:
-            step = Step(txn, self.names)
-            for one, put in zip(prepared, puts, strict=True):
-                due_ms = one.at_ms or (step.now_ms + one.delay_ms if one.delay_ms else 0)
-                fields = dict(one.fields)
-                if one.expires_ms:
-                    from_ms = max(due_ms, step.now_ms)
-                    fields[EXPIRES] = str(from_ms + one.expires_ms).encode()
-                done = entering.put(step, fields, one.priority, due_ms, always=always)
-                put.job_id, put.is_new = done.job_id, done.is_new
-            step.save()
+def plan_put(
+    core: Core, payloads: list[tuple[Any, Options]], common: Fields
+) -> tuple[Callable[[Transaction[Any]], None], list[Job]]:
+    """Return the function of a transaction that puts jobs, and the jobs."""
+    prepared = [prepare(core, payload, options, common) for payload, options in payloads]
+    puts = [Put("", True) for _ in prepared]
+    always = runs_own_job(core)
 
-        return work, [Job(self.whole, "", put=put) for put in puts]
+    def work(txn: Transaction[Any]) -> None:
+        step = Step(txn, core.names)
+        for one, put in zip(prepared, puts, strict=True):
+            due_ms = one.at_ms or (step.now_ms + one.delay_ms if one.delay_ms else 0)
+            fields = dict(one.fields)
+            if one.expires_ms:
+                from_ms = max(due_ms, step.now_ms)
+                fields[EXPIRES] = str(from_ms + one.expires_ms).encode()
+            done = entering.put(step, fields, one.priority, due_ms, always=always)
+            put.job_id, put.is_new = done.job_id, done.is_new
+        step.save()
 
-    def _prepare(self, payload: Any, options: Options, common: Fields) -> Prepared:
-        """Check the options of a put, and encode its payload, before any transaction."""
-        chosen = options.get("codec")
-        codec = self.codec if chosen is None else codecs.check_codec(chosen)
-        fields = {**common, PAYLOAD: codecs.encode(codec, payload, "the payload", MOST_PAYLOAD)}
-        if codec != codecs.JSON:
-            fields[CODEC] = codec.encode()
-        if (key := options.get("key")) is not None:
-            fields[KEY] = _text(key, "key")
-        if (unique := options.get("unique")) is not None:
-            fields[UNIQUE_NAME] = _text(unique, "unique")
-        if (retries := options.get("retries")) is not None:
-            fields[RETRIES] = str(at_least(retries, 0, "retries")).encode()
-        if (backoff := options.get("backoff")) is not None:
-            fields[BACKOFF] = str(backoff_of(backoff)).encode()
-        if (max_runtime := options.get("max_runtime")) is not None:
-            fields[MAX_RUNTIME] = str(milliseconds(max_runtime, "max_runtime")).encode()
-        if (result_ttl := options.get("result_ttl")) is not None:
-            fields[RESULT_TTL] = str(milliseconds(result_ttl, "result_ttl")).encode()
-        headers = outgoing(options.get("headers"))
-        if headers is not None:
-            fields[HEADERS] = json.dumps(check_headers(headers)).encode()
-        expires, expires_ms = options.get("expires"), 0
-        if isinstance(expires, datetime):
-            fields[EXPIRES] = str(unix_ms(expires, "expires")).encode()
-        elif expires is not None:
-            expires_ms = max(1, milliseconds(expires, "expires"))
-        delay, at = options.get("delay"), options.get("at")
-        if delay is not None and at is not None:
-            raise ArgumentError(f"delay or at, not both: {delay!r}, {at!r}")
-        return Prepared(
-            fields,
-            check_priority(options.get("priority")),
-            0 if delay is None else milliseconds(delay, "delay"),
-            0 if at is None else unix_ms(at, "at"),
-            expires_ms,
-        )
+    return work, [Job(core.queue, "", put=put) for put in puts]
 
-    def _put_when_room(self, work: Callable[[Transaction[Any]], None]) -> None:
-        """Put jobs; if the queue is full and says so, wait until there is room."""
-        while True:
-            try:
-                return self.apply(work)
-            except QueueFullError:
-                store = self.store
-                settings = self.read(lambda one: load_settings(one, self.names))
-                if settings.when_full != "block" or store.open_transaction() is not None:
-                    raise
 
-            store.read_when(self.has_room, [(self.names.room_bell, None)])
+def prepare(core: Core, payload: Any, options: Options, common: Fields) -> Prepared:
+    """Check the options of a put, and encode its payload, before any transaction."""
+    chosen = options.get("codec")
+    codec = core.codec if chosen is None else codecs.check_codec(chosen)
+    fields = {**common, PAYLOAD: codecs.encode(codec, payload, "the payload", MOST_PAYLOAD)}
+    if codec != codecs.JSON:
+        fields[CODEC] = codec.encode()
+    if (key := options.get("key")) is not None:
+        fields[KEY] = _text(key, "key")
+    if (unique := options.get("unique")) is not None:
+        fields[UNIQUE_NAME] = _text(unique, "unique")
+    if (retries := options.get("retries")) is not None:
+        fields[RETRIES] = str(at_least(retries, 0, "retries")).encode()
+    if (backoff := options.get("backoff")) is not None:
+        fields[BACKOFF] = str(backoff_of(backoff)).encode()
+    if (max_runtime := options.get("max_runtime")) is not None:
+        fields[MAX_RUNTIME] = str(milliseconds(max_runtime, "max_runtime")).encode()
+    if (result_ttl := options.get("result_ttl")) is not None:
+        fields[RESULT_TTL] = str(milliseconds(result_ttl, "result_ttl")).encode()
+    headers = outgoing(options.get("headers"))
+    if headers is not None:
+        fields[HEADERS] = json.dumps(check_headers(headers)).encode()
+    expires, expires_ms = options.get("expires"), 0
+    if isinstance(expires, datetime):
+        fields[EXPIRES] = str(unix_ms(expires, "expires")).encode()
+    elif expires is not None:
+        expires_ms = max(1, milliseconds(expires, "expires"))
+    delay, at = options.get("delay"), options.get("at")
+    if delay is not None and at is not None:
+        raise ArgumentError(f"delay or at, not both: {delay!r}, {at!r}")
+    return Prepared(
+        fields,
+        check_priority(options.get("priority")),
+        0 if delay is None else milliseconds(delay, "delay"),
+        0 if at is None else unix_ms(at, "at"),
+        expires_ms,
+    )
 
-    def has_room(self, snapshot: Snapshot[Any]) -> list[bool]:
-        """Return [True] if the queue takes another job, else []."""
-        step: Any = Step(snapshot.as_bytes(), self.names)  # type: ignore[arg-type]  # it reads only
-        return [] if entering.full(step) else [True]
 
-    def runs_own_job(self) -> bool:
-        """Return whether a handler of this queue calls: its follow-ups are taken in any case."""
-        job = running_job()
-        return job is not None and job.queue.name == self.name
+def put_when_room(core: Core, work: Callable[[Transaction[Any]], None]) -> None:
+    """Put jobs; if the queue is full and says so, wait until there is room."""
+    while True:
+        try:
+            return core.apply(work)
+        except QueueFullError:
+            store = core.store
+            settings = core.read(lambda one: load_settings(one, core.names))
+            if settings.when_full != "block" or store.open_transaction() is not None:
+                raise
+
+        store.read_when(partial(has_room, core), [(core.names.room_bell, None)])
+
+
+def has_room(core: Core, snapshot: Snapshot[Any]) -> list[bool]:
+    """Return [True] if the queue takes another job, else []."""
+    step: Any = Step(snapshot.as_bytes(), core.names)  # type: ignore[arg-type]  # it reads only
+    return [] if entering.full(step) else [True]
+
+
+def runs_own_job(core: Core) -> bool:
+    """Return whether a handler of this queue calls: its follow-ups are taken in any case."""
+    job = running_job()
+    return job is not None and job.queue.name == core.name
 
 
 def check_priority(priority: str | None) -> int:

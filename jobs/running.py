@@ -13,7 +13,7 @@ from streamkeep.jobs.job import Job, running, stop_running
 from streamkeep.jobs.times import milliseconds
 
 if TYPE_CHECKING:
-    from streamkeep.jobs.queue import Queue
+    from streamkeep.jobs.core import Core
     from streamkeep.jobs.task import Task
 
 log = logging.getLogger("streamkeep.jobs")
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 Done = Callable[[Any], object]
 
 
-def execute(queue: Queue, job: Job, done: Done | None = None) -> Outcome:
+def execute(core: Core, job: Job, done: Done | None = None) -> Outcome:
     """Run the handler of a job and end the job; errors of the handler do not leave this call.
 
     An interrupt (Ctrl-C, SystemExit) gives the job back to the queue, and is raised.
@@ -55,7 +55,7 @@ def execute(queue: Queue, job: Job, done: Done | None = None) -> Outcome:
     begun = time.monotonic()
     token = running(job)
     try:
-        task, args, kwargs = _prepare(queue, job)
+        task, args, kwargs = _prepare(core, job)
         result = task.call(*args, **kwargs)
     except Exception as error:
         return _failed(job, error, time.monotonic() - begun)
@@ -67,7 +67,7 @@ def execute(queue: Queue, job: Job, done: Done | None = None) -> Outcome:
     return _succeeded(job, result, time.monotonic() - begun, done)
 
 
-async def aexecute(queue: Queue, job: Job, done: Done | None = None) -> Outcome:
+async def aexecute(core: Core, job: Job, done: Done | None = None) -> Outcome:
     """Do as `execute`, for a handler that is a coroutine function.
 
     A task that is cancelled gives its job back to the queue.
@@ -75,7 +75,7 @@ async def aexecute(queue: Queue, job: Job, done: Done | None = None) -> Outcome:
     begun = time.monotonic()
     token = running(job)
     try:
-        task, args, kwargs = _prepare(queue, job)
+        task, args, kwargs = _prepare(core, job)
         result = await task.call(*args, **kwargs)
     except Exception as error:
         return _failed(job, error, time.monotonic() - begun)
@@ -87,10 +87,10 @@ async def aexecute(queue: Queue, job: Job, done: Done | None = None) -> Outcome:
     return _succeeded(job, result, time.monotonic() - begun, done)
 
 
-def _prepare(queue: Queue, job: Job) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
-    task = queue.task_of(job)
+def _prepare(core: Core, job: Job) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
+    task = core.task_of(job)
     if task is None:
-        raise UnknownTaskError(f"the queue {queue.name!r} has no task {job.task!r} in this program")
+        raise UnknownTaskError(f"the queue {core.name!r} has no task {job.task!r} in this program")
     payload = job.payload
     if (
         not isinstance(payload, (list, tuple))
@@ -139,7 +139,7 @@ def _failed(job: Job, error: Exception, seconds: float) -> Outcome:
 
 def end_with_error(job: Job, error: Exception) -> str:
     """End an attempt that raised: retry it, or make the job a dead letter; return which."""
-    task = job.queue.task_of(job)
+    task = job.queue.core.task_of(job)
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
     text = str(error)
     lines = "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:]

@@ -12,6 +12,7 @@ from streamkeep.jobs.job import Job
 from streamkeep.jobs.layout import CONCURRENCY, TASK, Fields
 from streamkeep.jobs.options import Errors, Options, check_options
 from streamkeep.jobs.policy import Policy
+from streamkeep.jobs.putting import put_all
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
@@ -74,7 +75,7 @@ class Task(Generic[Parameters, Result]):
             QueueFullError, QueueDrainingError: nothing was put.
         """
         payload, common = self.call_of(args, kwargs)
-        return self.queue.put_call(payload, common, self.put_options)
+        return put_all(self.queue.core, [(payload, self.put_options)], common)[0]
 
     def call_of(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]

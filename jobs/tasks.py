@@ -7,13 +7,12 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import periodic as rules_of
-from streamkeep.jobs.base import at_least
 from streamkeep.jobs.options import Options, TaskOptions, check_task_options
 from streamkeep.jobs.periodic import Missed, Rule
-from streamkeep.jobs.putting import PutMethods, check_priority
+from streamkeep.jobs.putting import PutMethods, check_priority, prepare
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.task import Task, check_errors
-from streamkeep.jobs.times import backoff_of, milliseconds
+from streamkeep.jobs.times import at_least, backoff_of, milliseconds
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -56,7 +55,7 @@ class TaskMethods(PutMethods):
             ArgumentError: the queue has another task of that name in this program.
         """
         given = check_task_options(options)
-        policy = self.policy
+        policy = self.core.policy
         if (retries := given.get("retries")) is not None:
             policy = policy._replace(retries=at_least(retries, 0, "retries"))
         if (backoff := given.get("backoff")) is not None:
@@ -76,7 +75,7 @@ class TaskMethods(PutMethods):
 
         def make(made_of: Callable[..., Any]) -> Task[Any, Any]:
             task: Task[Any, Any] = Task(
-                self.whole,
+                self.core.queue,
                 made_of,
                 name=given.get("name") or made_of.__name__,
                 policy=policy,
@@ -85,13 +84,13 @@ class TaskMethods(PutMethods):
                 concurrency=concurrency,
                 options=of_jobs,
             )
-            known = self.tasks.get(task.name)
+            known = self.core.tasks.get(task.name)
             if known is not None and not _same_function(known.call, made_of):
                 raise ArgumentError(
                     f"the queue {self.name!r} has another task called {task.name!r}; give one of "
                     "them a name: @queue.task(name=...)"
                 )
-            self.tasks[task.name] = task
+            self.core.tasks[task.name] = task
             return task
 
         return make if function is None else make(function)
@@ -129,7 +128,7 @@ class TaskMethods(PutMethods):
         name = check_task_options(options).get("name")
 
         def make(made_of: Callable[Parameters, Result]) -> Task[Parameters, Result]:
-            found = self.tasks.get(name or made_of.__name__)
+            found = self.core.tasks.get(name or made_of.__name__)
             if isinstance(made_of, Task):
                 task: Any = made_of
             elif found is not None and _same_function(found.call, made_of):
@@ -137,32 +136,32 @@ class TaskMethods(PutMethods):
             else:
                 task = self.task(**options)(made_of)
             payload, fields = task.call_of(args, kwargs or {})
-            one = self._prepare(payload, task.put_options, fields)
+            one = prepare(self.core, payload, task.put_options, fields)
             rule_name = name or task.name
-            self._rules[rule_name] = Rule(rule_name, cron, tz, missed, one.priority, one.fields)
+            self.core.rules[rule_name] = Rule(rule_name, cron, tz, missed, one.priority, one.fields)
             return task  # type: ignore[no-any-return]
 
         return make
 
     def register_periodic(self) -> None:
         """Store the rules of `periodic` that this program has; workers do so when they start."""
-        rules = list(self._rules.values())
+        rules = list(self.core.rules.values())
 
         def store_rules(step: Step) -> None:
             for rule in rules:
                 rules_of.register(step, rule)
 
         if rules:
-            self.step(store_rules)
+            self.core.step(store_rules)
 
     def unschedule(self, name: str) -> bool:
         """Remove the rule of a periodic task from the store; return whether there was one."""
-        self._rules.pop(name, None)
-        return self.step(lambda step: rules_of.remove(step, name))
+        self.core.rules.pop(name, None)
+        return self.core.step(lambda step: rules_of.remove(step, name))
 
     def schedules(self) -> list[Rule]:
         """Return the rules of the periodic tasks in the store, each with its next time."""
-        return self.read(lambda one: rules_of.rules(one, self.names))
+        return self.core.read(lambda one: rules_of.rules(one, self.core.names))
 
 
 def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

@@ -82,3 +82,10 @@ def backoff_of(value: str | Duration | Backoff) -> Backoff:
         return found
     fixed = milliseconds(value, "backoff")
     return Backoff(fixed, fixed)
+
+
+def at_least(value: int, least: int, name: str) -> int:
+    """Return a whole number; raise ArgumentError for another, or one that is too small."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
+        raise ArgumentError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return value

@@ -14,7 +14,7 @@ from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.jobs import taking
-from streamkeep.jobs.job import Job, job_of
+from streamkeep.jobs.job import Job, job_of, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.times import Duration, milliseconds
@@ -51,8 +51,8 @@ class Take:
         queues = self.queues
         return When(
             self.look,
-            [(name, GROUP) for one in queues for name in one.names.streams],
-            (GROUP, self._consumer, *[one.names.name for one in queues]),
+            [(name, GROUP) for one in queues for name in one.core.names.streams],
+            (GROUP, self._consumer, *[one.core.names.name for one in queues]),
             claims_dead=True,
         )
 
@@ -69,23 +69,23 @@ class Take:
             ended: of the job that ended earlier in this transaction.
         """
         found: list[tuple[Queue, taking.Taken]] = []
-        turn = self.queues[0].next_turn()
+        turn = self.queues[0].core.next_turn()
         first = turn % len(self.queues)
         for queue in self.queues[first:] + self.queues[:first]:
             room = self._count - len(found)
             if room <= 0:
                 break
-            if ended is not None and ended.names is queue.names:
+            if ended is not None and ended.names is queue.core.names:
                 step = ended
             else:
-                step = Step(txn.as_bytes(), queue.names)
+                step = Step(txn.as_bytes(), queue.core.names)
             known = None if self._known is None else self._known[queue.name]
             wanted = taking.Taking(
-                self._consumer, room, known, turn // len(self.queues), queue.policy_of
+                self._consumer, room, known, turn // len(self.queues), queue.core.policy_of
             )
             taken = taking.take(step, wanted)
             found += [(queue, one) for one in taken]
-            queue.remains.delete(step, idle=not taken)
+            queue.core.remains.delete(step, idle=not taken)
             step.save()
         return found
 
@@ -95,13 +95,13 @@ class Take:
         Raises:
             JobLostError, PayloadError: as `Job.done`; nothing was changed.
         """
-        end = job.queue.plan_done([job], [result])
+        end = plan_end(job.queue.core, [job], [result])
         try:
-            found = self.queues[0].apply(lambda txn: self.work(txn, end(txn)), frees=True)
+            found = self.queues[0].core.apply(lambda txn: self.work(txn, end(txn)), frees=True)
         except CommandError:  # perhaps of the take: a stream was deleted
             job.done(result)
             return []
-        job.queue.note_ended([job])
+        note_ended(job.queue.core, [job])
         return self.jobs(found)
 
     def look(self, snapshot: Snapshot[Any]) -> int:
@@ -109,10 +109,10 @@ class Take:
         reader = snapshot.as_bytes()
         least = -1
         for queue in self.queues:
-            if queue.remains.are_there():
+            if queue.core.remains.are_there():
                 return 0  # `work` deletes them
             known = None if self._known is None else self._known[queue.name]
-            pause = taking.pause(reader, queue.names, known)
+            pause = taking.pause(reader, queue.core.names, known)
             if pause == 0:
                 return 0
             if pause > 0:
@@ -127,9 +127,9 @@ class Take:
         """
         for queue in self.queues:
             if again:
-                queue.set_up_again()
+                queue.core.set_up_again()
             else:
-                queue.set_up()
+                queue.core.set_up()
 
     def jobs(self, found: list[Any]) -> list[Job]:
         """Return the jobs that `work` took."""
@@ -138,7 +138,7 @@ class Take:
 
 def known_tasks(queues: Sequence[Queue]) -> dict[str, Collection[bytes]]:
     """Return the names of the tasks of each queue."""
-    return {one.name: one.known_tasks() for one in queues}
+    return {one.name: one.core.known_tasks() for one in queues}
 
 
 def take(
@@ -168,7 +168,7 @@ def take(
     while True:
         try:
             if wait_ms == 0:
-                return call.jobs(queue.apply(call.work, sync=UNSYNCED))
+                return call.jobs(queue.core.apply(call.work, sync=UNSYNCED))
             found = queue.store.apply_when(
                 call.work, call.when, block=wait_ms or 0, stop=stop, sync=UNSYNCED
             )
@@ -189,10 +189,10 @@ def run_until_idle(queue: Queue, limit: int) -> int:
         jobs = take([queue], queue.consumer, 1, timeout=0, known=known_tasks([queue]))
         if not jobs:
             break
-        task = queue.task_of(jobs[0])
+        task = queue.core.task_of(jobs[0])
         if task is not None and task.is_async:
-            asyncio.run(queue.aexecute(jobs[0]))
+            asyncio.run(queue.core.aexecute(jobs[0]))
         else:
-            queue.execute(jobs[0])
+            queue.core.execute(jobs[0])
         ran += 1
     return ran

@@ -286,12 +286,12 @@ class Worker:
             if self._abandon(run):
                 try:
                     run.job.give_back()
+                    self._report.given_back(run)
                 except JobLostError:
-                    continue
+                    pass  # another worker has it
                 except StreamkeepError as error:
                     # The lease of this process ends with it, so another worker takes the job then.
                     log.error("job %s could not be given back: %s", run.job.id, error)
-                self._report.given_back(run)
                 run.cancel()
 
     # --- threads --------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ class Worker:
                 if not jobs:
                     continue
                 job = jobs.pop()
-                task = job.queue.task_of(job)
+                task = job.queue.core.task_of(job)
                 run = self._begin(job, thread=threading.current_thread())
                 done = partial(self._done, job, jobs)
                 if task is not None and task.is_async:
@@ -395,8 +395,8 @@ class Worker:
     def _end(self, run: Run) -> bool:
         """Note that a job has ended; return False if it was abandoned."""
         with self._lock:
+            self._ran += run in self._runs
             self._runs.discard(run)
-            self._ran += 1
             return not run.abandoned
 
     def _check_memory(self) -> None:
@@ -437,7 +437,7 @@ class Worker:
         loop, current = asyncio.get_running_loop(), asyncio.current_task()
         run = self._begin(job, thread=None)
         run.cancel = lambda: _cancel(loop, current)
-        task = job.queue.task_of(job)
+        task = job.queue.core.task_of(job)
         try:
             if task is not None and task.is_async:
                 outcome = await _aexecute(job)
@@ -455,7 +455,7 @@ class Worker:
 def _execute(job: Job, done: Done | None = None) -> Outcome:
     """Run a handler in a span, and end the job."""
     with span_of(job) as span:
-        outcome = job.queue.execute(job, done)
+        outcome = job.queue.core.execute(job, done)
         note_outcome(span, outcome.state, outcome.error)
         return outcome
 
@@ -463,7 +463,7 @@ def _execute(job: Job, done: Done | None = None) -> Outcome:
 async def _aexecute(job: Job, done: Done | None = None) -> Outcome:
     """Do as `_execute`, for a handler that is a coroutine function."""
     with span_of(job) as span:
-        outcome = await job.queue.aexecute(job, done)
+        outcome = await job.queue.core.aexecute(job, done)
         note_outcome(span, outcome.state, outcome.error)
         return outcome
 

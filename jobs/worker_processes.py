@@ -122,6 +122,8 @@ class ChildReport(LogReport):
 class Processes:
     """Runs the handlers of queues in child processes, one job in each."""
 
+    _wakeup = _waker = -1
+
     def __init__(
         self,
         queues: Sequence[Queue],
@@ -156,6 +158,12 @@ class Processes:
         self._wakeup, self._waker = os.pipe()
         for handle in (self._wakeup, self._waker):
             os.set_blocking(handle, False)
+
+    def __del__(self) -> None:
+        """Close the pipe."""
+        for handle in (self._wakeup, self._waker):
+            with suppress(OSError):
+                os.close(handle)
 
     def stop(self) -> None:
         """Stop all children, with grace at the first call; may be called by a signal handler."""

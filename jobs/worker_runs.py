@@ -42,5 +42,5 @@ class Run:
 
     def limit_text(self) -> str:
         """Return what a dead letter says of a run that was too long."""
-        limit = self.job.queue.policy_of(self.job.fields).max_runtime_ms
+        limit = self.job.queue.core.policy_of(self.job.fields).max_runtime_ms
         return f"it ran longer than max_runtime, {limit / 1000:g} s"

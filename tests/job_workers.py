@@ -110,7 +110,7 @@ def run(wanted: dict[str, Any]) -> None:
     while True:
         known = known_tasks([queue])
         for job in take([queue], queue.consumer, random.randint(1, 3), known=known):
-            queue.execute(job)
+            queue.core.execute(job)
 
 
 if __name__ == "__main__":

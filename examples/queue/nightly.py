@@ -24,11 +24,11 @@ def report() -> str:
 def main(path: str) -> None:
     """Register the rule, show it, and make a report now."""
     with Queue(path, "reports") as own:
-        own.periodic("0 3 * * *", tz="Europe/Berlin", missed="once")(report.call)
+        made = own.periodic("0 3 * * *", tz="Europe/Berlin", missed="once")(report.call)
         own.register_periodic()
         rule = own.schedules()[0]
         print(rule.name, rule.cron, rule.zone)
-        job = own.tasks["report"].delay()
+        job = made.delay()
         own.run_until_idle()
         print(job.result(timeout=5))
 

@@ -37,6 +37,7 @@ from streamkeep.integrations.celery.topology import Binding, Topology
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
+from streamkeep.jobs.putting import put_all
 
 _MOST_URGENT: Final = 2  # of the priorities 0 to 9, where 0 is served first, as with Redis
 _LEAST_NORMAL: Final = 5
@@ -143,7 +144,7 @@ class Channel(virtual.Channel):
             self._passing_names.add(queue)
             self.connection.passing_of(self).declare(queue, position)
         else:
-            self.jobs_of(queue).set_up()
+            self.jobs_of(queue).core.set_up()
 
     def _is_passing(self, queue: str) -> bool:
         return queue in self._passing_names or self.topology.is_passing(queue)
@@ -211,7 +212,7 @@ class Channel(virtual.Channel):
         if expiration := message["properties"].get("expiration"):
             options["expires"] = int(expiration) / 1000
         common = {TASK: str(headers["task"]).encode()} if headers.get("task") else {}
-        self.jobs_of(queue).put_prepared([(dumps(message).encode(), options)], common)
+        put_all(self.jobs_of(queue).core, [(dumps(message).encode(), options)], common)
 
     def _put_fanout(
         self, exchange: str, message: dict[str, Any], routing_key: str, **_: Any
@@ -240,7 +241,7 @@ class Channel(virtual.Channel):
             self._passing_names.add(queue)
             self.connection.passing_of(self).consume(self, queue)
         else:
-            self.jobs_of(queue).set_up()
+            self.jobs_of(queue).core.set_up()
             self._stop_intake()
         (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
 
@@ -297,7 +298,7 @@ class Channel(virtual.Channel):
         jobs = self.jobs_of(queue)
         known = workers.known_tasks()
         names = None if known is None else {jobs.name: known}
-        jobs.set_up()
+        jobs.core.set_up()
         for job in take([jobs], jobs.consumer, 1, timeout=0, known=names):
             one = opened(self, job)
             if one is not None:

@@ -42,10 +42,12 @@ from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
 from streamkeep.integrations.django.results import result_of
 from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, UnknownTaskError
 from streamkeep.jobs import Task as QueueTask
+from streamkeep.jobs.core import Core
 from streamkeep.jobs.job import running, stop_running
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
 from streamkeep.jobs.letters import Letter
 from streamkeep.jobs.options import NO_OPTIONS, Options
+from streamkeep.jobs.putting import collect, plan_put, put_when_room
 from streamkeep.jobs.running import (
     DEAD,
     DONE,
@@ -122,34 +124,23 @@ class Run:
         signal.send(sender=type(self.task.get_backend()), task_result=self.result)
 
 
-class TaskQueue(Queue):
-    """A queue of Django's tasks; a process has one object per store and queue.
+class TaskCore(Core):
+    """What is below a queue of Django's tasks.
 
     Attributes:
         new_threads: each handler has a thread of its own, whose connections are to be closed.
     """
 
-    def __init__(self, path: str | Path, name: str, settings: QueueSettings) -> None:
-        super().__init__(
-            path,
-            name,
-            retries=settings.retries,
-            backoff=settings.backoff,
-            result_ttl=settings.result_ttl,
-            max_deaths=settings.max_deaths,
-            max_result_bytes=settings.max_result_bytes,
-            sync=settings.sync,
-        )
-        runtime_ms = milliseconds(settings.max_runtime, "max_runtime")
-        self.policy = self.policy._replace(max_runtime_ms=runtime_ms)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.new_threads = False
-        self._possible = Possible()
+        self.possible = Possible()
 
     # --- tasks ----------------------------------------------------------------------------------
 
     def known_tasks(self) -> Collection[bytes]:
         """Return the names of the tasks that this process has not failed to import."""
-        return self._possible
+        return self.possible
 
     def task_of(self, job: Job) -> QueueTask[Any, Any] | None:
         """Return the task of a job, which is imported; None if this program does not have it."""
@@ -161,12 +152,12 @@ class TaskQueue(Queue):
                 if not isinstance(task, Task):
                     raise ImportError(f"{path} is a {type(task).__name__}, and not a task")
             except Exception as error:  # of the module: any can happen
-                if path.encode() not in self._possible.failed:
+                if path.encode() not in self.possible.failed:
                     log.error("the task %r cannot be imported: %r", path, error)
-                self._possible.failed |= {path.encode(), short(path.encode())}
+                self.possible.failed |= {path.encode(), short(path.encode())}
                 return None
             known = self.tasks[path] = QueueTask(
-                self,
+                self.queue,
                 task.func,
                 name=path,
                 policy=self.policy,
@@ -176,65 +167,6 @@ class TaskQueue(Queue):
                 options=NO_OPTIONS,
             )
         return known
-
-    # --- put ------------------------------------------------------------------------------------
-
-    def enqueue(
-        self,
-        result_id: str,
-        record: Record,
-        at: datetime | None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Put the job of a task and write its record, in one transaction.
-
-        Args:
-            headers: the context of a trace, if it is not that of this thread.
-
-        Raises:
-            PayloadError, QueueFullError, QueueDrainingError: nothing was put.
-        """
-        rank = record.priority
-        options = Options(
-            priority="normal" if not rank else "high" if rank > 0 else "low",
-            headers={
-                **(headers or {}),
-                RESULT_HEADER: result_id,
-                BACKEND_HEADER: record.backend,
-            },
-        )
-        if at is not None:
-            options["at"] = at
-        payload = [record.args, record.kwargs]
-        put, [job] = self.plan_put([(payload, options)], {TASK: record.task.encode()})
-        record.args, record.kwargs = [], {}  # the job has them
-
-        def work(txn: Transaction[Any]) -> None:
-            put(txn)
-            record.job = job.id
-            records.save(txn.as_bytes(), result_id, record, 0)
-
-        self.set_up()
-        if not self.collect(work):
-            self._put_when_room(work)
-
-    def again(self, letter: Letter) -> bool:
-        """Requeue a dead letter, so that its task is ready; return False if it is gone."""
-        headers = json.loads(letter.fields.get(HEADERS, b"{}"))
-        result_id = headers.get(RESULT_HEADER, "")
-        came_from = letter.fields.get(b"from", b"normal").decode()
-        with self.store.transaction() as outer:
-            if not self.requeue(letter):
-                return False
-            txn = outer.as_bytes()
-            record = records.load(txn, result_id)
-            if record is not None:
-                priority = PRIORITIES.index(came_from)
-                [entry] = txn.xrevrange(self.names.streams[priority], count=1)
-                record.job = job_id_of(place_of(priority, entry.id), entry.fields)
-                record.status, record.finished, record.args, record.kwargs = "", 0, [], {}
-                records.save(txn, result_id, record, 0)
-        return True
 
     # --- run ------------------------------------------------------------------------------------
 
@@ -389,6 +321,86 @@ class TaskQueue(Queue):
         if state == DEAD:
             _show(run, TaskResultStatus.FAILED)
         return Outcome(state, run.seconds, error)
+
+
+class TaskQueue(Queue):
+    """A queue of Django's tasks; a process has one object per store and queue."""
+
+    _core_type = TaskCore
+    core: TaskCore
+
+    def __init__(self, path: str | Path, name: str, settings: QueueSettings) -> None:
+        super().__init__(
+            path,
+            name,
+            retries=settings.retries,
+            backoff=settings.backoff,
+            result_ttl=settings.result_ttl,
+            max_deaths=settings.max_deaths,
+            max_result_bytes=settings.max_result_bytes,
+            sync=settings.sync,
+        )
+        runtime_ms = milliseconds(settings.max_runtime, "max_runtime")
+        self.core.policy = self.core.policy._replace(max_runtime_ms=runtime_ms)
+
+    # --- put ------------------------------------------------------------------------------------
+
+    def enqueue(
+        self,
+        result_id: str,
+        record: Record,
+        at: datetime | None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Put the job of a task and write its record, in one transaction.
+
+        Args:
+            headers: the context of a trace, if it is not that of this thread.
+
+        Raises:
+            PayloadError, QueueFullError, QueueDrainingError: nothing was put.
+        """
+        rank = record.priority
+        options = Options(
+            priority="normal" if not rank else "high" if rank > 0 else "low",
+            headers={
+                **(headers or {}),
+                RESULT_HEADER: result_id,
+                BACKEND_HEADER: record.backend,
+            },
+        )
+        if at is not None:
+            options["at"] = at
+        payload = [record.args, record.kwargs]
+        put, [job] = plan_put(self.core, [(payload, options)], {TASK: record.task.encode()})
+        record.args, record.kwargs = [], {}  # the job has them
+
+        def work(txn: Transaction[Any]) -> None:
+            put(txn)
+            record.job = job.id
+            records.save(txn.as_bytes(), result_id, record, 0)
+
+        self.core.set_up()
+        if not collect(self.core, work):
+            put_when_room(self.core, work)
+
+    def again(self, letter: Letter) -> bool:
+        """Requeue a dead letter, so that its task is ready; return False if it is gone."""
+        headers = json.loads(letter.fields.get(HEADERS, b"{}"))
+        result_id = headers.get(RESULT_HEADER, "")
+        came_from = letter.fields.get(b"from", b"normal").decode()
+        with self.store.transaction() as outer:
+            if not self.requeue(letter):
+                return False
+            txn = outer.as_bytes()
+            record = records.load(txn, result_id)
+            if record is not None:
+                priority = PRIORITIES.index(came_from)
+                [entry] = txn.xrevrange(self.core.names.streams[priority], count=1)
+                record.job = job_id_of(place_of(priority, entry.id), entry.fields)
+                record.status, record.finished, record.args, record.kwargs = "", 0, [], {}
+                records.save(txn, result_id, record, 0)
+        return True
 
 
 def _show(run: Run, status: Any) -> None:

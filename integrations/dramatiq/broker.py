@@ -27,6 +27,7 @@ from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
+from streamkeep.jobs.putting import put_all
 
 _CODEC: Final = "bytes"
 _MOST_AT_ONCE: Final = 100
@@ -151,7 +152,7 @@ class StreamkeepBroker(Broker):
         if delay:
             options["delay"] = delay / 1000
         data = message.copy(queue_name=q_name(message.queue_name)).encode()
-        queue.put_prepared([(data, options)], {TASK: message.actor_name.encode()})
+        put_all(queue.core, [(data, options)], {TASK: message.actor_name.encode()})
         self.emit_after("enqueue", message, delay)
         return message
 

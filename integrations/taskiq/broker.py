@@ -100,7 +100,7 @@ class StreamkeepBroker(AsyncBroker):
         """Open the store."""
         await super().startup()
         for name in self._listened:
-            await asyncio.to_thread(self.queue(name).set_up)
+            await asyncio.to_thread(self.queue(name).core.set_up)
 
     async def shutdown(self) -> None:
         """Close the store."""
@@ -140,7 +140,7 @@ class StreamkeepBroker(AsyncBroker):
         """
         queues = [self.queue(name) for name in self._listened]
         for one in queues:
-            await asyncio.to_thread(one.set_up)
+            await asyncio.to_thread(one.core.set_up)
         store: AsyncStore[Any] = AsyncStore(queues[0].store)
         pace = Pace()
         held: deque[Job] = deque()

@@ -82,7 +82,7 @@ async def jobs(request: Request) -> Response:
     def read() -> dict[str, Any]:
         queue = _queue(store, name)
         with store.snapshot() as snapshot:
-            found = list(islice(_LISTS[kind](snapshot, queue.names, count), count))
+            found = list(islice(_LISTS[kind](snapshot, queue.core.names, count), count))
         return {"name": name, "stats": queue.stats()._asdict(), "jobs": found, "time_ms": now_ms()}
 
     return json_reply(await asyncio.to_thread(read))

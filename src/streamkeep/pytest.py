@@ -91,7 +91,7 @@ def use_queue(
     with ExitStack() as stack:
 
         def use(queue: Queue) -> Queue:
-            stack.enter_context(queue.moved_to(store, immediate=not by_worker))
+            stack.enter_context(queue.core.moved_to(store, immediate=not by_worker))
             if by_worker:
                 stack.enter_context(_working(Worker(queue, grace=0)))
             else:

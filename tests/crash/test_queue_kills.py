@@ -95,7 +95,7 @@ def test_every_job_has_its_effect_once(
     path = tmp_path / "store"
     queue = Queue(path, sync="none", max_deaths=1000)
     declare(queue)
-    queue.set_up()
+    queue.core.set_up()
     pool = Processes(server, path, "work", workers)
     makers = Processes(server, path, "put", producers)
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +45,7 @@ def test_killed_workers_do_each_job_once(server: Server, tmp_path: Path, run: st
     kills = 0
     with make_queue(str(path), work_s) as queue:
         for number in range(count):
-            queue.tasks["step"].delay(number)
+            queue.core.tasks["step"].delay(number)
         pids = [server.fork(wanted) for _ in range(workers)]
         due = [time.monotonic() + every_s * rng.random() for _ in pids]
         deadline = time.monotonic() + PATIENCE_S
@@ -73,3 +76,48 @@ def test_killed_workers_do_each_job_once(server: Server, tmp_path: Path, run: st
     assert shown == {"waiting": 0, "running": 0, "delayed": 0, "dead": 0, "done": count}
     assert status["failed"] == len(range(0, count, 50))
     assert [str(one) for one in recovery.check(path)] == []
+
+
+@pytest.mark.slow
+def test_children_of_the_command_are_killed_each_second(tmp_path: Path) -> None:
+    """`streamkeep work` with four processes, as a user starts it."""
+    rng = random.Random(4)
+    count, path = 1000, tmp_path / "store"
+    program = tmp_path / "jobs_to_kill.py"
+    program.write_text(
+        f"from queue_worker import make_queue\nqueue = make_queue({str(path)!r}, 0.02)\n"
+    )
+    tests = Path(__file__).parent.parent
+    search = os.pathsep.join([str(tmp_path), str(tests), str(tests / "crash"), *sys.path])
+    command = [sys.executable, "-m", "streamkeep", "work", "jobs_to_kill:queue", "-c", "4"]
+    with make_queue(str(path), 0.02) as queue:
+        for number in range(count):
+            queue.core.tasks["step"].delay(number)
+        parent = subprocess.Popen(
+            [*command, "--processes"],
+            env={**os.environ, "PYTHONPATH": search},
+            stderr=subprocess.DEVNULL,
+        )
+        kills = 0
+        deadline = time.monotonic() + PATIENCE_S
+        while queue.stats().done < count:
+            assert time.monotonic() < deadline, queue.stats()
+            time.sleep(0.25 * rng.uniform(0.5, 1.5))
+            children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+            if children:
+                os.kill(int(rng.choice(children)), signal.SIGKILL)
+                kills += 1
+        parent.terminate()
+        assert parent.wait(PATIENCE_S) == 0
+        numbers = [int(entry.fields[b"number"]) for entry in queue.store.scan("effects")]
+    assert kills > 10
+    assert sorted(numbers) == list(range(count))
+    printed = subprocess.check_output(
+        [sys.executable, "-m", "streamkeep", "queue", "status", str(path), "--json"],
+        env={**os.environ, "PYTHONPATH": search},
+    )
+    shown = json.loads(printed.splitlines()[0])
+    names = ("waiting", "running", "delayed", "dead", "done")
+    assert {name: shown[name] for name in names} == dict(
+        zip(names, (0, 0, 0, 0, count), strict=True)
+    )

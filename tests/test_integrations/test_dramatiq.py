@@ -21,6 +21,7 @@ from dramatiq.results import ResultMissing, Results, ResultTimeout
 from patience import PATIENCE_S, wait_until
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.dramatiq import StreamkeepBackend, StreamkeepBroker
+from streamkeep.jobs.putting import put_all
 
 PATIENCE_MS = int(PATIENCE_S * 1000)
 
@@ -162,7 +163,7 @@ def test_a_message_of_an_actor_that_the_worker_does_not_have_waits(
 def test_what_dramatiq_cannot_read_becomes_a_dead_letter(broker: StreamkeepBroker) -> None:
     actor_of(broker, print)
     broker.queue().put(b"\xff")
-    broker.queue().put_prepared([(b"\xff", {})], {b"task": b"work"})
+    put_all(broker.queue().core, [(b"\xff", {})], {b"task": b"work"})
     consumer = broker.consume("default", timeout=0)
     assert next(consumer) is None
     assert broker.queue().stats().dead == 1

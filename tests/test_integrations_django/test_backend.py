@@ -240,8 +240,8 @@ def test_a_task_that_this_program_does_not_have_is_left_for_one_that_has(backend
         queue.run_until_idle()
     assert queue.stats().parked == 1
     assert result is not None
-    queue._possible.failed.clear()  # another process, with another version
-    queue.tasks["shop.later.send"] = queue.task_of(_job_of(shop_tasks.add))
+    queue.core.possible.failed.clear()  # another process, with another version
+    queue.core.tasks["shop.later.send"] = queue.core.task_of(_job_of(shop_tasks.add))
     assert queue.run_until_idle() == 1
     assert queue.stats().parked == 0
 

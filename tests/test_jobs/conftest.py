@@ -20,4 +20,4 @@ def is_awaited(queue: Queue, key: bytes | None = None) -> bool:
     """Return whether a call waits for a key of the queue; by default, for a job."""
     table = context_of(queue.store).wait_table
     counts = 512  # the word with the count of the keys whose hash is 0
-    return table.words[counts + hash_name(key or queue.names.name) % 512] > 0
+    return table.words[counts + hash_name(key or queue.core.names.name) % 512] > 0

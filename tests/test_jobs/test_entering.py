@@ -188,7 +188,7 @@ def test_a_full_queue_refuses_or_drops_or_blocks(queue: Queue) -> None:
     queue.set_limits(when_full="block")
     thread = threading.Thread(target=queue.put, args=[4])
     thread.start()
-    wait_until(lambda: is_awaited(queue, queue.names.room_bell))
+    wait_until(lambda: is_awaited(queue, queue.core.names.room_bell))
     job = queue.get(0)
     assert job.payload == 2
     thread.join()
@@ -262,7 +262,7 @@ def test_a_draining_queue_takes_no_jobs_and_says_when_it_is_empty(queue: Queue) 
     found: list[bool] = []
     thread = threading.Thread(target=lambda: found.append(queue.drain()))
     thread.start()
-    wait_until(lambda: is_awaited(queue, queue.names.end_bell))
+    wait_until(lambda: is_awaited(queue, queue.core.names.end_bell))
     queue.get(0).done()
     thread.join()
     assert found == [True]

@@ -106,7 +106,7 @@ def test_a_purge_leaves_what_runs_and_what_is_dead(queue: Queue) -> None:
 def test_an_entry_with_options_that_mean_nothing_holds_up_no_other(
     queue: Queue, options: dict[str, str]
 ) -> None:
-    queue.set_up()
+    queue.core.set_up()
     fields = {name: one.encode(errors="surrogateescape") for name, one in options.items()}
     queue.store.xadd("mails", {"payload": "1", "headers": "{", **fields})
     queue.put("next")

@@ -36,7 +36,7 @@ def counts(queue: Queue) -> tuple[int, int, int, int, int]:
 
 def letters(queue: Queue) -> list[dict[str, Any]]:
     """Return the fields of the dead letters, as text."""
-    found = queue.store.xrange(queue.names.dead)
+    found = queue.store.xrange(queue.core.names.dead)
     return [{str(name, "utf8"): str(one, "utf8") for name, one in e.fields.items()} for e in found]
 
 
@@ -173,7 +173,7 @@ def test_a_text_store_serves_a_queue_as_well(open_store: Callable[..., Store]) -
 
 def test_a_get_sleeps_until_there_is_a_job(queue: Queue) -> None:
     found: list[Any] = []
-    queue.set_up()
+    queue.core.set_up()
     thread = threading.Thread(target=lambda: found.append(queue.get().payload))
     thread.start()
     wait_until(lambda: is_awaited(queue))
@@ -189,7 +189,7 @@ def test_a_result_wakes_its_caller(queue: Queue) -> None:
     put = queue.put("x")
     thread = threading.Thread(target=lambda: found.append(put.result()))
     thread.start()
-    wait_until(lambda: is_awaited(queue, queue.names.result_bell(put.id)))
+    wait_until(lambda: is_awaited(queue, queue.core.names.result_bell(put.id)))
     queue.get(0).done({"a": [None]})
     thread.join()
     assert found == [{"a": [None]}]
@@ -265,7 +265,7 @@ def test_bad_arguments_change_nothing(queue: Queue) -> None:
 
 
 def test_what_cannot_be_decoded_becomes_a_dead_letter(queue: Queue) -> None:
-    queue.set_up()
+    queue.core.set_up()
     queue.store.xadd("mails", {"payload": b"{not json"})
     queue.store.xadd("mails", {"other": b"1"})
     for _ in range(2):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from patience import PATIENCE_S
 from streamkeep import ArgumentError, Store
 from streamkeep.aio import Queue as AsyncQueue
 from streamkeep.engine.system.clock import ManualClock
@@ -222,8 +225,14 @@ def test_a_forked_child_opens_the_store_again(
 ) -> None:
     own = Queue(queue.store.path, "mails", sync="none")
     own.put("x")
-    own._pid -= 1  # as in a child
-    assert own.put("y").is_new
+    with own.core._lock:  # another thread has it at this moment
+        child = os.fork()
+        if not child:
+            signal.alarm(round(PATIENCE_S))
+            own.put("y")
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert own.stats().waiting == 2
     own.close()
 
 

@@ -276,3 +276,49 @@ def test_the_line_of_status_counts(queue: Queue) -> None:
         line.draw()
     assert "0 running · 3 done" in terminal.text
     assert terminal.text.endswith("\r\x1b[K")
+
+
+def test_a_coroutine_whose_job_was_lost_is_cancelled_when_the_worker_stops(queue: Queue) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    @queue.task
+    async def sleeps() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE_S)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    job = sleeps.delay()
+    worker = Worker(queue, mode="asyncio", grace=0)
+    with working(worker):
+        assert begun.wait(PATIENCE_S)
+        queue.store.xack("default", "jobs", job.id)  # as if it had ended elsewhere
+        worker.stop()
+    assert cancelled.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+def test_each_job_is_counted_once(queue: Queue, mode: Any) -> None:
+    @queue.task
+    def task() -> None: ...
+
+    jobs = [task.delay() for _ in range(3)]
+    worker = Worker(queue, mode=mode)
+    with working(worker):
+        for job in jobs:
+            job.result(timeout=PATIENCE_S)
+    assert worker._ran == 3
+
+
+def test_a_handler_that_stops_its_worker_leaves_the_next_job(queue: Queue) -> None:
+    @queue.task
+    def stops() -> None:
+        worker.stop()
+
+    jobs = [stops.delay() for _ in range(2)]
+    worker = Worker(queue)
+    worker.run()
+    assert [job.state() for job in jobs] == ["ended", "waiting"]
+    assert queue.stats()[:5] == (1, 0, 0, 0, 1)

@@ -60,10 +60,10 @@ def fill(queue: Queue, clock: ManualClock) -> None:
     queue.put(b"\x00\xff", codec="bytes")
     other = Queue(queue.store, "other")
     other.task(name="unknown")(lambda: None).delay()
-    other.tasks.clear()
+    other.core.tasks.clear()
     assert take([other], other.consumer, 1, timeout=0, known=known_tasks([other])) == []
-    queue.tasks["limited"].delay(1)  # type: ignore[arg-type]
-    queue.tasks["limited"].delay(2)  # type: ignore[arg-type]
+    queue.core.tasks["limited"].delay(1)  # type: ignore[arg-type]
+    queue.core.tasks["limited"].delay(2)  # type: ignore[arg-type]
     queue.set_limits(max_length=1000, when_full="block")
     assert [done.id, failed.id, cancelled.id] == [
         f"{NOW_MS}-0",

@@ -98,7 +98,7 @@ class Command(BaseCommand):
             return
         in_loop = options["mode"] == "asyncio"
         for queue in queues:
-            queue.new_threads = in_loop
+            queue.core.new_threads = in_loop
         worker = Worker(
             queues,
             concurrency=concurrency,

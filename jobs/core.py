@@ -1,0 +1,253 @@
+"""What is below the methods of a queue: its store, its transactions, its tasks.
+
+`Queue` has what programs call. Its parts, workers and adapters use `Queue.core`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+from streamkeep.engine.api.work import SharedTransaction
+from streamkeep.jobs import codecs
+from streamkeep.jobs.errors import QueueError
+from streamkeep.jobs.layout import QUEUES_SPACE, TASK, Fields, Names
+from streamkeep.jobs.policy import Policy
+from streamkeep.jobs.remains import Remains, find_remains
+from streamkeep.jobs.running import Done, Outcome, aexecute, execute
+from streamkeep.jobs.state import Step
+from streamkeep.jobs.strays import has_strays, schedule_strays
+from streamkeep.jobs.waiting import run_until_idle
+
+if TYPE_CHECKING:
+    from streamkeep.jobs.job import Job
+    from streamkeep.jobs.periodic import Rule
+    from streamkeep.jobs.queue import Queue
+    from streamkeep.jobs.task import Task
+
+log = logging.getLogger("streamkeep.jobs")
+
+Result = TypeVar("Result")
+
+
+class Core:
+    """The store of a queue, its tasks, and how its transactions run."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        path_or_store: str | Path | Store[Any],
+        name: str,
+        *,
+        immediate: bool,
+        codec: str,
+        policy: Policy,
+        max_result_bytes: int,
+        sync: Sync,
+    ) -> None:
+        """Take the arguments of `Queue`; `queue` is the object that programs have."""
+        self.queue = queue
+        self.names = Names(name)
+        self.name = name
+        self.immediate = immediate
+        self.codec = codecs.check_codec(codec)
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        self.max_result_bytes = max_result_bytes
+        self.policy = policy
+        self._given = path_or_store
+        self._sync = sync
+        self.rules: dict[str, Rule] = {}
+        self._opened: Store[Any] | None = None
+        self._ready = False
+        self._lock = threading.Lock()
+        self._turns = itertools.count()
+        self.remains = Remains()
+        self._consumer = b""
+        self._runs = threading.local()
+        _all.add(self)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: leave the store, and a lock that another thread may have held."""
+        self._lock = threading.Lock()
+        self._opened = None
+
+    # --- the store ------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store[Any]:
+        """The store, which is opened if need be."""
+        opened = self._opened
+        return self._open() if opened is None else opened
+
+    def _open(self) -> Store[Any]:
+        from streamkeep.facade import open as open_store
+
+        with self._lock:
+            opened = self._opened
+            if opened is None:
+                given = self._given
+                opened = given if isinstance(given, Store) else open_store(given, sync=self._sync)
+                host = socket.gethostname()[:60]
+                self._consumer = f"{host}-{os.getpid()}-{secrets.token_hex(3)}".encode()
+                self._ready = False
+                self.remains = Remains()  # those of the parent are not this child's
+                self._opened = opened
+            return opened
+
+    def close(self) -> None:
+        """Close the store, if this queue has opened it. A later call opens it again."""
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is not None and not isinstance(self._given, Store):
+            opened.close()
+
+    @contextmanager
+    def moved_to(self, store: Store[Any], *, immediate: bool) -> Iterator[None]:
+        """Use another store for a block, and run jobs at once if `immediate`; for tests."""
+        former = self._given, self.immediate
+        self.close()
+        self._given, self.immediate = store, immediate
+        try:
+            yield
+        finally:
+            self.close()
+            self._given, self.immediate = former
+
+    @property
+    def opened(self) -> Store[Any] | None:
+        """The store if this process has opened it."""
+        return self._opened
+
+    @property
+    def consumer(self) -> bytes:
+        """The consumer of this process in the groups of the queue."""
+        if self._opened is None:
+            self._open()
+        return self._consumer
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    def apply(
+        self,
+        work: Callable[[Transaction[Any]], Result],
+        *,
+        frees: bool = False,
+        sync: Sync | None = None,
+    ) -> Result:
+        """Run a function of a transaction, in the one that this thread has open if it has one."""
+        store = self.store
+        outer: Any = store.open_transaction()
+        if outer is None:
+            return store.apply(lambda txn: work(txn.as_bytes()), frees=frees, sync=sync)
+        try:
+            return work(SharedTransaction(store, outer.txn).as_bytes())
+        except QueueError:
+            raise  # before it has changed anything
+        except BaseException as error:
+            outer.interrupt(error)
+            raise
+
+    def step(self, work: Callable[[Step], Result], *, frees: bool = False) -> Result:
+        """Run a function of a `Step`."""
+
+        def run(txn: Transaction[Any]) -> Result:
+            step = Step(txn, self.names)
+            result = work(step)
+            step.save()
+            return result
+
+        self.set_up()
+        return self.apply(run, frees=frees)
+
+    def read(self, look: Callable[[Snapshot[Any]], Result]) -> Result:
+        """Run a function of a snapshot."""
+        with self.store.snapshot() as snapshot:
+            return look(snapshot.as_bytes())
+
+    def set_up(self) -> None:
+        """Make the streams of the queue, unless this process knows that they exist."""
+        store = self.store
+        if not self._ready:
+            if self.read(lambda one: one.row_get(QUEUES_SPACE, self.names.name)) is None:
+                self.set_up_again()
+            elif self.apply(self._tidy, sync="none"):
+                log.warning("%r: jobs that a tool gave back are due again", self.name)
+            self._ready = store.open_transaction() is None
+
+    def runs_now(self) -> bool:
+        """Return whether this thread is in `run_until_idle`."""
+        return bool(getattr(self._runs, "now", False))
+
+    def run_until_idle(self, limit: int = 1_000_000) -> int:
+        """Do as `Queue.run_until_idle`."""
+        self._runs.now = True
+        try:
+            return run_until_idle(self.queue, limit)
+        finally:
+            self._runs.now = False
+
+    def execute(self, job: Job, done: Done | None = None) -> Outcome:
+        """Run the handler of a job and end the job; see `running.execute`."""
+        return execute(self, job, done)
+
+    async def aexecute(self, job: Job, done: Done | None = None) -> Outcome:
+        """Run a handler that is a coroutine function, and end the job."""
+        return await aexecute(self, job, done)
+
+    def task_of(self, job: Job) -> Task[Any, Any] | None:
+        """Return the task of a job; None if this program has none of its name."""
+        return self.tasks.get(job.task)
+
+    def known_tasks(self) -> Collection[bytes]:
+        """Return the names of the tasks whose jobs a worker of this program takes."""
+        return frozenset(name.encode() for name in self.tasks)
+
+    def policy_of(self, fields: Fields) -> Policy:
+        """Return retries, backoff and limits of a job."""
+        task = self.tasks.get(fields.get(TASK, b"").decode(errors="replace"))
+        return (self.policy if task is None else task.policy).of_job(fields)
+
+    def _tidy(self, txn: Transaction[Any]) -> int:
+        """Delete what killed processes left; return how many jobs a tool gave back."""
+        step = Step(txn, self.names)
+        self.remains.note((place, {}) for place in find_remains(step))
+        self.remains.delete(step, idle=True)
+        count = schedule_strays(step) if has_strays(step) else 0
+        step.save()
+        return count
+
+    def set_up_again(self) -> None:
+        """Make the streams of the queue that are missing."""
+
+        def run(txn: Transaction[Any]) -> None:
+            Step(txn, self.names).set_up()
+
+        self.apply(run)
+
+    def next_turn(self) -> int:
+        """Return a number that rises with each call: whose turn among the priorities it is."""
+        return next(self._turns)
+
+
+# --- forks --------------------------------------------------------------------------------------
+
+_all: Final[weakref.WeakSet[Core]] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for core in list(_all):
+        core.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
