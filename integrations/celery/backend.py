@@ -25,6 +25,7 @@ _SPACE: Final = "celery:results"
 _MOST_BELLS: Final = 200  # of results that one call waits for at a time
 _LOOK_S: Final = 0.5  # after which it looks for those of all others
 _LONGEST_WAIT_S: Final = 3600.0
+_NOT_YET: Final = 1 << 62  # above the size of any chord
 
 
 class StreamkeepBackend(KeyValueStoreBackend):
@@ -82,6 +83,7 @@ class StreamkeepBackend(KeyValueStoreBackend):
                 bytes_to_str(self.chord_keyprefix)
             ):
                 self._values.put(txn, _ended(name), b"1", _ttl_ms(self.expires))
+                self._values.delete(txn, _size(name))
 
         self._opened.apply(delete, frees=True)
 
@@ -98,12 +100,21 @@ class StreamkeepBackend(KeyValueStoreBackend):
 
     # --- chords ---------------------------------------------------------------------------------
 
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        """Store how many tasks a chord has, also in groups within its group.
+
+        Celery calls it before it sends the last of them, so the last one to end finds it.
+        """
+        self.set(_size(bytes_to_str(self.get_key_for_chord(group_id))), chord_size)
+
     def on_chord_part_return(self, request: Any, state: str, result: Any, **options: Any) -> None:
         """Count a task of a chord; the last one sends the body. A task that runs again is known."""
         if request.group:
             key = bytes_to_str(self.get_key_for_chord(request.group))
             if self.get(_ended(key)) is not None:
                 return
+            size = self.get(_size(key))
+            request.chord["chord_size"] = _NOT_YET if size is None else int(size)
         self._part.task_id = request.id
         super().on_chord_part_return(request, state, result, **options)
 
@@ -206,6 +217,10 @@ def _left(deadline: float | None) -> float | None:
 def _ttl_ms(seconds: Any) -> int:
     """Return a time to live; 0 for none."""
     return min(round(float(seconds) * 1000), MAX_TTL_MS) if seconds else 0
+
+
+def _size(key: str) -> str:
+    return f"{key}:size"
 
 
 def _ended(key: str) -> str:

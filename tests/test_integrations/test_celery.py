@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from celery import Celery, canvas
 from celery.exceptions import TimeoutError as CeleryTimeoutError
-from celery.result import AsyncResult
+from celery.result import AsyncResult, GroupResult
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 
 import streamkeep
@@ -412,6 +413,22 @@ def test_a_task_that_runs_twice_counts_once_for_its_chord(app: Celery) -> None:
     assert backend.get(key) is None
 
 
+def test_a_chord_with_a_group_in_its_group_ends_with_its_last_task(app: Celery) -> None:
+    sent: list[Any] = []
+    backend = app.backend
+    results = [AsyncResult(one, app=app) for one in ("a", "b", "c")]
+    GroupResult("g", [results[0], GroupResult("inner", results[1:], app=app)], app=app).save()
+    chord = {"task": "body"}
+    for number, one in enumerate(results, 1):
+        backend.store_result(one.id, number, "SUCCESS")
+        request = type("Request", (), {"group": "g", "id": one.id, "chord": chord})()
+        with mock.patch.object(canvas.Signature, "delay", sent.append):
+            backend.on_chord_part_return(request, "SUCCESS", number)
+        assert bool(sent) == (number == 3)
+        backend.set_chord_size("g", 3)  # Celery knows it when it sends the last task
+    assert len(sent) == 1
+
+
 # --- real workers -------------------------------------------------------------------------------
 
 APPLICATION = """
@@ -505,6 +522,9 @@ def test_a_worker_runs_what_celery_offers(
     chain, group, chord = canvas.chain, canvas.group, canvas.chord
     assert chain(add(1, 2), add(3), add(4)).delay().get(timeout=PATIENCE_S) == 10
     assert group(add(n, n) for n in range(9)).delay().get(timeout=PATIENCE_S) == [*range(0, 18, 2)]
+    inner = group(add(1), chain(add(2), group(add(3), add(4))))
+    last = sent("add", 1, 10, immutable=True)
+    assert chain(add(1, 0), inner, last).delay().get(timeout=PATIENCE_S) == 11
     whole = chord([add(n, 1) for n in range(9)], sent("total"))
     assert whole.delay().get(timeout=PATIENCE_S) == 45
     assert sent("fails_twice").delay().get(timeout=PATIENCE_S) == 2
