@@ -16,6 +16,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -197,12 +198,13 @@ def _running(words: list[str], path: Path) -> Iterator[None]:
     try:
         while True:
             try:
-                with redis.Redis(unix_socket_path=str(path)) as client:
-                    client.ping()
+                with socket.socket(socket.AF_UNIX) as one:
+                    one.connect(str(path))
                 break
-            except redis.ConnectionError:
+            except OSError:
                 if server.poll() is not None:
                     raise
+                time.sleep(0.05)
         yield
     finally:
         server.terminate()
