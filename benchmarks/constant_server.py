@@ -34,9 +34,9 @@ async def main(path: str, port: str, file: str) -> None:
     """Serve until the process is ended."""
     reply = Path(file).read_bytes()
     loop = asyncio.get_running_loop()
-    await loop.create_unix_server(lambda: _Constant(reply), path)
-    server = await loop.create_server(lambda: _Constant(reply), "127.0.0.1", int(port))
-    await server.serve_forever()
+    unix = await loop.create_unix_server(lambda: _Constant(reply), path)
+    tcp = await loop.create_server(lambda: _Constant(reply), "127.0.0.1", int(port))
+    await asyncio.gather(unix.serve_forever(), tcp.serve_forever())
 
 
 if __name__ == "__main__":
