@@ -13,11 +13,13 @@ from streamkeep.jobs.layout import (
     GROUP,
     NUMBERED,
     PLACE,
+    TASK,
     Fields,
     Names,
     Place,
     due_key,
     pack_time,
+    parked_prefix,
     short,
     unpack_fields,
     unpack_time,
@@ -29,6 +31,7 @@ from streamkeep.jobs.state import Step, find_place, number_in
 WAITING: Final = "waiting"
 RUNNING: Final = "running"
 RETRYING: Final = "retrying"
+PARKED: Final = "parked"
 DELAYED_STATE: Final = "delayed"
 HELD_STATE: Final = "held"
 ENDED: Final = "ended"
@@ -39,8 +42,9 @@ class Found(NamedTuple):
     """Where a job is.
 
     Attributes:
-        state: waiting, held (for its key or its task), delayed, running, retrying (also: parked,
-            because no worker knows its task), ended, or unknown (ended, and no result was kept).
+        state: waiting, held (for its key or its task), delayed, running, retrying, parked (the
+            worker that took it does not know its task), ended, or unknown (ended, and no result
+            was kept).
         due_ms: when a delayed job is due.
         consumer: the worker that runs it.
         deliveries: how often it was delivered.
@@ -73,7 +77,10 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str) ->
         if rows:
             consumer = rows[0]["consumer"]
             text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
-            state = RUNNING if text else RETRYING
+            state = RUNNING
+            if not text:
+                parked = parked_prefix(fields.get(TASK, b"")) + place.pack()
+                state = RETRYING if reader.row_get(names.space, parked) is None else PARKED
             return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
         if not is_delivered(reader, name, place):
             return Found(WAITING, fields, place)

@@ -189,8 +189,8 @@ class Job:
         """Return what the job does now.
 
         Returns:
-            waiting, held, delayed, running, retrying, ended, or unknown: it has ended, and its
-            result was not kept or has expired.
+            waiting, held, delayed, running, retrying, parked (for a worker that knows its task),
+            ended, or unknown: it has ended, and its result was not kept or has expired.
         """
         return self.queue.find(self.id).state
 
@@ -369,14 +369,14 @@ class Job:
 
         After an interrupt (Ctrl-C) it goes back to the queue. Exceptions leave the block.
         """
-        from streamkeep.jobs.running import end_with_error
+        from streamkeep.jobs.running import end_with_error, log_failure
 
         if self.ended:
             return
         if error is None:
             self.done(self._result)
         elif isinstance(error, Exception) and not isinstance(error, JobLostError):
-            end_with_error(self, error)
+            log_failure(self, error, end_with_error(self, error))
         elif not isinstance(error, JobLostError):
             self.give_back()
 

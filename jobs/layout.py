@@ -188,6 +188,12 @@ def held_prefix(gate: bytes) -> bytes:
     return HELD + bytes((len(gate),)) + gate
 
 
+def parked_prefix(task: bytes) -> bytes:
+    """Return what the keys of the parked jobs of a task begin with."""
+    name = short(task)
+    return PARKED + bytes((len(name),)) + name
+
+
 # --- values of rows -----------------------------------------------------------------------------
 
 

@@ -160,7 +160,15 @@ def end_with_error(job: Job, error: Exception) -> str:
         elif task is not None and not task.may_retry(error):
             final = f"{kind} is not retried"
         retried = job.end_attempt(kind, text, lines, final=final)
+    return RETRYING if retried else DEAD
+
+
+def log_failure(job: Job, error: BaseException, state: str) -> None:
+    """Log an attempt that failed, where no worker does."""
+    if state == RETURNED:
+        return
+    retried = state == RETRYING
     level = logging.WARNING if retried else logging.ERROR
     what = "will be retried" if retried else f"is a dead letter in {job.queue.name}:dead"
-    log.log(level, "job %s (%s) failed and %s: %s: %s", job.id, job.task, what, kind, text)
-    return RETRYING if retried else DEAD
+    kind = f"{type(error).__module__}.{type(error).__qualname__}"
+    log.log(level, "job %s (%s) failed and %s: %s: %s", job.id, job.task, what, kind, error)

@@ -39,6 +39,7 @@ from streamkeep.jobs.layout import (
     Place,
     number_of,
     pack_time,
+    parked_prefix,
     parse_due,
     place_of,
     short,
@@ -303,9 +304,7 @@ def park(step: Step, job: Taken) -> None:
         name.decode(errors="replace"),
         job.place.entry_id,
     )
-    task = short(name)
-    key = PARKED + bytes((len(task),)) + task + job.place.pack()
-    step.txn.row_put(step.space, key, b"")
+    step.txn.row_put(step.space, parked_prefix(name) + job.place.pack(), b"")
     step.counters.parked += 1
     step.wake_workers(1 << 30)
 

@@ -16,6 +16,7 @@ from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.jobs import taking
 from streamkeep.jobs.job import Job, job_of, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
+from streamkeep.jobs.running import DEAD, RETRYING, log_failure
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.times import Duration, milliseconds
 
@@ -191,8 +192,10 @@ def run_until_idle(queue: Queue, limit: int) -> int:
             break
         task = queue.core.task_of(jobs[0])
         if task is not None and task.is_async:
-            asyncio.run(queue.core.aexecute(jobs[0]))
+            outcome = asyncio.run(queue.core.aexecute(jobs[0]))
         else:
-            queue.core.execute(jobs[0])
+            outcome = queue.core.execute(jobs[0])
+        if outcome.error is not None and outcome.state in (RETRYING, DEAD):
+            log_failure(jobs[0], outcome.error, outcome.state)
         ran += 1
     return ran

@@ -66,6 +66,17 @@ def test_a_job_is_visible_to_the_commands_of_groups(queue: Queue) -> None:
     assert not queue.store.xrange("mails")
 
 
+def test_an_exception_in_the_block_is_logged(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    put = queue.put("x", retries=0)
+    with caplog.at_level("WARNING", "streamkeep.jobs"), pytest.raises(KeyError), queue.get(0):
+        raise KeyError("no")
+    assert f"job {put.id} () failed and is a dead letter in mails:dead: builtins.KeyError" in (
+        caplog.text
+    )
+
+
 def test_an_exception_in_the_block_is_a_failed_attempt(queue: Queue, clock: ManualClock) -> None:
     put = queue.put("x", retries=1)
     for attempt in (1, 2):

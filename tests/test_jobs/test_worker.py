@@ -244,6 +244,7 @@ def test_a_line_per_job(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     with working(Worker(queue)):
         wait_until(lambda: job.state() == "ended")
     (record,) = (one for one in caplog.records if getattr(one, "streamkeep", {}).get("job"))
+    assert not [one for one in caplog.records if one.name == "streamkeep.jobs"]  # no second line
     text = TextFormatter().format(record)
     assert f" error dead fails {job.id} of default in " in text
     assert text.endswith(" ms: ValueError: out of paper")
