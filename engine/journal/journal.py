@@ -94,6 +94,7 @@ class Journal:
         self._written = 0, 0  # file and offset of the last record that was written
         self._sync_lock = make_lock("sync")
         self._sync_handle = -1
+        self._syncs = False  # callers have waited for the disk since a file was prepared
         self._synced = 0  # the number of the file of `_sync_handle`
         self._clean = False  # the next record must go into a file that was never used
 
@@ -355,6 +356,7 @@ class Journal:
                 sync may be lost.
         """
         control = self.control
+        self._syncs = True
         if control.durable() >= commit_number:
             return True
         self.sync_leader.wait.take(self._sync_lock)
@@ -425,7 +427,8 @@ class Journal:
         if self._offset < self.file_size // 4 or self.folder.exists(RECYCLED):
             return
         self.control.check_not_moved()
-        prepare_recycled(self.folder, self.file_size)
+        prepare_recycled(self.folder, self.file_size, fill=self._syncs)
+        self._syncs = False
 
     def drop_recycled(self) -> bool:
         """Remove the recycled file to make room on a full disk; return whether there was one."""

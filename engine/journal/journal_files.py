@@ -58,10 +58,12 @@ def begin_file(folder: Folder, number: int, header: bytes, usual: int, size: int
     folder.rename(_NEW, file_name(number))
 
 
-def prepare_recycled(folder: Folder, file_size: int) -> None:
+def prepare_recycled(folder: Folder, file_size: int, *, fill: bool) -> None:
     """Prepare a file for later, unless the disk is nearly full.
 
-    It is filled with zeros, so that one sync in ten need not also write the block map.
+    Args:
+        fill: fill it with zeros, so that one sync in ten need not also write the block map.
+            Without syncs, that would only double what the disk writes.
     """
     # A random name: another process may be preparing one, too, and a finished one is used at once.
     name = f"{NEW_RECYCLED}.{os.urandom(8).hex()}"
@@ -69,7 +71,8 @@ def prepare_recycled(folder: Folder, file_size: int) -> None:
         handle = folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             files.reserve(handle, file_size)
-            files.fill(handle)
+            if fill:
+                files.fill(handle)
         finally:
             os.close(handle)
         failpoints.hit("journal:new-recycled")

@@ -39,4 +39,8 @@ def test_new_files_are_filled_while_nobody_waits(
     journal.prepare_recycled()
     recycled = store.path / JOURNAL_FOLDER / "spare"
     assert recycled.stat().st_size == journal.file_size
+    assert filled == [journal.first_size]  # no caller has waited for a sync
+    assert journal.drop_recycled()
+    journal.sync(store.durability().last_commit)
+    journal.prepare_recycled()
     assert filled == [journal.first_size, journal.file_size]
