@@ -61,7 +61,7 @@ from streamkeep.engine.journal.reader import (
     journal_files,
     named_number,
 )
-from streamkeep.engine.journal.replay import apply_record
+from streamkeep.engine.journal.replay import Replay
 from streamkeep.engine.journal.sync_leader import FORMER_LOCK_FILES
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
@@ -484,10 +484,12 @@ def _replay(raw: lmdb.Environment, tables: dict[int, lmdb._Database], reader: Re
     while body is not None:
         size = 0
         with raw.begin(write=True) as txn:
+            replay = Replay(txn, tables)
             while body is not None and size < _BATCH_BYTES:
-                apply_record(txn, tables, body)
+                replay.apply(body)
                 size += len(body)
                 count += 1
                 body = reader.next()
+            replay.finish()
         failpoints.hit("recover:batch")
     return count

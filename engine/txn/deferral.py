@@ -43,7 +43,7 @@ import lmdb
 
 from streamkeep.engine.journal.control_file import WANTED_TO_READ
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.journal.replay import apply_record
+from streamkeep.engine.journal.replay import Replay
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.image_room import ImageRoom
 from streamkeep.engine.txn.image_thread import ImageThread, Task
@@ -294,12 +294,9 @@ class Deferral:
 
     def _apply(self, raw: lmdb.Transaction[bytes], journal: Journal) -> int:
         """Replay into a transaction; return the number of commits."""
-        tables = self._context.tables
-
-        def apply(body: bytes) -> None:
-            apply_record(raw, tables, body)
-
-        count = journal.replay(apply)
+        replay = Replay(raw, self._context.tables)
+        count = journal.replay(replay.apply)
+        replay.finish()
         raw.put(POSITION_KEY, journal.row())
         return count
 
