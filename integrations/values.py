@@ -75,6 +75,19 @@ class Values:
         txn.row_delete(self.space, _VALUE + key)
         return found
 
+    def expire(self, txn: Transaction[Any], name: str, ttl_ms: int) -> None:
+        """Set how long a value is kept, if there is one and its time differs by over a tenth."""
+        now_ms = txn.txn.now_ms()
+        data = txn.row_get(self.space, _VALUE + _name_key(name))
+        if data is None:
+            return
+        expires_ms = _TIME.unpack_from(data)[0]
+        left_ms = expires_ms - now_ms
+        near = expires_ms and ttl_ms and abs(left_ms - ttl_ms) <= ttl_ms // 10
+        if (expires_ms and left_ms <= 0) or near:
+            return
+        self.put(txn, name, data[8:], ttl_ms)
+
     def add(self, txn: Transaction[Any], name: str, amount: int, ttl_ms: int = 0) -> int:
         """Add to a value that is a number in decimal, 0 where there is none; return the sum."""
         found = self.get(txn, name)

@@ -25,7 +25,6 @@ _SPACE: Final = "celery:results"
 _MOST_BELLS: Final = 200  # of results that one call waits for at a time
 _LOOK_S: Final = 0.5  # after which it looks for those of all others
 _LONGEST_WAIT_S: Final = 3600.0
-_NOT_YET: Final = 1 << 62  # above the size of any chord
 
 
 class StreamkeepBackend(KeyValueStoreBackend):
@@ -88,15 +87,14 @@ class StreamkeepBackend(KeyValueStoreBackend):
         self._opened.apply(delete, frees=True)
 
     def expire(self, key: Any, value: Any) -> None:
-        """Set how many seconds a value is kept."""
-        name = bytes_to_str(key)
+        """Set how many seconds a value is kept, to a tenth; without waiting for the disk.
 
-        def expire(txn: Transaction[Any]) -> None:
-            found = self._values.get(txn, name)
-            if found is not None:
-                self._values.put(txn, name, found, _ttl_ms(value))
-
-        self._opened.apply(expire)
+        Celery does it several times for each task of a chord, and for all of them at the end.
+        """
+        name, ttl_ms = bytes_to_str(key), _ttl_ms(value)
+        self._opened.store.apply(
+            lambda txn: self._values.expire(txn.as_bytes(), name, ttl_ms), sync="none"
+        )
 
     # --- chords ---------------------------------------------------------------------------------
 
@@ -109,13 +107,21 @@ class StreamkeepBackend(KeyValueStoreBackend):
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **options: Any) -> None:
         """Count a task of a chord; the last one sends the body. A task that runs again is known."""
+        self._part.task_id = request.id
         if request.group:
             key = bytes_to_str(self.get_key_for_chord(request.group))
             if self.get(_ended(key)) is not None:
                 return
-            size = self.get(_size(key))
-            request.chord["chord_size"] = _NOT_YET if size is None else int(size)
-        self._part.task_id = request.id
+            count = self.incr(key)
+            size = self.get(_size(key))  # after the count, so that one of two sees both
+            if size is None or count < int(size):
+                for one in (
+                    self.get_key_for_group(request.group),
+                    self.get_key_for_task(request.id),
+                ):
+                    self.expire(one, self.expires)  # the last task reads them
+                return  # Celery would read the whole group for each task
+            request.chord["chord_size"] = int(size)
         super().on_chord_part_return(request, state, result, **options)
 
     def incr(self, key: Any) -> int:
@@ -148,10 +154,10 @@ class StreamkeepBackend(KeyValueStoreBackend):
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             meta = self.get_task_meta(task_id)
+            if on_interval and meta["status"] not in (states.SUCCESS, states.REVOKED):
+                on_interval()  # raises the error of a parent, if that is why it failed
             if meta["status"] in states.READY_STATES:
                 return meta
-            if on_interval:
-                on_interval()
             left = _left(deadline)
             if left is not None and left <= 0:
                 raise CeleryTimeoutError("The operation timed out.")

@@ -399,6 +399,20 @@ def test_results_expire(app: Celery) -> None:
     wait_until(lambda: app.backend.get(app.backend.get_key_for_task("a")) is None)
 
 
+def test_the_time_of_a_result_is_changed_and_an_expired_one_stays_gone(app: Celery) -> None:
+    results = app.backend
+    for name, seconds in (("a", 0.001), ("b", 3600)):
+        results.set(name, "1")
+        results.expire(name, seconds)
+    wait_until(lambda: results.get("a") is None)
+    results.expire("a", 3600)
+    results.expire("b", 3601)
+    results.expire("c", 3600)
+    assert results.mget(["a", "b", "c"]) == [None, b"1", None]
+    results.expire("b", None)  # without limit
+    assert results.get("b") == b"1"
+
+
 def test_a_task_that_runs_twice_counts_once_for_its_chord(app: Celery) -> None:
     backend = app.backend
     key = backend.get_key_for_chord("g")
