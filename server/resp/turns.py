@@ -63,6 +63,7 @@ class ClientState:
         self.in_ready = False
         self.active = 0.0
         self.wrote = False  # in this turn
+        self.served_here = False  # a command of this server ended its last wait
         self.served: i64 = 0  # commands, for CLIENT LIST
         self.last_command = "NULL"
 

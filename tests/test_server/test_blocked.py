@@ -86,6 +86,34 @@ def test_a_caller_of_the_library_wakes_a_client(running: Running, connect: Conne
     assert read(reader) == entry("k", "5-0")
 
 
+@pytest.mark.parametrize("block_ms", [0, 60_000])
+def test_a_client_that_was_served_here_is_woken_by_callers_of_the_library(
+    running: Running, connect: Connect, peer: Peer, block_ms: int
+) -> None:
+    words = ("XREAD", "BLOCK", block_ms, "STREAMS", "k", "$")
+    reader = block(running, connect, *words)
+    for number in range(1, 6):
+        peer.call("XADD", "k", f"{number}-0", "f", "v")
+        assert read(reader) == entry("k", f"{number}-0")
+        reader.send(*words)
+        wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1)
+    running.server.store.xadd("k", {"f": "v"}, id="9-0")
+    assert read(reader) == entry("k", "9-0")
+    assert running.ask(lambda server: [one.served_here for one in server.clients.values()]) == [
+        False, False
+    ]  # fmt: skip
+
+
+def test_a_wait_after_one_that_was_served_here_ends_in_time(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    reader = block(running, connect, "XREAD", "BLOCK", 0, "STREAMS", "k", "$")
+    peer.call("XADD", "k", "1-0", "f", "v")
+    assert read(reader) == entry("k", "1-0")
+    for block_ms in (1, 4, 20):
+        assert reader.call("XREAD", "BLOCK", block_ms, "STREAMS", "k", "$") == NIL
+
+
 @pytest.mark.parametrize(("hello", "nil"), [(2, NIL), (3, b"_\r\n")])
 def test_a_wait_ends_with_null(connect: Connect, hello: int, nil: bytes) -> None:
     peer = connect()
