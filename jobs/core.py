@@ -221,6 +221,7 @@ class Core:
     def _tidy(self, txn: Transaction[Any]) -> int:
         """Delete what killed processes left; return how many jobs a tool gave back."""
         step = Step(txn, self.names)
+        step.set_up()  # a tool may have deleted a stream, or its group
         self.remains.note((place, {}) for place in find_remains(step))
         self.remains.delete(step, idle=True)
         count = schedule_strays(step) if has_strays(step) else 0

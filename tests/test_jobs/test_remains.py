@@ -79,3 +79,14 @@ def test_another_group_keeps_what_it_has_not_read(queue: Queue, store: Store) ->
     store.xack("mails", "audit", entry.id)
     Queue(store, "mails").put(2)
     assert left(queue) == 1
+
+
+def test_a_stream_or_a_group_that_was_deleted_is_made_again(queue: Queue, store: Store) -> None:
+    queue.put(1, priority="high")
+    store.delete("mails:high")
+    store.xgroup_destroy("mails", "jobs")
+    other = Queue(store, "mails")
+    other.put(2)
+    assert [job.payload for job in other.get_many(9)] == [2]
+    queue.put(3, priority="high")
+    assert [job.payload for job in queue.get_many(9)] == [3]
