@@ -34,7 +34,7 @@ from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.tracing import note_outcome, span_of
 from streamkeep.jobs.waiting import Take, known_tasks, take
 from streamkeep.jobs.worker_log import LogReport, Report, log
-from streamkeep.jobs.worker_runs import TOO_LONG, Run
+from streamkeep.jobs.worker_runs import TOO_LONG, Run, resident_bytes
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
@@ -494,12 +494,3 @@ def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> 
     if task is not None:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(task.cancel)
-
-
-def resident_bytes(pid: int | str = "self") -> int:
-    """Return the memory of a process; 0 if the system does not say."""
-    try:
-        with open(f"/proc/{pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.ending import RUN_GRACE_MS
 from streamkeep.jobs.times import Duration, milliseconds
-from streamkeep.jobs.worker import EXIT_RECYCLED, Worker, resident_bytes
+from streamkeep.jobs.worker import EXIT_RECYCLED, Worker
 from streamkeep.jobs.worker_log import LogReport, Report, StatusLine, log
+from streamkeep.jobs.worker_runs import resident_bytes
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue

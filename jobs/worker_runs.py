@@ -1,7 +1,8 @@
-"""One job that runs in a worker, and for how long it may."""
+"""One job that runs in a worker, for how long it may, and the memory of its process."""
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -44,3 +45,12 @@ class Run:
         """Return what a dead letter says of a run that was too long."""
         limit = self.job.queue.core.policy_of(self.job.fields).max_runtime_ms
         return f"it ran longer than max_runtime, {limit / 1000:g} s"
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Return the memory of a process; 0 if the system does not say."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
