@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.engine.blocking.calls import Wait
 from streamkeep.engine.blocking.waiters import NOTE, Steps
 from streamkeep.engine.notify.notifier import ALARM, Bell
-from streamkeep.engine.notify.wait_table import READ
+from streamkeep.engine.notify.wait_table import GROUP, READ
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
@@ -173,12 +173,16 @@ class BlockedClients(Watcher):
     def _serve(
         self, turn: Turn, txn: WriteTxn, key: bytes, least_kind: int, group: bytes | None
     ) -> None:
+        emptied: set[bytes] = set()  # groups that have no entry left for a further consumer
         for blocked in list(self._by_key.get(key, ())):
             if blocked.kind < least_kind or (group is not None and blocked.group != group):
                 continue
-            if self._try(turn, txn, blocked):
+            shares = blocked.kind == GROUP  # one that claims may find what others do not
+            if not (shares and blocked.group in emptied) and self._try(turn, txn, blocked):
                 blocked.client.served_here = True
             else:
+                if shares:
+                    emptied.add(blocked.group)
                 queue = self._by_key[key]
                 del queue[blocked]
                 queue[blocked] = None  # at its end, as in Redis
