@@ -281,7 +281,7 @@ def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
         reason = _MOVED
     elif control.made < newest - 1:
         reason = f"journal/{CONTROL_FILE} is older than commit {newest} of data.mdb"
-    elif position is None and stored.file_number:
+    elif position is None:  # also if the pages that have the row are torn
         reason = f"the journal ends before commit {newest} of data.mdb"
     if force and not reason:
         reason = "the caller asked for a recovery"

@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import pytest
 
 import streamkeep
 from crash.kill_worker import die_at
 from crash.losses import in_child, small_journal
-from crash.power import another_boot
-from inside import checkpoint_now, defer_for_long
+from crash.power import another_boot, copy_store
+from inside import checkpoint_now, defer_for_long, defer_nothing
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
@@ -31,6 +32,7 @@ from streamkeep.engine.system import boot_id
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError
 from streamkeep.format.log.checkpoint import CheckpointSlot
+from streamkeep.format.log.position import POSITION_KEY
 
 PAGE = 4096
 COUNT = 40
@@ -328,3 +330,22 @@ def test_each_mount_has_a_number_of_its_own(tmp_path: Path) -> None:
     finally:
         subprocess.run(["umount", "-l", other], check=True)
     assert boot_id.mount_id(tmp_path / "nothing") == 0
+
+
+def test_a_store_whose_position_and_journal_were_lost_is_recovered(tmp_path: Path) -> None:
+    """The newest meta page leads to old pages, and no record follows the checkpoint."""
+    path, lost = tmp_path / "store", tmp_path / "lost"
+    with streamkeep.open(path, sync="none") as store:
+        defer_nothing(store)
+        store.xadd("s", {"n": 0})
+        checkpoint_now(store)
+        for number in range(3):
+            store.xadd("s", {"n": number})
+        copy_store(path, lost)
+    with lmdb.open(str(lost), max_dbs=32) as raw, raw.begin(write=True) as txn:
+        assert txn.delete(POSITION_KEY)
+    for file in (lost / "journal").glob("*.skj"):
+        os.truncate(file, 0)
+    with streamkeep.open(lost) as store:
+        assert store.durability().last_recovery is not None
+        assert store.xlen("s") == 1
