@@ -163,6 +163,18 @@ class StreamkeepBackend(KeyValueStoreBackend):
                 raise CeleryTimeoutError("The operation timed out.")
             self._sleep([task_id], left, interval if on_interval else None)
 
+    def iter_native(self, result: Any, *args: Any, on_interval: Any = None, **options: Any) -> Any:
+        """Yield the results of a group; raise the error of a task that the group waits for."""
+        parent: Any = getattr(result, "parent", None)
+
+        def look() -> None:
+            parent.maybe_throw()
+            if on_interval:
+                on_interval()
+
+        chosen = on_interval if parent is None else look
+        return super().iter_native(result, *args, on_interval=chosen, **options)
+
     def get_many(
         self,
         task_ids: Any,

@@ -480,6 +480,10 @@ def fails_twice(self):
         raise self.retry(countdown=0.1)
     return self.request.retries
 
+@app.task
+def fails():
+    raise KeyError("expected")
+
 @app.task(acks_late=True)
 def dies():
     note("started", "dies")
@@ -537,6 +541,8 @@ def test_a_worker_runs_what_celery_offers(
     assert chain(add(1, 2), add(3), add(4)).delay().get(timeout=PATIENCE_S) == 10
     assert group(add(n, n) for n in range(9)).delay().get(timeout=PATIENCE_S) == [*range(0, 18, 2)]
     inner = group(add(1), chain(add(2), group(add(3), add(4))))
+    with pytest.raises(KeyError, match="expected"):
+        chain(sent("fails"), group(add(1), add(2))).delay().get(timeout=PATIENCE_S)
     last = sent("add", 1, 10, immutable=True)
     assert chain(add(1, 0), inner, last).delay().get(timeout=PATIENCE_S) == 11
     whole = chord([add(n, 1) for n in range(9)], sent("total"))
