@@ -3,6 +3,10 @@
 LMDB's write lock belongs to the thread that begins a transaction: if another thread ends it, the
 lock stays taken. So this thread makes both calls for the others, which wait for it. In between it
 looks whether a transaction has become idle. Compiled by mypyc.
+
+Two such threads must never share the tasks: one would end what the other has begun. An interrupt
+(Ctrl-C) while `Thread.start` waits leaves a thread that runs and is not known. So each thread has
+a queue of its own, and tasks go only to that of the known one.
 """
 
 from __future__ import annotations
@@ -55,11 +59,18 @@ class ImageThread:
     def start(self) -> bool:
         """Start the thread if it does not run; return whether it runs."""
         if self._running is None:
+            tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
             try:
-                thread = threading.Thread(target=self._run, name="streamkeep-image", daemon=True)
+                thread = threading.Thread(
+                    target=self._run, args=(tasks,), name="streamkeep-image", daemon=True
+                )
                 thread.start()
             except RuntimeError:  # the system grants no thread, or the interpreter is ending
                 return False
+            except BaseException:
+                tasks.put(None)  # it may run even so
+                raise
+            self._tasks = tasks
             self._running = thread
         return True
 
@@ -111,14 +122,15 @@ class ImageThread:
             raise interrupt
         return interrupt
 
-    def _run(self) -> None:
+    def _run(self, tasks: queue.SimpleQueue[Task | None]) -> None:
         """Make the calls; look when none has come for a while."""
         while True:
             pause = self._pause()
             try:  # an idle store costs nothing
-                task = self._tasks.get() if pause < 0 else self._tasks.get(True, pause)
+                task = tasks.get() if pause < 0 else tasks.get(True, pause)
             except queue.Empty:
-                self._look()
+                if tasks is self._tasks:
+                    self._look()
                 continue
             if task is None:
                 return
