@@ -8,8 +8,8 @@ that is woken runs its whole command again.
 
 To enter the wait table takes longer than to serve a client, and while it has rows, commits are not
 deferred (`engine.txn.deferral`). So a client whose last wait was ended by a command of this server
-enters it only after 5 ms: a busy worker has its next entry before that. It looks at the store when
-it has entered, so that it misses nothing.
+enters it only after 20 ms, or 5 if another process has the store open: a busy worker has its next
+entry before that. It looks at the store when it has entered, so that it misses nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_SOON_S: Final = 0.005
+_SOON_S: Final = 0.02
+_SOON_SHARED_S: Final = 0.005  # while another process has the store open
 
 
 class Blocked:
@@ -205,11 +206,14 @@ class BlockedClients(Watcher):
     def start_fresh(self) -> None:
         """Enter the clients of the last turn that still wait into the wait table, or do so soon."""
         fresh, self._fresh = self._fresh, []
+        journal = self._environment.context.journal
+        shared = journal is not None and journal.control.is_shared()
+        soon = _SOON_SHARED_S if shared else _SOON_S
         for blocked in fresh:
             if blocked.over:
                 continue
-            if blocked.client.served_here and not 0 < blocked.waiting.block_ms < 1000 * _SOON_S:
-                blocked.timer = self._loop.call_later(_SOON_S, self._start, blocked)
+            if blocked.client.served_here and not 0 < blocked.waiting.block_ms < 1000 * soon:
+                blocked.timer = self._loop.call_later(soon, self._start, blocked)
             else:
                 self._start(blocked)
 
