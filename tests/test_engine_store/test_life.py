@@ -288,7 +288,12 @@ def test_the_disk_follows_every_interval(
         control=SimpleNamespace(erasures=lambda: 0),
     )
     context: Any = SimpleNamespace(
-        journal=journal, erasures=0, last_commit=1, bytes_since_checkpoint=0, watched=True
+        journal=journal,
+        erasures=0,
+        last_commit=1,
+        bytes_since_checkpoint=0,
+        watched=True,
+        closed="",
     )
     checkpoints: Any = SimpleNamespace(make=lambda: None, unpin_if_idle=lambda: False)
     one = checkpointer.Checkpointer(context, checkpoints, Failures())
