@@ -267,7 +267,9 @@ class Store(
             txn.abort()
             raise
         finally:
-            del self._environment.transactions[thread]  # another thread may have begun one
+            # By thread, since another one may have begun one. It is gone if this transaction was
+            # aborted and the block then made another, which has ended.
+            self._environment.transactions.pop(thread, None)
         self._environment.notice()
         if wait:
             txn.wait()
