@@ -83,6 +83,8 @@ class Downloads:
 
     def summary(self) -> str:
         """Return how much it was."""
+        if not self.files:
+            return "nothing was missing"
         return f"{self.files} packages, {self.bytes / 1e6:,.0f} MB"
 
 
