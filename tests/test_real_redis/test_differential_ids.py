@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -55,12 +56,14 @@ PARTS = st.sampled_from(
         *[b"%d" % (1 << 63), b"%d" % ((1 << 63) - 1), b"0" * 60, b"0" * 120, b" " * 100],
     ]
 )
+# A server knows no ages: the methods of a store take "-5h" where it says that the ID is invalid.
+AGE = re.compile(rb"\(?-[0-9.]+[a-zA-Z]")
 TEXTS = st.one_of(
     st.lists(PARTS, max_size=6).map(b"".join),
     st.tuples(st.sampled_from(TABLE), PARTS, st.integers(0, 130)).map(
         lambda three: three[0][: three[2]] + three[1] + three[0][three[2] :]
     ),
-)
+).filter(lambda text: not AGE.match(text))
 
 
 class LogPosition(NamedTuple):
