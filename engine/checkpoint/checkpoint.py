@@ -237,8 +237,7 @@ class Checkpoints:
         """
         context = self.context
         context.check_not_writing()
-        context.take_write_lock()
-        try:
+        with context.taking_write_lock():
             writer = context.deferral.begin_alone(True)
             try:
                 position = self._position(writer)
@@ -249,8 +248,6 @@ class Checkpoints:
                 return pin, meta, position
             finally:
                 writer.commit()  # it wrote nothing; an abort would wait for readers
-        finally:
-            context.write_lock.release()
 
     def _position(self, writer: lmdb.Transaction[bytes]) -> LogPosition:
         """Return the log position; begin a file of the journal if none is in use."""

@@ -86,6 +86,25 @@ class LongWait:
         return f"for {self.limit_s:g} seconds {self._lock} has been taken by {next_step}"
 
 
+class Taking:
+    """A lock of this process for a `with` block, taken as `LongWait.take` does.
+
+    Compiled, no interrupt can come between the lock and the block that releases it. It could come
+    between a call of `take` and the `try` after it, in code that is interpreted.
+    """
+
+    def __init__(self, wait: LongWait, lock: threading.Lock) -> None:
+        """Name the lock, and the wait of its holder."""
+        self._wait = wait
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._wait.take(self._lock)
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+
 def users_of(raw: lmdb.Environment) -> list[int]:
     """Return the processes in LMDB's table of readers: each that commits has a pin there."""
     return [int(line.split()[0]) for line in raw.readers().splitlines()[1:]]

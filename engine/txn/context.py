@@ -18,6 +18,7 @@ from streamkeep.engine.leases.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.long_wait import Taking
 from streamkeep.engine.txn.deferral import Deferral
 from streamkeep.engine.txn.messages_due import MessagesDue
 from streamkeep.engine.txn.stream import Stream
@@ -115,6 +116,10 @@ class EngineContext:
             StoreLockedError: its holder waits for a process that is probably stopped.
         """
         self.deferral.lock.wait.take(self.write_lock)
+
+    def taking_write_lock(self) -> Taking:
+        """Return the write lock for a `with` block of interpreted code; see `take_write_lock`."""
+        return Taking(self.deferral.lock.wait, self.write_lock)
 
     def check_open(self) -> None:
         """Raise unless transactions may begin."""
