@@ -178,8 +178,7 @@ def put_when_room(core: Core, work: Callable[[Transaction[Any]], None]) -> None:
 
 def has_room(core: Core, snapshot: Snapshot[Any]) -> list[bool]:
     """Return [True] if the queue takes another job, else []."""
-    step: Any = Step(snapshot.as_bytes(), core.names)  # type: ignore[arg-type]  # it reads only
-    return [] if entering.full(step) else [True]
+    return [] if entering.full(Step(snapshot.as_bytes(), core.names)) else [True]
 
 
 def runs_own_job(core: Core) -> bool:

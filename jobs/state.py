@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import NoSuchKeyError
@@ -74,10 +74,10 @@ def load_settings(reader: Transaction[Any] | Snapshot[Any], names: Names) -> Set
 
 
 class Step:
-    """What a transaction does with one queue."""
+    """What a transaction does with one queue; on a snapshot, it can only read."""
 
-    def __init__(self, txn: Transaction[Any], names: Names) -> None:
-        self.txn = txn
+    def __init__(self, txn: Transaction[Any] | Snapshot[Any], names: Names) -> None:
+        self.txn = cast("Transaction[Any]", txn)
         self.names = names
         self.space = names.space
         self.now_ms = txn.txn.now_ms()
