@@ -353,7 +353,7 @@ def test_a_missing_package_is_named_with_its_install(
     ):
         monkeypatch.setitem(sys.modules, package, None)
         extra = "arrow" if package == "pyarrow" else package
-        with pytest.raises(MissingPackageError, match=rf"needs {package}, .*streamkeep\[{extra}\]"):
+        with pytest.raises(MissingPackageError, match=rf"needs {package}, .*\[{extra}\]"):
             method("s")
     with pytest.raises(ImportError):
         store.from_arrow("s", None)

@@ -83,11 +83,12 @@ def counted(store: Store) -> Iterator[Work]:
     context = environment.context
     context.forget()
     work, raw = Work(), context.raw
-    context.raw = Counting(raw, work)
+    lock = context.deferral.lock
+    context.raw = lock._raw = Counting(raw, work)
     try:
         yield work
     finally:
-        context.raw = raw
+        context.raw = lock._raw = raw
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -243,8 +244,10 @@ def test_a_newer_format_is_refused_and_untouched(open_store: Open, tmp_path: Pat
 def test_a_damaged_meta_row_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "store"
     Store(path).close()
-    with lmdb.open(str(path), max_dbs=20) as env, env.begin(write=True) as txn:
-        txn.put(b"epoch", b"damaged", db=env.open_db(b"meta", txn))
+    pages = bytearray((path / "data.mdb").read_bytes())
+    for found in re.finditer(b"epoch", bytes(pages)):
+        pages[found.end()] ^= 1  # the first byte of the value
+    (path / "data.mdb").write_bytes(pages)
     with pytest.raises(streamkeep.ChecksumError):
         Store(path)
 
