@@ -26,7 +26,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
 from streamkeep.engine.checkpoint.stored_version import META_FORMAT
-from streamkeep.engine.store.opening import find_folder
+from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.safe_files import Folder

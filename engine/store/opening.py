@@ -17,38 +17,31 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
-from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.crash_recovery import is_ready, needs_recovery, prepare
 from streamkeep.engine.checkpoint.extent import check_extent
 from streamkeep.engine.checkpoint.stored_version import check_version
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.leases.leases import LEASES_FOLDER
-from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.store.meta import open_tables, read_or_create
+from streamkeep.engine.store.meta import read_or_create
+from streamkeep.engine.store.place import check_is_ours, check_place, owner_of
 from streamkeep.engine.store.registry import Opening, registry
 from streamkeep.engine.store.sizes import SMALLEST_STORE, limited_map
-from streamkeep.engine.store.survey import STAGING_FOLDER, check_files, check_lmdb_files
+from streamkeep.engine.store.survey import check_lmdb_files
 from streamkeep.engine.store.swap import (
-    DONE_FOLDER,
-    NEW_FOLDER,
-    READY_FOLDER,
     finish_swap,
     is_swapping,
 )
-from streamkeep.engine.system import files
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.lock_file import guard, reserve_lock_file
-from streamkeep.engine.system.modes import Modes, set_up
-from streamkeep.engine.system.owners import Trusted, user_name
+from streamkeep.engine.system.modes import Modes
+from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     ArgumentError,
-    CorruptionError,
     NotAStoreError,
     RecoveryNeededError,
     StoreError,
@@ -57,19 +50,6 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.rows.records import PAGE_FIT
 
-_OURS: Final = {
-    DATA_FILE,
-    CHECKPOINT_FILE,
-    JOURNAL_FOLDER,
-    LOCK_FILE,
-    STAGING_FOLDER,
-    ARCHIVE_FOLDER,
-    NEW_FOLDER,
-    READY_FOLDER,
-    DONE_FOLDER,
-    WAITERS_FOLDER,
-    LEASES_FOLDER,
-}
 # The map is address space, not memory or disk. A terabyte never has to grow. If the system refuses
 # it (a limit on address space), the next smaller size is tried, and `Environment.resize` grows it.
 _MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 30, 28))
@@ -117,7 +97,7 @@ def open_environment(
             registry.openings.append(opening)
         # Without the registry's lock: other stores can be opened and closed at the same time.
         while environment is None:
-            folder = _check_place(path, create and not readonly, readonly, trust_owners, modes)
+            folder = check_place(path, create and not readonly, readonly, trust_owners, modes)
             with suppress(_Removed):  # the next round creates the store again, or says it is gone
                 environment = _open_noted(
                     folder,
@@ -247,7 +227,7 @@ def _lock_store(
             lock.check_no_unlisted(DATA_FILE)
             finish_swap(folder, lock)
             if _is_cold(folder) and not needs_recovery(folder, lock):
-                _check_is_ours(folder)
+                check_is_ours(folder)
             prepare(folder, lock, open_lmdb, clock, force_recovery)
         elif is_swapping(folder):
             raise RecoveryNeededError(
@@ -314,108 +294,9 @@ def _check_compatible(
         )
 
 
-def _check_place(
-    path: Path, create: bool, readonly: bool, trust_owners: Trusted, modes: Modes | None
-) -> Folder:
-    """Return the folder of a store, made if it is missing; raise unless it is or can be a store."""
-    folder = find_folder(path, trust_owners)
-    if folder is None:
-        if not create:
-            raise NotAStoreError(f"{path}: no such store")
-        try:
-            files.create_folder(path)
-            set_up(path, modes)
-            return Folder(path, trusted=trust_owners)
-        except OSError as error:
-            raise StoreError(
-                f"{path}: cannot create the folder: {error.strerror}; next: name a folder in one "
-                "that you may write to"
-            ) from error
-    try:
-        check_files(folder, readonly=readonly)
-        if _check_is_store(folder, create) and modes is not None:
-            set_up(path, modes)
-            folder.renew_modes()
-    except BaseException as error:
-        folder.close_all()
-        if isinstance(error, OSError):
-            raise StoreError(f"{path}: its files cannot be examined: {error}") from error
-        raise
-    return folder
-
-
-def _check_is_store(folder: Folder, create: bool) -> bool:
-    """Return whether a store is to be created in a folder; raise unless it is one or may be one."""
-    path = folder.path
-    if folder.exists(DATA_FILE):
-        if folder.size(DATA_FILE) and not folder.exists(CHECKPOINT_FILE):
-            _check_is_ours(folder)
-        return False
-    if folder.exists(ARCHIVE_FOLDER):
-        raise CorruptionError(
-            f"{path}: {DATA_FILE}",
-            "the file is missing, but there is an archive; next: run `streamkeep repair`",
-        )
-    if not _OURS.issuperset(folder.names()):
-        raise NotAStoreError(
-            f"{path}: the folder is not empty and holds no store; next: name a store or an empty "
-            "folder"
-        )
-    if not create:
-        raise NotAStoreError(f"{path}: not a store: it has no {DATA_FILE}; next: correct the path")
-    return True
-
-
-def find_folder(path: Path, trust_owners: Trusted = ()) -> Folder | None:
-    """Open the folder of a store; return None if the path does not exist.
-
-    Raises:
-        NotAStoreError: the path is not a folder.
-        UntrustedFileError: the owner of the folder is not trusted.
-    """
-    try:
-        return Folder(path, trusted=trust_owners)
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError:
-        raise NotAStoreError(
-            f"{path}: a file, and a store is a folder; next: correct the path"
-        ) from None
-    except PermissionError as error:
-        owner = owner_of(path)
-        raise StoreError(
-            f"{path}: cannot open the folder: {error.strerror}; next: work as {owner}, or have "
-            f"{owner} share the store with a group that you are in"
-        ) from error
-    except OSError as error:
-        raise StoreError(f"{path}: cannot open the folder: {error.strerror}") from error
-
-
-def owner_of(path: Path) -> str:
-    """Return the name of the user that a store belongs to, for a message."""
-    try:
-        return user_name(path.stat().st_uid)
-    except OSError:
-        return "its owner"
-
-
 def _is_cold(folder: Folder) -> bool:
     """Return whether there is a store that no process has opened since it was copied."""
     return folder.size(DATA_FILE) > 0 and not folder.exists(LOCK_FILE)
-
-
-def _check_is_ours(folder: Folder) -> None:
-    """Check that a file is a store before LMDB creates its lock file beside it."""
-    path = folder.path
-    check_extent(folder)
-    try:
-        raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
-    except lmdb.Error as error:
-        raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
-    try:
-        open_tables(raw, None, path)
-    finally:
-        raw.close()
 
 
 def is_listed(path: Path) -> bool:

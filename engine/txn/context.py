@@ -132,7 +132,7 @@ class EngineContext:
         assert journal is not None, "read-only"
         return journal
 
-    def leave_to_parent(self, raw: Any) -> bool:
+    def leave_to_parent(self, raw: object) -> bool:
         """In a forked child, keep an LMDB transaction without end, and return True.
 
         To end it would release a slot or lock of the parent. Return False in any other process.

@@ -39,7 +39,7 @@ from streamkeep.engine.model.segment_files import (
     stored_name,
 )
 from streamkeep.engine.store.command import Free
-from streamkeep.engine.store.opening import find_folder
+from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.safe_files import Folder, copy_file

@@ -35,7 +35,8 @@ from streamkeep.engine.checkpoint.checkpoint_file import (
 from streamkeep.engine.checkpoint.crash_recovery import examine, has_commits
 from streamkeep.engine.checkpoint.stored_version import META_FORMAT, refuse_newer
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
-from streamkeep.engine.store.opening import find_folder, is_listed
+from streamkeep.engine.store.opening import is_listed
+from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.survey import check_files, check_lmdb_files
 from streamkeep.engine.store.swap import is_swapping

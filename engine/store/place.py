@@ -1,0 +1,146 @@
+"""The folder of a store: whether it is one or may become one, and whether this user may open it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
+from streamkeep.engine.checkpoint.extent import check_extent
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.leases.leases import LEASES_FOLDER
+from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
+from streamkeep.engine.store.meta import open_tables
+from streamkeep.engine.store.survey import STAGING_FOLDER, check_files
+from streamkeep.engine.store.swap import (
+    DONE_FOLDER,
+    NEW_FOLDER,
+    READY_FOLDER,
+)
+from streamkeep.engine.system import files
+from streamkeep.engine.system.modes import Modes, set_up
+from streamkeep.engine.system.owners import Trusted, user_name
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    NotAStoreError,
+    StoreError,
+)
+from streamkeep.format.core.keys import TABLES
+
+_OURS: Final = {
+    DATA_FILE,
+    CHECKPOINT_FILE,
+    JOURNAL_FOLDER,
+    LOCK_FILE,
+    STAGING_FOLDER,
+    ARCHIVE_FOLDER,
+    NEW_FOLDER,
+    READY_FOLDER,
+    DONE_FOLDER,
+    WAITERS_FOLDER,
+    LEASES_FOLDER,
+}
+
+
+def check_place(
+    path: Path, create: bool, readonly: bool, trust_owners: Trusted, modes: Modes | None
+) -> Folder:
+    """Return the folder of a store, made if it is missing; raise unless it is or can be a store."""
+    folder = find_folder(path, trust_owners)
+    if folder is None:
+        if not create:
+            raise NotAStoreError(f"{path}: no such store")
+        try:
+            files.create_folder(path)
+            set_up(path, modes)
+            return Folder(path, trusted=trust_owners)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: cannot create the folder: {error.strerror}; next: name a folder in one "
+                "that you may write to"
+            ) from error
+    try:
+        check_files(folder, readonly=readonly)
+        if _check_is_store(folder, create) and modes is not None:
+            set_up(path, modes)
+            folder.renew_modes()
+    except BaseException as error:
+        folder.close_all()
+        if isinstance(error, OSError):
+            raise StoreError(f"{path}: its files cannot be examined: {error}") from error
+        raise
+    return folder
+
+
+def _check_is_store(folder: Folder, create: bool) -> bool:
+    """Return whether a store is to be created in a folder; raise unless it is one or may be one."""
+    path = folder.path
+    if folder.exists(DATA_FILE):
+        if folder.size(DATA_FILE) and not folder.exists(CHECKPOINT_FILE):
+            check_is_ours(folder)
+        return False
+    if folder.exists(ARCHIVE_FOLDER):
+        raise CorruptionError(
+            f"{path}: {DATA_FILE}",
+            "the file is missing, but there is an archive; next: run `streamkeep repair`",
+        )
+    if not _OURS.issuperset(folder.names()):
+        raise NotAStoreError(
+            f"{path}: the folder is not empty and holds no store; next: name a store or an empty "
+            "folder"
+        )
+    if not create:
+        raise NotAStoreError(f"{path}: not a store: it has no {DATA_FILE}; next: correct the path")
+    return True
+
+
+def find_folder(path: Path, trust_owners: Trusted = ()) -> Folder | None:
+    """Open the folder of a store; return None if the path does not exist.
+
+    Raises:
+        NotAStoreError: the path is not a folder.
+        UntrustedFileError: the owner of the folder is not trusted.
+    """
+    try:
+        return Folder(path, trusted=trust_owners)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        raise NotAStoreError(
+            f"{path}: a file, and a store is a folder; next: correct the path"
+        ) from None
+    except PermissionError as error:
+        owner = owner_of(path)
+        raise StoreError(
+            f"{path}: cannot open the folder: {error.strerror}; next: work as {owner}, or have "
+            f"{owner} share the store with a group that you are in"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"{path}: cannot open the folder: {error.strerror}") from error
+
+
+def owner_of(path: Path) -> str:
+    """Return the name of the user that a store belongs to, for a message."""
+    try:
+        return user_name(path.stat().st_uid)
+    except OSError:
+        return "its owner"
+
+
+def check_is_ours(folder: Folder) -> None:
+    """Check that a file is a store before LMDB creates its lock file beside it."""
+    path = folder.path
+    check_extent(folder)
+    try:
+        raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
+    except lmdb.Error as error:
+        raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
+    try:
+        open_tables(raw, None, path)
+    finally:
+        raw.close()
