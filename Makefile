@@ -130,7 +130,7 @@ lint: $(VENV)/installed ## ruff, the layers, and phrases that must not come back
 
 type: $(VENV)/installed ## mypy, strict; and pyright for the programs of users
 	$(BIN)/mypy
-	$(BIN)/basedpyright --level error
+	$(BIN)/basedpyright --level error --pythonpath $(BIN)/python
 
 fmt: $(VENV)/installed ## format the sources
 	$(BIN)/ruff check --fix .
