@@ -22,7 +22,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import hiredis
 import redis
 
 from benchmarks.common import Report, scratch
@@ -170,15 +169,16 @@ def streamkeep_server(folder: Path, sync: str) -> Iterator[Address]:
 
 def _reply(address: Address, words: tuple[str, ...]) -> bytes:
     """Return the bytes that a server replies to a command with."""
-    reader, data = hiredis.Reader(), b""
+    data, last = b"", b"+PONG\r\n"
     with socket.socket(socket.AF_UNIX) as one:
         one.connect(str(address.path))
-        one.sendall(encode_command(*words))
-        while reader.gets() is False:
+        one.sendall(encode_command(*words) + encode_command("PING"))
+        while not data.endswith(last):
             more = one.recv(1 << 16)
-            reader.feed(more)
+            if not more:
+                raise ConnectionError(f"{address.path}: the server has closed the connection")
             data += more
-    return data
+    return data.removesuffix(last)
 
 
 @contextmanager
