@@ -31,9 +31,9 @@ import stubs
 from streamkeep.engine.system.lock_order import ORDER
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.core.versions import HISTORY
-from streamkeep.format.log.checkpoint import SLOT
-from streamkeep.format.log.journal import FILE_HEADER, RECORD_HEADER
-from streamkeep.format.log.position import POSITION
+from streamkeep.format.journal.checkpoint import SLOT
+from streamkeep.format.journal.journal import FILE_HEADER, RECORD_HEADER
+from streamkeep.format.journal.position import POSITION
 from streamkeep.format.node.envelope import ENVELOPE
 from streamkeep.format.rows.batches import BATCH_ROW
 from streamkeep.format.rows.extension import IDEMPOTENCE_SECTION

@@ -35,8 +35,8 @@ from streamkeep.format.core.keys import (
     is_name_key,
 )
 from streamkeep.format.core.layout import Field, Layout
-from streamkeep.format.log.checkpoint import SLOT, SLOT_SIZE, SLOTS
-from streamkeep.format.log.journal import (
+from streamkeep.format.journal.checkpoint import SLOT, SLOT_SIZE, SLOTS
+from streamkeep.format.journal.journal import (
     DELETE,
     MOVE,
     OPERATIONS,
@@ -45,7 +45,7 @@ from streamkeep.format.log.journal import (
     read_changes,
     record_checksum,
 )
-from streamkeep.format.log.journal import FILE_HEADER as JOURNAL_HEADER
+from streamkeep.format.journal.journal import FILE_HEADER as JOURNAL_HEADER
 from streamkeep.format.node.envelope import CHECKSUM_SIZE, ENVELOPE, HEADER_SIZE
 from streamkeep.format.node.listpack import HEADER_SIZE as LISTPACK_HEADER
 from streamkeep.format.node.listpack import Reader

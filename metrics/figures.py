@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.model.group import find_group
-from streamkeep.engine.model.pel_walks import OrderWalk
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.tables.group import find_group
+from streamkeep.engine.tables.pel_walks import OrderWalk
 from streamkeep.jobs.layout import Names
 from streamkeep.jobs.queue import queue_names
 from streamkeep.jobs.stats import QueueStats, stats_of

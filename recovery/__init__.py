@@ -1,12 +1,12 @@
 """Checking, repairing, backing up, comparing and upgrading stores.
 
-The recovery after a crash, which every opening may need, is `engine.checkpoint.crash_recovery`.
+The recovery after a crash, which every opening may need, is `engine.crash_recovery.recover`.
 
 Rooms: `pages` (LMDB's file, read without LMDB), `fsck` (checks), `salvage` (repair), `backups`.
 May import: `engine`, `format`. Other folders may use the names in `__all__`.
 """
 
-from streamkeep.engine.admin.compact import Compacted, compact
+from streamkeep.engine.maintenance.compact import Compacted, compact
 from streamkeep.recovery.backups.backup import BackupReport, backup
 from streamkeep.recovery.diff import Difference, diff
 from streamkeep.recovery.fsck.findings import Finding, Severity

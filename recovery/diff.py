@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.model.group import groups_of
-from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.tables.group import groups_of
+from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.id_codec import MAX

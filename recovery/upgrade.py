@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 
 import lmdb
 
-from streamkeep.engine.admin.compact import Rewriting, rewrite
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
-from streamkeep.engine.checkpoint.stored_version import META_FORMAT
+from streamkeep.engine.crash_recovery.recover import META_EPOCH
+from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
+from streamkeep.engine.maintenance.compact import Rewriting, rewrite
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock

@@ -10,10 +10,10 @@ from streamkeep.engine.blocking.waiters import Waiters
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.checkpointer import Checkpointer
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.model.segment_files import SegmentFiles
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.group_commit import GroupCommit
+from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 

@@ -37,7 +37,7 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, TABLES
-from streamkeep.format.log.lmdb_pages import BIG, overflow_pages
+from streamkeep.format.lmdb_file.lmdb_pages import BIG, overflow_pages
 from streamkeep.format.node.check import read_until_damage
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.tombstones import history_form

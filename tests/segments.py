@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from inside import uuid_of
-from streamkeep.engine.model import manifest
-from streamkeep.engine.model.segment_files import open_segment
+from streamkeep.engine.tables import manifest
+from streamkeep.engine.tables.segment_files import open_segment
 from streamkeep.format.core.keys import RETIRED, node_key
 from streamkeep.format.node import node, ranges
 from streamkeep.format.node.builder import encode_nodes

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from streamkeep.engine.api.command_base import Key, RangeId, end_bound, start_bound
 from streamkeep.engine.commands.arguments import to_bytes
-from streamkeep.engine.model.existing import existing_stream, group_in
-from streamkeep.engine.model.lag import lag
 from streamkeep.engine.system.clock import current_clock
 from streamkeep.engine.system.files import replacing
+from streamkeep.engine.tables.existing import existing_stream, group_in
+from streamkeep.engine.tables.lag import lag
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, TargetExistsError
 from streamkeep.format.redis.stream_dump import TARGETS, Losses

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from streamkeep.engine.api.command_base import Id, Key
 from streamkeep.engine.commands.arguments import to_bytes, to_id
-from streamkeep.engine.model.existing import existing_stream, group_in
-from streamkeep.engine.model.node_walk import NodeWalk
-from streamkeep.engine.model.segment_files import SegmentFile, open_named
+from streamkeep.engine.tables.existing import existing_stream, group_in
+from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.tables.segment_files import SegmentFile, open_named
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, TransferError

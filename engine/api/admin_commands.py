@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
-from streamkeep.engine.admin import erase, remains
 from streamkeep.engine.api.command_base import (
     Condition,
     Id,
@@ -29,15 +28,16 @@ from streamkeep.engine.archive import (
     restore,
     segments,
 )
-from streamkeep.engine.checkpoint.durability import Durability
 from streamkeep.engine.commands.arguments import (
     as_given,
     parse_ids,
     to_bytes,
     to_id_text,
 )
-from streamkeep.engine.model.manifest import remote_setting
+from streamkeep.engine.maintenance import erase, remains
+from streamkeep.engine.store.durability import Durability
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.tables.manifest import remote_setting
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError

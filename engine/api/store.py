@@ -13,7 +13,6 @@ from typing import cast
 
 import lmdb
 
-from streamkeep.engine.admin import scrub
 from streamkeep.engine.api.admin_commands import AdminCommands, checked_record
 from streamkeep.engine.api.command_base import Result
 from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking
@@ -40,6 +39,7 @@ from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.arguments import check_block, check_node_limits
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.reply_budget import Found
+from streamkeep.engine.maintenance import scrub
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt, write_relaxed
 from streamkeep.engine.store.idempotency_sweep import Sweep

@@ -19,10 +19,10 @@ from streamkeep.engine.commands import keys, xreadgroup
 from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.xinfo import StreamStat, stream_stat
-from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.notify.wait_table import EVERYONE, GROUP, READ, Event
 from streamkeep.engine.store.command import Command
 from streamkeep.engine.system.lmdb_errors import translate, translated
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import (

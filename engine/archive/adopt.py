@@ -24,18 +24,18 @@ from streamkeep.engine.archive.iterate import nodes_without, retired_from
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.commands.keys import name_of
-from streamkeep.engine.model.manifest import erased_ids, overlapping, put_segment, take_file_number
-from streamkeep.engine.model.node_walk import NodeWalk
-from streamkeep.engine.model.remote_archive import RemoteArchive
-from streamkeep.engine.model.segment_files import (
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.object_store import normal_uri, open_objects
+from streamkeep.engine.tables.manifest import erased_ids, overlapping, put_segment, take_file_number
+from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.tables.remote_archive import RemoteArchive
+from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
     open_segment,
     open_stored,
     stored_name,
 )
-from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.object_store import normal_uri, open_objects
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import NEXT_STREAM, Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId

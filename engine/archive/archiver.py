@@ -32,16 +32,16 @@ from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.archive.segment_output import TEMPORARY, segment_output
 from streamkeep.engine.commands.keys import iter_keys, name_of
-from streamkeep.engine.model.manifest import (
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.manifest import (
     find_segment,
     list_segments,
     put_segment,
     segments_from,
     take_file_number,
 )
-from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
-from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.scan import has_rows, rows_with, stream_numbers
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, StoreError

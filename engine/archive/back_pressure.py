@@ -20,9 +20,9 @@ import lmdb
 
 from streamkeep.engine.archive.archiver import archive, clean, retired_bytes
 from streamkeep.engine.archive.lock import archive_lock
-from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.store.environment import RETIRED_LEAST, Environment
 from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER
 from streamkeep.format.core.errors import StoreLockedError, StreamkeepError
 
 RETIRED_MAX_BYTES: Final = 1 << 30

@@ -25,7 +25,9 @@ from streamkeep.engine.archive.archiver import (
 from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import segment_output
-from streamkeep.engine.model.manifest import (
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.manifest import (
     delete_segment,
     iter_segments,
     list_segments,
@@ -33,9 +35,7 @@ from streamkeep.engine.model.manifest import (
     put_segment,
     take_file_number,
 )
-from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
-from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 
 from streamkeep.engine.commands import keys
-from streamkeep.engine.model.segment_files import stored_name
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.segment_files import stored_name
 from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import StoreError, StreamkeepError

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries
-from streamkeep.engine.model.manifest import erased_ids, find_segment, is_named, segments_from
 from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.tables.manifest import erased_ids, find_segment, is_named, segments_from
 from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CorruptionError

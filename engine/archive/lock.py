@@ -16,8 +16,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.format.core.errors import StoreLockedError
 
 

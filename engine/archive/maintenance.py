@@ -7,9 +7,9 @@ from typing import NamedTuple
 from streamkeep.engine.archive.segments import drop
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.commands.retention import enforce_step, is_due
-from streamkeep.engine.model.manifest import iter_segments
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.idempotency_sweep import BEGIN, SweepPlace, has_messages, sweep_step
+from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.keys import IDEMPOTENCY_ORDER
 from streamkeep.format.segment.manifest import SegmentRecord

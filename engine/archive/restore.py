@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.iterate import ArchivedNode, archived_nodes, count_archived
 from streamkeep.engine.archive.restore_check import compare, last_id_of
-from streamkeep.engine.model.manifest import erased_ids
-from streamkeep.engine.model.node_walk import load_node, seal_tail
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.manifest import erased_ids
+from streamkeep.engine.tables.node_walk import load_node, seal_tail
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId

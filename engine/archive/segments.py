@@ -10,10 +10,10 @@ from streamkeep.engine.archive.archiver import stream_name
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import segment_output
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.model.manifest import delete_segment, is_named, iter_segments
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.manifest import delete_segment, is_named, iter_segments
 from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId

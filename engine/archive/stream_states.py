@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.model.manifest import iter_erasures, iter_segments
+from streamkeep.engine.tables.manifest import iter_erasures, iter_segments
 from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId

@@ -36,9 +36,9 @@ from streamkeep.engine.txn.begin import begin_read
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.log.checkpoint import SLOT_SIZE, CheckpointSlot, root_checksum
-from streamkeep.format.log.meta_page import MetaPage, decode_meta_page
-from streamkeep.format.log.position import POSITION_KEY, LogPosition
+from streamkeep.format.journal.checkpoint import SLOT_SIZE, CheckpointSlot, root_checksum
+from streamkeep.format.journal.position import POSITION_KEY, LogPosition
+from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 
 DATA_FILE = "data.mdb"
 

@@ -17,7 +17,7 @@ from streamkeep.engine.system import boot_id, failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, StoreLockedError
-from streamkeep.format.log.checkpoint import (
+from streamkeep.format.journal.checkpoint import (
     NO_BOOT,
     SLOT,
     SLOT_SIZE,
@@ -25,7 +25,7 @@ from streamkeep.format.log.checkpoint import (
     CheckpointSlot,
     decode_slot,
 )
-from streamkeep.format.log.position import LogPosition
+from streamkeep.format.journal.position import LogPosition
 
 CHECKPOINT_FILE: Final = "steady"
 UNFINISHED: Final = b"SKP: being created"  # in the first slot until there is a checkpoint

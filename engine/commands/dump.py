@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeep.engine.model.group import Group, groups_of
-from streamkeep.engine.model.node_walk import NodeWalk
-from streamkeep.engine.model.pel_walks import OrderWalk
+from streamkeep.engine.tables.group import Group, groups_of
+from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.tables.pel_walks import OrderWalk
 from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn

@@ -22,9 +22,9 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.commands.reply_budget import Entries
-from streamkeep.engine.model.manifest import find_segment, is_named, segments_from
-from streamkeep.engine.model.node_walk import NODE_OVERHEAD, NodeWalk
-from streamkeep.engine.model.segment_files import SegmentFiles
+from streamkeep.engine.tables.manifest import find_segment, is_named, segments_from
+from streamkeep.engine.tables.node_walk import NODE_OVERHEAD, NodeWalk
+from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn

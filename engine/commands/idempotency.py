@@ -16,7 +16,7 @@ from collections.abc import Container, Iterator
 from typing import Final
 
 from streamkeep.engine.commands.xrange import exists
-from streamkeep.engine.model.existing import existing_stream
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.txn.scan import bodies_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from streamkeep.engine.model.existing import existing_stream
-from streamkeep.engine.model.group import destroy_group, groups_of
-from streamkeep.engine.model.node_walk import put_retired
 from streamkeep.engine.notify.wait_table import removed, replaced
+from streamkeep.engine.tables.existing import existing_stream
+from streamkeep.engine.tables.group import destroy_group, groups_of
+from streamkeep.engine.tables.node_walk import put_retired
 from streamkeep.engine.txn.scan import bodies_with, has_rows, rows_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 
 from streamkeep.engine.commands.idempotency import Tracker
 from streamkeep.engine.commands.keys import delete
-from streamkeep.engine.model.group import Group, create_group, find_group
-from streamkeep.engine.model.lag import estimate_read
-from streamkeep.engine.model.node_walk import load_node
 from streamkeep.engine.notify.wait_table import replaced
+from streamkeep.engine.tables.group import Group, create_group, find_group
+from streamkeep.engine.tables.lag import estimate_read
+from streamkeep.engine.tables.node_walk import load_node
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, CorruptionError, KeyExistsError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamkeep.engine.model.group import Group, groups_of
+from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 

@@ -26,9 +26,9 @@ from streamkeep.engine.commands.xtrim import (
     stored_form,
     trim_stream,
 )
-from streamkeep.engine.model.existing import existing_stream
-from streamkeep.engine.model.group import groups_of
-from streamkeep.engine.model.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.tables.existing import existing_stream
+from streamkeep.engine.tables.group import groups_of
+from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import (

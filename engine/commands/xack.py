@@ -8,9 +8,9 @@ from streamkeep.engine.commands.arguments import parse_ids
 from streamkeep.engine.commands.ref_policy import ACKED, DELREF, References
 from streamkeep.engine.commands.xdel import delete_entries
 from streamkeep.engine.commands.xrange import exists
-from streamkeep.engine.model.existing import existing_group
-from streamkeep.engine.model.group import find_group
 from streamkeep.engine.notify import wait_table
+from streamkeep.engine.tables.existing import existing_group
+from streamkeep.engine.tables.group import find_group
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.rows.nacks import MAX_COUNT

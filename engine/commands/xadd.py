@@ -19,7 +19,7 @@ from mypy_extensions import i64
 from streamkeep.engine.commands.idempotency import Tracker
 from streamkeep.engine.commands.retention import WITH_APPEND, check_room, enforce
 from streamkeep.engine.commands.xtrim import TrimSpec, trim_stream
-from streamkeep.engine.model.node_walk import NodeWalk, add_newest_node, seal_tail, trimmed_above
+from streamkeep.engine.tables.node_walk import NodeWalk, add_newest_node, seal_tail, trimmed_above
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, IdTooSmallError

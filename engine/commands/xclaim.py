@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from streamkeep.engine.commands.xrange import exists, read_ids
-from streamkeep.engine.model.existing import existing_group, shown
-from streamkeep.engine.model.group import Group
-from streamkeep.engine.model.lease_rows import Deliveries
-from streamkeep.engine.model.pel_walks import OrderWalk
+from streamkeep.engine.tables.existing import existing_group, shown
+from streamkeep.engine.tables.group import Group
+from streamkeep.engine.tables.lease_rows import Deliveries
+from streamkeep.engine.tables.pel_walks import OrderWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from streamkeep.engine.commands.arguments import parse_ids
 from streamkeep.engine.commands.xtrim import store_marked
-from streamkeep.engine.model.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.node.tombstones import mark

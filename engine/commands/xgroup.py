@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamkeep.engine.model.existing import existing_stream, group_in
-from streamkeep.engine.model.group import (
+from streamkeep.engine.notify.wait_table import removed
+from streamkeep.engine.tables.existing import existing_stream, group_in
+from streamkeep.engine.tables.group import (
     Group,
     create_group,
     destroy_group,
     find_group,
 )
-from streamkeep.engine.model.pel_walks import owned_by
-from streamkeep.engine.notify.wait_table import removed
+from streamkeep.engine.tables.pel_walks import owned_by
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import (

@@ -8,10 +8,10 @@ from streamkeep.engine.commands.history import last_archived
 from streamkeep.engine.commands.reply_budget import NO_LIMIT
 from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.leases.lease_file import State
-from streamkeep.engine.model.existing import existing_stream, group_in
-from streamkeep.engine.model.group import Group, groups_of
-from streamkeep.engine.model.lag import lag
-from streamkeep.engine.model.pel_walks import owned_by
+from streamkeep.engine.tables.existing import existing_stream, group_in
+from streamkeep.engine.tables.group import Group, groups_of
+from streamkeep.engine.tables.lag import lag
+from streamkeep.engine.tables.pel_walks import owned_by
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import Entry

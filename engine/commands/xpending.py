@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from streamkeep.engine.model.existing import existing_group
-from streamkeep.engine.model.pel import Page
-from streamkeep.engine.model.pel_walks import OwnedWalk
+from streamkeep.engine.tables.existing import existing_group
+from streamkeep.engine.tables.pel import Page
+from streamkeep.engine.tables.pel_walks import OwnedWalk
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.rows.nacks import count_nacks, decode_nack, position_of
 

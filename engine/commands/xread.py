@@ -13,7 +13,7 @@ from streamkeep.engine.commands.reply_budget import (
     shape_entry,
 )
 from streamkeep.engine.commands.xrange import read_entries
-from streamkeep.engine.model.read_cursor import ReadCursor
+from streamkeep.engine.tables.read_cursor import ReadCursor
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CommandError

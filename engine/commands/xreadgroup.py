@@ -20,10 +20,10 @@ from streamkeep.engine.commands.reply_budget import (
 from streamkeep.engine.commands.xclaim import claim_one, claimable, claimable_dead, idle_left
 from streamkeep.engine.commands.xrange import read_ids
 from streamkeep.engine.commands.xread import has_above, read_above
-from streamkeep.engine.model.existing import existing_group
-from streamkeep.engine.model.group import Group, find_group
-from streamkeep.engine.model.lag import advance
-from streamkeep.engine.model.pel_walks import owned_by
+from streamkeep.engine.tables.existing import existing_group
+from streamkeep.engine.tables.group import Group, find_group
+from streamkeep.engine.tables.lag import advance
+from streamkeep.engine.tables.pel_walks import owned_by
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import ClaimedEntry, Entry

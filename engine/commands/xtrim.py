@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.commands.ref_policy import ACKED, DELREF, KEEPREF, References
-from streamkeep.engine.model.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.id_codec import MAX, previous_id

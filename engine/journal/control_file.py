@@ -37,8 +37,8 @@ from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import StoreError, StoreLockedError
-from streamkeep.format.log.checkpoint import NO_BOOT
-from streamkeep.format.log.position import LogPosition
+from streamkeep.format.journal.checkpoint import NO_BOOT
+from streamkeep.format.journal.position import LogPosition
 
 CONTROL_FILE: Final = "head"
 _SIZE: Final = 4096

@@ -53,14 +53,14 @@ from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import RecoveryNeededError, StoreError, StreamkeepError
-from streamkeep.format.log.journal import (
+from streamkeep.format.journal.journal import (
     RECORD_HEADER,
     FileHeader,
     encode_record,
     first_chain,
     record_checksum,
 )
-from streamkeep.format.log.position import LogPosition, decode_position, encode_position
+from streamkeep.format.journal.position import LogPosition, decode_position, encode_position
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20

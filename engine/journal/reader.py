@@ -12,7 +12,7 @@ import os
 from typing import Final, Protocol
 
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.log.journal import (
+from streamkeep.format.journal.journal import (
     FILE_HEADER,
     RECORD_HEADER,
     FileHeader,
@@ -21,7 +21,7 @@ from streamkeep.format.log.journal import (
     read_record,
     record_size,
 )
-from streamkeep.format.log.position import LogPosition
+from streamkeep.format.journal.position import LogPosition
 
 JOURNAL_FOLDER: Final = "journal"
 SUFFIX: Final = ".skj"

@@ -11,7 +11,7 @@ from typing import Final
 import lmdb
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.log.journal import DELETE, MOVE, PUT, read_changes
+from streamkeep.format.journal.journal import DELETE, MOVE, PUT, read_changes
 
 _MOST_ROWS: Final = 1000
 

@@ -22,14 +22,11 @@ from streamkeep.engine.blocking.waiters import Waiters
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Checkpoints, Hold
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.checkpointer import BUDGET_BYTES, Checkpointer
-from streamkeep.engine.checkpoint.durability import Durability, read_durability
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.leases.leases import Leases
-from streamkeep.engine.model.manifest import remote_setting
-from streamkeep.engine.model.remote_archive import RemoteArchive, remote_archive
-from streamkeep.engine.model.segment_files import SegmentFiles
+from streamkeep.engine.store.durability import Durability, read_durability
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
 from streamkeep.engine.store.sizes import (
@@ -44,6 +41,9 @@ from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.owned_lock import OwnedLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.manifest import remote_setting
+from streamkeep.engine.tables.remote_archive import RemoteArchive, remote_archive
+from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.begin import (
     CheckpointNeeded,
     begin_own,

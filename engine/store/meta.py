@@ -11,8 +11,8 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
-from streamkeep.engine.checkpoint.stored_version import META_FORMAT, refuse_newer
+from streamkeep.engine.crash_recovery.recover import META_EPOCH
+from streamkeep.engine.crash_recovery.stored_version import META_FORMAT, refuse_newer
 from streamkeep.engine.journal.control_file import WANTED_TO_WRITE, ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints

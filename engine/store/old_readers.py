@@ -13,7 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.engine.checkpoint.durability import Reader, open_readers
+from streamkeep.engine.store.durability import Reader, open_readers
 
 if TYPE_CHECKING:
     from streamkeep.engine.store.environment import Environment

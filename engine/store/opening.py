@@ -19,9 +19,9 @@ import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.checkpoint.crash_recovery import is_ready, needs_recovery, prepare
-from streamkeep.engine.checkpoint.extent import check_extent
-from streamkeep.engine.checkpoint.stored_version import check_version
+from streamkeep.engine.crash_recovery.extent import check_extent
+from streamkeep.engine.crash_recovery.recover import is_ready, needs_recovery, prepare
+from streamkeep.engine.crash_recovery.stored_version import check_version
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.store.environment import Environment

@@ -10,10 +10,9 @@ import lmdb
 from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
-from streamkeep.engine.checkpoint.extent import check_extent
+from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.leases.leases import LEASES_FOLDER
-from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER
 from streamkeep.engine.store.meta import open_tables
 from streamkeep.engine.store.survey import STAGING_FOLDER, check_files
 from streamkeep.engine.store.swap import (
@@ -25,6 +24,7 @@ from streamkeep.engine.system import files
 from streamkeep.engine.system.modes import Modes, set_up
 from streamkeep.engine.system.owners import Trusted, user_name
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER
 from streamkeep.format.core.errors import (
     CorruptionError,
     NotAStoreError,

@@ -14,7 +14,7 @@ import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
-from streamkeep.engine.checkpoint.extent import check_extent
+from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.store.survey import STAGING_FOLDER
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import KEYS, TABLES

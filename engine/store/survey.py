@@ -17,11 +17,11 @@ from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.journal.journal_files import is_journal_name
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.leases.leases import LEASES_FOLDER
-from streamkeep.engine.model.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.engine.notify.notifier import is_bell_name
 from streamkeep.engine.notify.wait_table import BOARD_FILE
 from streamkeep.engine.store.swap import DONE_FOLDER, NEW_FOLDER, READY_FOLDER
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 
 STAGING_FOLDER: Final = "staging"  # files that pipelines have written and not yet committed
 

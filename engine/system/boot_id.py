@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from streamkeep.format.log.checkpoint import NO_BOOT
+from streamkeep.format.journal.checkpoint import NO_BOOT
 
 _LINUX: Final = Path("/proc/sys/kernel/random/boot_id")
 

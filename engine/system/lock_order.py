@@ -114,12 +114,12 @@ ORDER: Final = (
     ),
     Lock(
         "segment files",
-        "engine/model/segment_files.py: SegmentFiles._lock",
+        "engine/tables/segment_files.py: SegmentFiles._lock",
         "the segments that are kept open",
     ),
     Lock(
         "chunks of remote segments",
-        "engine/model/remote_archive.py: ChunkCache._lock",
+        "engine/tables/remote_archive.py: ChunkCache._lock",
         "what was read last from the object store of the archive",
     ),
     Lock(

@@ -51,7 +51,7 @@ from streamkeep.engine.txn.lmdb_lock import LmdbLock
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
 from streamkeep.engine.txn.unsaved import Unsaved
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.format.log.position import POSITION_KEY
+from streamkeep.format.journal.position import POSITION_KEY
 
 if TYPE_CHECKING:
     from streamkeep.engine.txn.context import EngineContext

@@ -13,7 +13,7 @@ from streamkeep.engine.txn.stream import Stream, decode_stream
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import KEYS, STREAMS, name_key, pack_number
-from streamkeep.format.log.position import POSITION_KEY, decode_position
+from streamkeep.format.journal.position import POSITION_KEY, decode_position
 from streamkeep.format.rows.records import decode_key_row
 
 

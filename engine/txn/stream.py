@@ -21,7 +21,7 @@ from librt.strings import BytesWriter
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import pack_number
-from streamkeep.format.log.journal import Operations
+from streamkeep.format.journal.journal import Operations
 from streamkeep.format.node.builder import NodeBuilder, builder_from
 from streamkeep.format.node.envelope import (
     CHECKSUM_SIZE,

@@ -11,7 +11,7 @@ take turns mostly change other rows. An aborted transaction empties the cache, s
 be half changed.
 
 Envelopes carry (epoch, commit number). The number rises by one with each commit and never repeats
-within an epoch. A row of LMDB holds that of the newest commit (`format.log.position`).
+within an epoch. A row of LMDB holds that of the newest commit (`format.journal.position`).
 
 A commit is in the journal before it is in LMDB (`journal`), often long before (`deferral`); `wait`
 returns when it is on disk.
@@ -49,8 +49,8 @@ from streamkeep.format.core.keys import (
     name_key,
     pack_number,
 )
-from streamkeep.format.log.journal import Operations
-from streamkeep.format.log.position import POSITION_KEY
+from streamkeep.format.journal.journal import Operations
+from streamkeep.format.journal.position import POSITION_KEY
 from streamkeep.format.rows.records import (
     STREAM_NODES,
     StreamRecord,

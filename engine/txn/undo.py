@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from streamkeep.format.log.position import POSITION_KEY
+from streamkeep.format.journal.position import POSITION_KEY
 
 if TYPE_CHECKING:
     from streamkeep.engine.txn.context import EngineContext

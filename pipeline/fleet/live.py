@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.model.manifest import iter_segments
+from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError

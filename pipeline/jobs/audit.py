@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.commands import keys
-from streamkeep.engine.model.manifest import erased_ids, iter_segments
+from streamkeep.engine.tables.manifest import erased_ids, iter_segments
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from streamkeep.engine.archive.segments import list_streams
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.model.manifest import erased_ids
+from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.fleet.executor.manifests import Ask

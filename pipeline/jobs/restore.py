@@ -26,9 +26,9 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.iterate import ArchivedNode
 from streamkeep.engine.archive.restore import restore_nodes
 from streamkeep.engine.commands.arguments import range_end, range_start
-from streamkeep.engine.model.manifest import erased_ids
 from streamkeep.engine.store.survey import STAGING_FOLDER
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.restoring import Restoring

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from streamkeep.engine.admin.batches import newest_batch, note_batch
+from streamkeep.engine.tables.batches import newest_batch, note_batch
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.storage.places import file_system, located, reaching

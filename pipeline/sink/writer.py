@@ -7,7 +7,7 @@ one transaction. So readers see the whole batch or nothing of it, and failed att
 leave nothing.
 
 **Exactly once**: the transaction also stores the number of the batch under the name of the
-application (`engine/admin/batches`). For a streaming query, the name is the identity of its
+application (`engine/tables/batches`). For a streaming query, the name is the identity of its
 checkpoint (`identity`), and Spark gives the number. If the driver dies after the transaction and
 before Spark has recorded the batch, Spark runs the batch again, and `commit` finds its number and
 does nothing. A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.
@@ -33,12 +33,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streamkeep.engine.admin.batches import newest_batch, note_batch
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.survey import STAGING_FOLDER, check_files
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.modes import set_up
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.batches import newest_batch, note_batch
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.options import OptionError, WriteOptions

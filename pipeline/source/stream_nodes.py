@@ -19,9 +19,9 @@ from streamkeep.engine.commands.history import (
     Source,
     copied_nodes,
 )
-from streamkeep.engine.model.manifest import overlapping
-from streamkeep.engine.model.node_walk import NodeWalk
-from streamkeep.engine.model.segment_files import SegmentFiles
+from streamkeep.engine.tables.manifest import overlapping
+from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import StreamId

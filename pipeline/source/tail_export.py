@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from streamkeep.engine.model.manifest import overlapping
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.tables.manifest import overlapping
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.node.envelope import encode_envelope

@@ -2,7 +2,7 @@
 
 1. Copy the archive into the folder `.NAME.backup` beside the target, while the archiver may run.
 2. Under the archive's lock, take a snapshot, copy the segments written since, and copy the data
-   file of that snapshot without its free pages (`engine/admin/copying.py`).
+   file of that snapshot without its free pages (`engine/maintenance/copying.py`).
 3. Check the copy with fsck.
 4. Rename the folder to the target.
 
@@ -23,7 +23,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from streamkeep.engine.admin.copying import copy_data, finish_copy
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.archive.lock import archive_lock
@@ -31,18 +30,19 @@ from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.model.manifest import iter_segments
-from streamkeep.engine.model.segment_files import (
-    ARCHIVE_FOLDER,
-    check_means,
-    open_stored,
-    stored_name,
-)
+from streamkeep.engine.maintenance.copying import copy_data, finish_copy
 from streamkeep.engine.store.command import Free
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.safe_files import Folder, copy_file
+from streamkeep.engine.tables.manifest import iter_segments
+from streamkeep.engine.tables.segment_files import (
+    ARCHIVE_FOLDER,
+    check_means,
+    open_stored,
+    stored_name,
+)
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import (
     CorruptionError,

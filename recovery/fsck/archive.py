@@ -16,19 +16,19 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from streamkeep.engine.admin.scrub import META_SCRUB
 from streamkeep.engine.archive.segment_output import TEMPORARY
-from streamkeep.engine.model.manifest import NEXT_SEQUENCE
-from streamkeep.engine.model.remote_archive import RemoteArchive, remote_archive
-from streamkeep.engine.model.segment_files import (
+from streamkeep.engine.maintenance.scrub import META_SCRUB
+from streamkeep.engine.store.meta import META_UUID
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
+from streamkeep.engine.tables.remote_archive import RemoteArchive, remote_archive
+from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
     ARCHIVE_LOCK,
     check_means,
     open_archived,
     stored_name,
 )
-from streamkeep.engine.store.meta import META_UUID
-from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.stream import decode_stream
 from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.format.core.entry import StreamId

@@ -13,7 +13,7 @@ from streamkeep.engine.store.survey import STAGING_FOLDER
 from streamkeep.engine.store.swap import DONE_FOLDER, NEW_FOLDER
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.log.journal import read_changes
+from streamkeep.format.journal.journal import read_changes
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.source import Source

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from streamkeep.engine.model.group import NEXT_GROUP
+from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (

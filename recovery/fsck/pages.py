@@ -21,7 +21,8 @@ from typing import Final
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES
-from streamkeep.format.log.lmdb_pages import (
+from streamkeep.format.journal.position import POSITION_KEY, decode_position
+from streamkeep.format.lmdb_file.lmdb_pages import (
     BIG,
     MAX_DEPTH,
     META_PAGES,
@@ -32,7 +33,6 @@ from streamkeep.format.log.lmdb_pages import (
     overflow_header,
     overflow_pages,
 )
-from streamkeep.format.log.position import POSITION_KEY, decode_position
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding, quoted
 from streamkeep.recovery.pages.tree import ROOT, Cursor, Edge, Tables, Tree

@@ -6,8 +6,8 @@ in use     A process has the store open. A snapshot of LMDB pins the newest comm
            read from the file, without LMDB.
 idle       No process has it open. The same if LMDB's lock file exists; otherwise the store's own
            lock keeps other processes out.
-torn       The store needs recovery (`crash_recovery`). The newest checkpoint is read instead. Its
-           meta page is in the file `steady`, and its pages have not been overwritten.
+torn       The store needs recovery (`engine.crash_recovery`). The newest checkpoint is read
+           instead. Its meta page is in the file `steady`, and its pages have not been overwritten.
 
 LMDB opens a snapshot only after both meta pages were checked; it reads no other page for that. If
 both meta pages are damaged, the checkpoint is read as well.
@@ -32,8 +32,8 @@ from streamkeep.engine.checkpoint.checkpoint_file import (
     age,
     position_of,
 )
-from streamkeep.engine.checkpoint.crash_recovery import examine, has_commits
-from streamkeep.engine.checkpoint.stored_version import META_FORMAT, refuse_newer
+from streamkeep.engine.crash_recovery.recover import examine, has_commits
+from streamkeep.engine.crash_recovery.stored_version import META_FORMAT, refuse_newer
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.store.opening import is_listed
 from streamkeep.engine.store.place import find_folder
@@ -51,8 +51,13 @@ from streamkeep.format.core.errors import (
     StoreLockedError,
 )
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.log.checkpoint import SLOT, SLOT_SIZE, SLOTS, CheckpointSlot, decode_slot
-from streamkeep.format.log.meta_page import META_SIZE, MetaPage, decode_meta_page, meta_problem
+from streamkeep.format.journal.checkpoint import SLOT, SLOT_SIZE, SLOTS, CheckpointSlot, decode_slot
+from streamkeep.format.lmdb_file.meta_page import (
+    META_SIZE,
+    MetaPage,
+    decode_meta_page,
+    meta_problem,
+)
 from streamkeep.format.node.envelope import FORMAT, MAGIC
 from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.fsck.catalogue import finding

@@ -13,7 +13,7 @@ from typing import Final
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.log.lmdb_pages import (
+from streamkeep.format.lmdb_file.lmdb_pages import (
     HEADER_SIZE,
     OverflowHeader,
     TreePage,

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES, RETIRED, STREAMS, TABLES, fits, node_key, pack_number
-from streamkeep.format.log.lmdb_pages import (
+from streamkeep.format.lmdb_file.lmdb_pages import (
     BIG,
     HEADER_SIZE,
     META_PAGES,

@@ -13,12 +13,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-from streamkeep.engine.checkpoint.stored_version import META_FORMAT
+from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import ADDED_LATER, META, TABLES, UNUSED_TABLES
 from streamkeep.format.core.versions import STORE_VERSION
-from streamkeep.format.log.lmdb_pages import (
+from streamkeep.format.journal.position import POSITION_KEY, decode_position
+from streamkeep.format.lmdb_file.lmdb_pages import (
     BIG,
     FREE_AT,
     MAIN_AT,
@@ -28,8 +29,7 @@ from streamkeep.format.log.lmdb_pages import (
     TreePage,
     decode_database,
 )
-from streamkeep.format.log.meta_page import MetaPage
-from streamkeep.format.log.position import POSITION_KEY, decode_position
+from streamkeep.format.lmdb_file.meta_page import MetaPage
 from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.pages.page_file import PageFile
 

@@ -15,9 +15,12 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
-from streamkeep.engine.model.manifest import NEXT_SEQUENCE
-from streamkeep.engine.model.remote_archive import RemoteArchive, remote_archive
-from streamkeep.engine.model.segment_files import (
+from streamkeep.engine.store.meta import META_UUID
+from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.safe_files import Folder, copy_file
+from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
+from streamkeep.engine.tables.remote_archive import RemoteArchive, remote_archive
+from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
     SegmentFile,
     check_means,
@@ -25,9 +28,6 @@ from streamkeep.engine.model.segment_files import (
     open_stored,
     stored_name,
 )
-from streamkeep.engine.store.meta import META_UUID
-from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.safe_files import Folder, copy_file
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, StoreError, UntrustedFileError

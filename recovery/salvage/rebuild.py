@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import uuid
 
-from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
-from streamkeep.engine.checkpoint.stored_version import META_FORMAT
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
-from streamkeep.engine.model.group import NEXT_GROUP
+from streamkeep.engine.crash_recovery.recover import META_EPOCH
+from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
 from streamkeep.engine.store.meta import META_CREATED, META_UUID
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, STREAMS
 from streamkeep.format.core.versions import STORE_VERSION
-from streamkeep.format.log.checkpoint import CheckpointSlot
+from streamkeep.format.journal.checkpoint import CheckpointSlot
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.records import LAST_EPOCH, decode_number, encode_number
 from streamkeep.recovery.fsck.single_rows import check_meta_row

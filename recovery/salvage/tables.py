@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.checkpoint.crash_recovery import META_EPOCH
+from streamkeep.engine.crash_recovery.recover import META_EPOCH
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
@@ -40,7 +40,7 @@ from streamkeep.format.core.keys import (
     pack_number,
     unpack_node_key,
 )
-from streamkeep.format.log.meta_page import decode_meta_page
+from streamkeep.format.lmdb_file.meta_page import decode_meta_page
 from streamkeep.format.node.envelope import Envelope
 from streamkeep.format.rows.group_records import decode_consumer, decode_group
 from streamkeep.format.rows.producers import decode_producer

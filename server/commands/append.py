@@ -6,7 +6,7 @@ from mypy_extensions import i64
 
 from streamkeep.engine.commands import idempotency, xack, xadd, xdel, xinfo, xtrim
 from streamkeep.engine.commands.idempotency import check_idempotent
-from streamkeep.engine.model.existing import existing_stream
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import parse_id

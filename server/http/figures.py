@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.segments import iter_retired
-from streamkeep.engine.model.existing import existing_stream
-from streamkeep.engine.model.node_walk import NodeWalk
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.tables.existing import existing_stream
+from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.json_form import json_bytes

@@ -13,8 +13,8 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.commands import keys
 from streamkeep.engine.commands.xread import has_above
-from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.format.core.errors import NoSuchGroupError, NoSuchKeyError
 from streamkeep.format.core.id_codec import parse_id
 from streamkeep.format.core.json_form import JsonBytes, json_bytes

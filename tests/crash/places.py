@@ -10,9 +10,9 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import retired_streams
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.model.manifest import archived_streams, iter_segments
-from streamkeep.engine.model.node_walk import NodeWalk
-from streamkeep.engine.model.segment_files import open_segment
+from streamkeep.engine.tables.manifest import archived_streams, iter_segments
+from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.tables.segment_files import open_segment
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.core.keys import RETIRED, unpack_node_key

@@ -14,12 +14,12 @@ from crash.power import another_boot
 from inside import checkpoint_file_of, checkpoint_now, defer_nothing
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
-from streamkeep.engine.checkpoint.crash_recovery import slot_meta
+from streamkeep.engine.crash_recovery.recover import slot_meta
 from streamkeep.engine.journal import control_file
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError, StoreError
-from streamkeep.format.log.checkpoint import SLOT_SIZE
+from streamkeep.format.journal.checkpoint import SLOT_SIZE
 from streamkeep.recovery.salvage.repair import repair
 
 

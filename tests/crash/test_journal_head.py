@@ -18,7 +18,7 @@ from streamkeep.engine.journal.control_file import (
 )
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreLockedError
-from streamkeep.format.log.position import LogPosition
+from streamkeep.format.journal.position import LogPosition
 
 
 @pytest.fixture

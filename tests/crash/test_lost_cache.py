@@ -26,13 +26,13 @@ from inside import checkpoint_now, defer_for_long, defer_nothing
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
-from streamkeep.engine.checkpoint.crash_recovery import examine
+from streamkeep.engine.crash_recovery.recover import examine
 from streamkeep.engine.journal.reader import Reader
 from streamkeep.engine.system import boot_id
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError
-from streamkeep.format.log.checkpoint import CheckpointSlot
-from streamkeep.format.log.position import POSITION_KEY
+from streamkeep.format.journal.checkpoint import CheckpointSlot
+from streamkeep.format.journal.position import POSITION_KEY
 
 PAGE = 4096
 COUNT = 40

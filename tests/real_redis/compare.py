@@ -10,7 +10,7 @@ from model.steps import Failed, Step, Trim, XInfoStream
 from real_redis.dump_payload import StreamValue, dump_stream
 from real_redis.server import RealRedis
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.format.core.errors import CommandError
 
 

@@ -24,8 +24,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 from segments import write_file
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, RowShape, record_batches
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.model.manifest import delete_segment, iter_segments, put_segment
-from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.tables.manifest import delete_segment, iter_segments, put_segment
+from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, NotAStoreError
 from streamkeep.format.core.keys import RETIRED, node_key

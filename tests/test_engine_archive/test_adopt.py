@@ -15,8 +15,8 @@ from inside import segment_files_of, uuid_of
 from segments import Pairs, archive, entries_of, pairs_of, retire, some, write_file
 from streamkeep import aio, recovery
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.model import manifest
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables import manifest
 from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,

@@ -12,13 +12,13 @@ import streamkeep
 from conftest import assert_sound
 from inside import environment_of, run_read
 from patience import PATIENCE_S, wait_until
-from streamkeep.engine.admin.scrub import mark_due
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.archive import back_pressure
 from streamkeep.engine.archive.archiver import ArchiveReport, retired_bytes
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.checkpoint.checkpoint import Hold
+from streamkeep.engine.maintenance.scrub import mark_due
 from streamkeep.engine.store import environment
 from streamkeep.format.core.errors import StoreLockedError
 from tiers import slow_but

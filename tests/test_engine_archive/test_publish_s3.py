@@ -26,8 +26,8 @@ from spark.s3_server import (
     serving,
 )
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.model.remote_archive import RemoteArchive
 from streamkeep.engine.system.object_store import open_objects
+from streamkeep.engine.tables.remote_archive import RemoteArchive
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, UnreachableError
 from streamkeep.format.segment.remote import Manifest

@@ -17,8 +17,8 @@ from segments import TOP, Pairs, archive, pairs_of, retire, some, write_file
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import restore
 from streamkeep.engine.archive.iterate import archived_nodes
-from streamkeep.engine.model import manifest
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables import manifest
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
     ArgumentError,

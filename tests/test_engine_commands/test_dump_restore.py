@@ -17,8 +17,8 @@ from patience import peak_of
 from redis_parts import comparable, stream_parts
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.dump import stream_parts as export_parts
-from streamkeep.engine.model.existing import existing_stream
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.format.core.errors import (
     ArgumentError,
     CommandError,

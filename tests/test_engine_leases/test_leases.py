@@ -16,10 +16,10 @@ from inside import context_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.leases import lease_file, leases
 from streamkeep.engine.leases.lease_file import Lease, State, holder_of, remove_dead
-from streamkeep.engine.model import lease_rows
-from streamkeep.engine.model.group import DEAD_FOR_MS
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables import lease_rows
+from streamkeep.engine.tables.group import DEAD_FOR_MS
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.format.core.keys import CONSUMERS, is_lease_key
 

@@ -14,8 +14,8 @@ import pytest
 import streamkeep
 from crash.power import another_boot, copy_store
 from patience import wait_until
-from streamkeep.engine.checkpoint import stored_version
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.store import meta
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system.pages import PAGE

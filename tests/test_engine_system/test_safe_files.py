@@ -22,7 +22,7 @@ from cli_runner import run
 from inside import journal_of, wait_table_of
 from patience import handles_below, wait_until
 from streamkeep import Store, UntrustedFileError
-from streamkeep.engine.admin.compact import compact
+from streamkeep.engine.maintenance.compact import compact
 from streamkeep.engine.system.owners import TRUST_VARIABLE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.recovery.backups.backup import backup
@@ -472,7 +472,9 @@ def test_root_leaves_a_shared_store_to_its_group(shared: Path) -> None:
         streamkeep.open(shared)
     with streamkeep.open(shared, trust_owners=ANN) as store:
         store.xadd("s", {"f": "v"})
-    compact_as_root = "from streamkeep.engine.admin.compact import compact; compact(sys.argv[1])"
+    compact_as_root = (
+        "from streamkeep.engine.maintenance.compact import compact; compact(sys.argv[1])"
+    )
     before = os.environ.get(TRUST_VARIABLE)
     assert before is None
     environment = {**os.environ, TRUST_VARIABLE: str(ANN)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkeep.format.log.checkpoint import SLOT, CheckpointSlot, decode_slot
-from streamkeep.format.log.meta_page import META_SIZE
+from streamkeep.format.journal.checkpoint import SLOT, CheckpointSlot, decode_slot
+from streamkeep.format.lmdb_file.meta_page import META_SIZE
 from test_format.made_journal import flipped, sixteen, u32, u64
 
 slots = st.builds(

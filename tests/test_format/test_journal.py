@@ -15,8 +15,8 @@ from crash.power import another_boot
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.log.checkpoint import SLOT, decode_slot
-from streamkeep.format.log.journal import (
+from streamkeep.format.journal.checkpoint import SLOT, decode_slot
+from streamkeep.format.journal.journal import (
     DELETE,
     EXTEND,
     FILE_HEADER,
@@ -33,7 +33,7 @@ from streamkeep.format.log.journal import (
     read_record,
     record_checksum,
 )
-from streamkeep.format.log.meta_page import META_SIZE, decode_meta_page
+from streamkeep.format.lmdb_file.meta_page import META_SIZE, decode_meta_page
 from test_format.made_journal import flipped, sixteen, u32, u64
 from tiers import daily_or_all
 

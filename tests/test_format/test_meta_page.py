@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkeep.format.log.meta_page import META_SIZE, decode_meta_page, meta_page_for
+from streamkeep.format.lmdb_file.meta_page import META_SIZE, decode_meta_page, meta_page_for
 from test_format.made_journal import u32, u64
 
 

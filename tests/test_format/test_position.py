@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.log.position import POSITION, decode_position, encode_position
+from streamkeep.format.journal.position import POSITION, decode_position, encode_position
 
 u64 = st.integers(0, (1 << 64) - 1)
 

@@ -26,7 +26,7 @@ from model.steps import Step, XAdd, XInfoFull
 from model.strategies import mostly
 from stores import SYNC_MODES
 from streamkeep.engine.api.views import Sync
-from streamkeep.engine.model import pel
+from streamkeep.engine.tables import pel
 from streamkeep.format.rows.nacks import INLINE_NACKS, NACK_SIZE, PAGE_NACKS
 from test_properties.store_machine import THOROUGH, StoreMachine
 from test_properties.test_stream import XAddMany

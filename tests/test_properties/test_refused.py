@@ -22,8 +22,8 @@ from conftest import NOW_MS, assert_sound
 from inside import context_of
 from model.profile import configured
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.model.group import Group
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.tables.group import Group
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.keys import CONSUMERS as CONSUMER_ROWS

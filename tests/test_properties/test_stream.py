@@ -40,7 +40,7 @@ from model.values import ZERO
 from stores import SYNC_MODES
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
-from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.node import peek_counts
 from test_properties.store_machine import THOROUGH, StoreMachine, outcome

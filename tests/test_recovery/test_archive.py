@@ -14,8 +14,8 @@ from raw_store import RawStore, codes, raw_store
 from segments import archive, nodes_of, retire, some, write_file
 from streamkeep import recovery, transfer
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.model.manifest import NEXT_SEQUENCE
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE
 from streamkeep.format.core.keys import (
     ERASURES,

@@ -22,7 +22,7 @@ from inside import checkpoint_now, defer_nothing
 from raw_store import RawStore, raw_store
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.checkpoint.stored_version import META_FORMAT
+from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
@@ -36,9 +36,9 @@ from streamkeep.format.core.keys import (
     node_key,
     pack_number,
 )
-from streamkeep.format.log.checkpoint import SLOT_SIZE, decode_slot
-from streamkeep.format.log.journal import FileHeader
-from streamkeep.format.log.lmdb_pages import MAIN_AT
+from streamkeep.format.journal.checkpoint import SLOT_SIZE, decode_slot
+from streamkeep.format.journal.journal import FileHeader
+from streamkeep.format.lmdb_file.lmdb_pages import MAIN_AT
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.rows.records import (

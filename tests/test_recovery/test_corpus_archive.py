@@ -12,8 +12,8 @@ import pytest
 from raw_store import RawStore, codes, raw_store
 from segments import archive, nodes_of, retire, some, write_file
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.model.manifest import NEXT_SEQUENCE
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE
 from streamkeep.format.core.keys import (
     ERASURES,
@@ -78,7 +78,7 @@ def cut_off(path: Path) -> None:
 
 def middle_block(path: Path) -> None:
     """Damage a block in the middle of a file with several."""
-    from streamkeep.engine.model.segment_files import open_segment
+    from streamkeep.engine.tables.segment_files import open_segment
 
     blocks = open_segment(path).index.blocks
     assert len(blocks) > 2

@@ -12,8 +12,8 @@ import pytest
 from raw_store import RawStore, codes, raw_store
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.model.group import NEXT_GROUP
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
 from streamkeep.format.core.keys import (
     CONSUMER_PEL,

@@ -14,13 +14,13 @@ import pytest
 import streamkeep
 from mutations import PAGE, Damage, Figures, Specimen, hold, shown
 from streamkeep import recovery
-from streamkeep.engine.admin.compact import compact
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.checkpoint.extent import check_extent
+from streamkeep.engine.crash_recovery.extent import check_extent
+from streamkeep.engine.maintenance.compact import compact
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
-from streamkeep.format.log.lmdb_pages import DATABASE_SIZE, FREE_AT
+from streamkeep.format.lmdb_file.lmdb_pages import DATABASE_SIZE, FREE_AT
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.pages.page_file import PageFile

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from http_client import Client
 from streamkeep import Store
-from streamkeep.engine.model.existing import existing_stream
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.server.http import figures as module
 from streamkeep.server.http.figures import bucket_edges, count_live
 

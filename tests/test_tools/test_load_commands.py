@@ -11,7 +11,7 @@ import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep import recovery
 from streamkeep.format.redis.resp import encode_command
-from streamkeep.transfer.commands import replay
+from streamkeep.transfer.aof import replay
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ import pytest
 import streamkeep
 from cli_runner import run
 from other_users import ANN, EVE, as_root, as_user, common_folder
-from streamkeep.engine.checkpoint import stored_version
+from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.store import meta
 from streamkeep.engine.system import files
 from streamkeep.recovery import doctor

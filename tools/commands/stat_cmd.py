@@ -18,8 +18,8 @@ from streamkeep.tools.commands.stream_cmds import stream_json
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot
-    from streamkeep.engine.checkpoint.durability import Durability
     from streamkeep.engine.commands.xinfo import StreamStat
+    from streamkeep.engine.store.durability import Durability
 
 DATA_FILE: Final = "data.mdb"
 PICTURES: Final = (".png", ".svg")

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from streamkeep.engine.commands.dump import counters_of, delivered_order, messages_of
-from streamkeep.engine.model.group import Group, groups_of
+from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.json_form import json_bytes, json_line, json_pairs
 from streamkeep.format.redis.stream_parts import Id, Messages

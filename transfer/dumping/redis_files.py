@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.xrange import exists
-from streamkeep.engine.model.group import groups_of
+from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.json_form import json_base64, json_bytes, json_line
 from streamkeep.format.redis.rdb import RdbWriter

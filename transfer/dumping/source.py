@@ -9,8 +9,8 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.commands.dump import stream_parts
 from streamkeep.engine.commands.history import Unreadable, history_nodes
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.model.existing import existing_stream
-from streamkeep.engine.model.node_walk import NodeWalk
+from streamkeep.engine.tables.existing import existing_stream
+from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Final
 
 from streamkeep.engine.commands.dump import counters_of, group_part
-from streamkeep.engine.model.group import Group, groups_of
-from streamkeep.engine.model.lag import lag as lag_of
+from streamkeep.engine.tables.group import Group, groups_of
+from streamkeep.engine.tables.lag import lag as lag_of
 from streamkeep.format.quoting import brief_pairs, named
 from streamkeep.format.redis.stream_parts import NOBODY, GroupPart
 from streamkeep.format.shown import count_text, entries_text, time_text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from streamkeep.engine.model.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
-from streamkeep.engine.model.segment_files import check_means
 from streamkeep.engine.system.object_store import open_objects
+from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
+from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.format.core.errors import MissingSegmentError
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.pipeline.fleet.pieces import Piece

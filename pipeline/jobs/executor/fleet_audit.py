@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeep.engine.model.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.system.object_store import open_objects
+from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.fleet.executor.manifests import Ask, read_manifest
 from streamkeep.pipeline.fleet.pieces import (

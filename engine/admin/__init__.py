@@ -1,5 +1,0 @@
-"""Operations on a whole store: erasing, compacting, copying, and batches of pipelines.
-
-May import: `engine.archive`, `engine.store` and the rooms below them. Other rooms may use
-`erase.erase`, `compact.compact`, `copying` and `batches`.
-"""

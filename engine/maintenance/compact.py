@@ -1,0 +1,152 @@
+"""Compaction: `data.mdb` is rewritten without free pages, under the exclusive lock of the store.
+
+Three things change together: `data.mdb`, the checkpoints, which hold its meta page, and the
+journal. They are prepared as a complete store in `compact.new`. The rename of that folder to
+`compact.ready` decides. After a crash before the rename, the next opening removes the folder. After
+a crash later, the next opening first moves its files into place, in steps that may be repeated. So
+a crash leaves the old store or the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import lmdb
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+from streamkeep.engine.crash_recovery.recover import needs_recovery
+from streamkeep.engine.maintenance.copying import Convert, Progress, copy_data, finish_copy
+from streamkeep.engine.store.opening import open_environment
+from streamkeep.engine.store.registry import registry
+from streamkeep.engine.store.swap import NEW_FOLDER, READY_FOLDER, finish_swap
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import StoreError, StoreLockedError
+from streamkeep.format.core.keys import TABLES
+
+_MAX_READERS: Final = 512
+
+
+class Compacted(NamedTuple):
+    """The result of a compaction.
+
+    Attributes:
+        before_bytes, after_bytes: the size of `data.mdb`.
+        epoch: the new epoch of the store.
+    """
+
+    before_bytes: int
+    after_bytes: int
+    epoch: int
+
+
+class Rewriting(NamedTuple):
+    """What `rewrite` does in addition to a compaction.
+
+    Attributes:
+        convert: changes the copy.
+        verify: raises if the copy, in the second folder, must not replace the store in the first.
+    """
+
+    convert: Convert | None = None
+    verify: Callable[[Folder, Folder], None] | None = None
+
+
+def compact(
+    path: str | Path, progress: Progress | None = None, clock: Clock | None = None
+) -> Compacted:
+    """Rewrite the data file of a store without its free pages; no process may have it open.
+
+    Atomic: a crash at any step leaves the store unchanged or compacted. It needs as much free disk
+    space as the compacted file takes. Entries, IDs, groups and counters do not change.
+
+    Args:
+        progress: called with the number of bytes written so far.
+
+    Raises:
+        StoreLockedError: the store is open, in this process or another.
+        StoreFullError: there is no room for the copy; nothing was changed.
+    """
+    return rewrite(path, Rewriting(), progress, clock)
+
+
+def rewrite(
+    path: str | Path,
+    rewriting: Rewriting,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Compacted:
+    """Replace the data file of a store with a compacted copy that may also be converted.
+
+    As `compact`; the copy replaces the original only after it was verified.
+    """
+    path = Path(path).absolute()
+    clock = clock or Clock()
+    if registry.find(path) is not None:
+        raise StoreLockedError(f"{path}: open in this process; next: close it, then try again")
+    # Opening the store recovers it and finishes an earlier compaction, if that is due.
+    open_environment(
+        path,
+        readonly=False,
+        create=False,
+        max_readers=_MAX_READERS,
+        max_store_bytes=None,
+        clock=clock,
+    ).release()
+    folder = Folder(path)
+    lock = CheckpointFile(folder, readonly=False)
+    try:
+        if not lock.try_exclusive():
+            raise StoreLockedError(
+                f"{path}: open in another process; next: close it there, then try again"
+            )
+        if needs_recovery(folder, lock):
+            raise StoreError(
+                f"{path}: another process has used the store since this one began; next: try again"
+            )
+        return _rewrite(folder, lock, rewriting, progress, clock)
+    except OSError as error:
+        raise translate_os(error) from error
+    finally:
+        lock.close()
+
+
+def _rewrite(
+    folder: Folder,
+    lock: CheckpointFile,
+    rewriting: Rewriting,
+    progress: Progress | None,
+    clock: Clock,
+) -> Compacted:
+    before = folder.size(DATA_FILE)
+    if folder.remove_folder(NEW_FOLDER):
+        folder.sync()
+    new = folder.make_folder(NEW_FOLDER)
+    try:
+        folder.check_file(DATA_FILE)
+        path = str(folder.path)
+        raw = lmdb.open(path, readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
+        try:
+            copy_data(raw, None, new, lambda commit_number: {}, progress, rewriting.convert)
+        finally:
+            raw.close()
+        epoch = finish_copy(new, clock)
+        after = new.size(DATA_FILE)
+        if rewriting.verify is not None:
+            rewriting.verify(folder, new)
+        failpoints.hit("compact:prepared")
+        folder.rename(NEW_FOLDER, READY_FOLDER)
+    except BaseException:
+        with suppress(OSError):
+            folder.remove_folder(NEW_FOLDER)
+        raise
+    folder.sync()
+    failpoints.hit("compact:ready")
+    finish_swap(folder, lock)
+    return Compacted(before, after, epoch)

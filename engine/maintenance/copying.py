@@ -1,0 +1,127 @@
+"""A compacted copy of `data.mdb`, for backups and compaction.
+
+LMDB writes the used pages of one snapshot, without free pages, and restarts its transaction
+numbers. So the copy gets the next epoch: then a file with the old numbers, such as a journal, can
+never be taken for a part of the copy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.crash_recovery.recover import META_EPOCH, stored_epoch
+from streamkeep.engine.store.opening import open_environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.keys import META, TABLES, UNUSED_TABLES
+from streamkeep.format.journal.position import POSITION_KEY
+from streamkeep.format.rows.records import encode_number
+
+Progress = Callable[[int], None]  # called with the number of bytes written so far
+
+# Changes a copy of a data file in a transaction.
+Convert = Callable[[lmdb.Environment, "lmdb.Transaction[bytes]"], None]
+
+_MOST_TABLES: Final = len(TABLES) + len(UNUSED_TABLES) + 1
+_ROOM: Final = 64 << 20  # in the copy's map, for the commit that raises the epoch
+_TICK_S: Final = 0.2
+_MAX_READERS: Final = 512
+
+
+def copy_data(
+    raw: lmdb.Environment,
+    txn: lmdb.Transaction[bytes] | None,
+    folder: Folder,
+    rows: Callable[[int], dict[bytes, bytes]],
+    progress: Progress | None = None,
+    convert: Convert | None = None,
+) -> None:
+    """Write a compacted copy of an environment into an empty folder; it is on disk on return.
+
+    Args:
+        txn: the snapshot to copy; None for the newest commit.
+        rows: returns more rows for `meta`, given the number of the commit that writes them.
+        convert: changes the copy, in the transaction that raises its epoch.
+
+    Raises:
+        StoreFullError: there is no room. The caller removes the partial copy.
+        CorruptionError: LMDB has found damage.
+    """
+    path = str(folder.path)
+    try:
+        _watched(lambda: raw.copy(path, compact=True, txn=txn), folder, progress)
+        folder.make_ours(DATA_FILE)
+        failpoints.hit("copy:written")
+        copy = lmdb.open(
+            path,
+            map_size=2 * folder.size(DATA_FILE) + _ROOM,
+            max_dbs=_MOST_TABLES,
+            lock=False,
+        )
+        try:
+            meta = copy.open_db(TABLES[META].name.encode(), create=False)
+            with copy.begin(write=True) as writer:
+                epoch = stored_epoch(writer.get(META_EPOCH, None, meta)) + 1
+                added = {META_EPOCH: encode_number(epoch), **rows(writer.id())}
+                for key, body in added.items():
+                    writer.put(key, seal_row(META, key, body), db=meta)
+                writer.delete(POSITION_KEY)  # the copy has no journal
+                if convert is not None:
+                    convert(copy, writer)
+        finally:
+            copy.close()
+        folder.sync()
+    except lmdb.Error as error:
+        raise translate(error) from error
+    except OSError as error:
+        raise translate_os(error) from error
+
+
+def finish_copy(folder: Folder, clock: Clock) -> int:
+    """Complete the store in a folder with a copied `data.mdb`; return its epoch."""
+    environment = open_environment(
+        folder.path,
+        readonly=False,
+        create=False,
+        max_readers=_MAX_READERS,
+        max_store_bytes=None,
+        clock=clock,
+    )
+    try:
+        return environment.context.epoch
+    finally:
+        environment.release()
+
+
+def _watched(work: Callable[[], None], folder: Folder, progress: Progress | None) -> None:
+    """Run `work`, and report the growing size of a folder's data file to `progress`."""
+    if progress is None:
+        work()
+        return
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=run, name="streamkeep-copy")
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_TICK_S)
+            if folder.exists(DATA_FILE):
+                progress(folder.size(DATA_FILE))
+    finally:
+        thread.join()  # even if `progress` raises: the caller closes LMDB next
+    if caught:
+        raise caught[0]

@@ -1,0 +1,186 @@
+"""Erasing entries: readers see them as deleted, and their bytes are removed from every file.
+
+1. Bounded transactions remove the contents from all stored data: macro nodes (including tombstones
+   of entries deleted or trimmed before), retired nodes, segments, and the messages of idempotent
+   XADD. A row in `erasures` records each erased entry, so that a copy of it from elsewhere is
+   recognized.
+2. `scrub` overwrites the old bytes that LMDB and the journal have left.
+
+For readers, an erased entry is the same as one that XDEL has deleted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+from streamkeep.engine.archive import garbage
+from streamkeep.engine.archive.erase import (
+    archived_under,
+    erase_archived,
+    erase_retired,
+    remove_leftovers,
+)
+from streamkeep.engine.archive.publish import publish, sealed_under
+from streamkeep.engine.commands.idempotency import Tracker, find_messages
+from streamkeep.engine.commands.xtrim import store_marked
+from streamkeep.engine.maintenance.scrub import Progress, is_due, mark_due, scrub
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.manifest import archived_streams, erased_ids, put_erasure
+from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
+from streamkeep.format.node.erase import Erased, erase_slots
+
+Ids = list[tuple[int, int]]
+
+_STEP: Final = 512  # IDs per transaction, and so the limit for nodes, too
+
+
+def erase(
+    environment: Environment,
+    name: bytes,
+    ids: Iterable[tuple[int, int]],
+    timeout: float,
+    progress: Progress | None = None,
+) -> int:
+    """Erase entries of the stream `name`; return the number of erased entries.
+
+    Args:
+        timeout: how many seconds to wait for readers of old snapshots.
+
+    Raises:
+        ErasureBlockedError: see `scrub`. The entries are deleted; erasing again continues the work.
+    """
+    wanted = sorted(set(ids))
+    count = 0
+    numbers = environment.read(archived_under, name) if wanted else set()
+    if wanted and (copied := sealed_under(environment, name)):
+        environment.write(_note_copied, copied, wanted, frees=True)
+    unfinished = environment.read(_unfinished)
+    remove_leftovers(environment, numbers.union(number for number, _ in unfinished))
+    for start in range(0, len(wanted), _STEP):
+        step = wanted[start : start + _STEP]
+        count += environment.write(erase_step, name, numbers, step, frees=True)
+        environment.settle()
+    for number in sorted(numbers):
+        count += erase_archived(environment, number, wanted)
+    for number, erased in unfinished:
+        erase_archived(environment, number, erased)
+    garbage.remove_files(environment)
+    messages = environment.read(_find_messages, name, set(wanted))
+    for start in range(0, len(messages), _STEP):
+        step = messages[start : start + _STEP]
+        environment.write(_forget_messages, name, step, set(wanted), frees=True)
+        environment.settle()
+    publish(environment)  # removes what holds an erased entry from the object store
+    failpoints.hit("erase:stored")
+    scrub(environment, timeout, progress)
+    return count
+
+
+def _note_copied(txn: WriteTxn, numbers: set[int], ids: Ids) -> None:
+    """Record erasures in deleted streams of which only sealed segments are left."""
+    mark_due(txn)
+    for number in sorted(numbers):
+        for ms, seq in ids:
+            put_erasure(txn, number, ms, seq)
+
+
+def _unfinished(txn: Txn) -> list[tuple[int, Ids]]:
+    """Return (stream number, IDs) of the erasures that segments may still lack.
+
+    The transaction that erases live and retired entries also records them; segments are rewritten
+    later. So after an interrupted erasure, the recorded IDs are all that is left to do.
+    """
+    if not is_due(txn):
+        return []
+    found = (
+        (number, erased_ids(txn, number, (0, 0), (MAX, MAX))) for number in archived_streams(txn)
+    )
+    return [(number, sorted(ids)) for number, ids in found if ids]
+
+
+def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
+    """Remove the contents of entries from live and retired nodes; return the number of entries.
+
+    Args:
+        numbers: of the streams that have, or had, this name.
+        ids: in ascending order.
+    """
+    mark_due(txn)
+    count = 0
+    stream = txn.find_stream(name)
+    for number in sorted(numbers):
+        found = erase_retired(txn, number, ids)
+        count += found
+        if found and (stream is None or number != stream.number):
+            for ms, seq in ids:  # an archiver may be writing them to a segment
+                put_erasure(txn, number, ms, seq)
+    if stream is None:
+        return count
+    count += _erase_in_nodes(txn, stream, ids)
+    record = stream.record
+    for ms, seq in ids[: bisect_right(ids, record.last_id())]:
+        put_erasure(txn, stream.number, ms, seq)
+    return count
+
+
+def _erase_in_nodes(txn: WriteTxn, stream: Stream, ids: Ids) -> int:
+    """Erase entries in the live nodes of a stream; each node is written only once."""
+    record = stream.record
+    first = record.first_id()
+    last = record.last_live_id()
+    wanted = set(ids)
+    gone: set[tuple[int, int]] = set()
+    count = start = 0
+    walk = NodeWalk(txn, stream)
+    while start < len(ids) and walk.seek(*ids[start]):
+        data = walk.load()
+        trimmed = trimmed_slots(walk.trimmed)
+        erased = erase_slots(data, walk.ms, walk.seq, wanted, trimmed)
+        start = max(start + 1, bisect_right(ids, erased.last, start))
+        if erased.data is data:
+            continue
+        count += len(erased.live_ids) + len(trimmed.intersection(erased.slots))
+        gone.update(erased.live_ids)
+        _store_erased(walk, erased, trimmed.difference(erased.slots))
+    if gone:
+        stream.deleted_up_to(max(gone))
+        refresh_ends(txn, stream, first=first in gone, last=last in gone)
+    return count
+
+
+def _store_erased(walk: NodeWalk, erased: Erased, trimmed: set[int]) -> None:
+    """Store a node, or remove it if it has no live entry left."""
+    bitmap = set_trimmed(b"", sorted(trimmed))
+    if erased.live == 0:
+        walk.trimmed = bitmap
+        walk.bury(erased.data)
+        return
+    store_marked(walk, erased.data, erased.live, erased.deleted, bitmap)
+
+
+# --- idempotent XADD ----------------------------------------------------------------------------
+
+
+def _find_messages(txn: Txn, name: bytes, ids: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    stream = txn.find_stream(name)
+    return [] if stream is None else find_messages(txn, stream, ids)
+
+
+def _forget_messages(
+    txn: WriteTxn, name: bytes, messages: list[tuple[int, int]], ids: set[tuple[int, int]]
+) -> None:
+    """Forget the messages of erased entries: a message ID may be, or reveal, the contents."""
+    mark_due(txn)
+    stream = txn.find_stream(name)
+    if stream is not None:
+        tracker = Tracker(txn, stream)
+        for producer, order in messages:
+            tracker.forget(producer, order, ids)
+        tracker.save()

@@ -1,0 +1,384 @@
+"""Scrubbing: overwriting all removed data in the files of a store.
+
+Data that LMDB deletes remains in its file, in free pages and in the free space between the pointers
+and the nodes of used pages. LMDB has no way to overwrite it (decision record 9 has a trial). So the
+pages are cleared here, directly in the file:
+
+1. A transaction begins a clean journal file and raises the number of erasures in the control file.
+   Every process that sees the new number clears LMDB's memory before its next write
+   (`page_memory.clear_memory`), so that old bytes are not written again.
+2. A checkpoint is made, and the old journal files are overwritten and removed.
+3. The caller waits until no process reads a commit before that checkpoint, which a snapshot holds.
+   The checkpointer of another process moves its pin within a second.
+4. The free space of all pages of that checkpoint is overwritten, without a lock. A used page does
+   not change, and neither LMDB nor a reader uses its free space. So this is safe for all processes,
+   and a crash may interrupt it at any sector.
+5. The pages that were free at the checkpoint and still are, are overwritten under the write lock, a
+   tenth of a second at a time. No reader and no recovery needs them. The list of remaining pages
+   comes from a snapshot, without the lock. Under the lock, only the part of the free list is read
+   that is about to be overwritten, because other commits may have taken pages.
+6. The file is truncated after its last page.
+
+Only then is the mark `META_SCRUB` removed, which the transaction of the erasure has set. So an
+interrupted erasure is finished by the next one, and `open` reports that one is due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
+from streamkeep.engine.store.durability import open_readers
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.lmdb_errors import translate_os, translated
+from streamkeep.engine.txn.begin import begin_read
+from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError
+from streamkeep.format.core.id_codec import pack_id
+from streamkeep.format.core.keys import META
+from streamkeep.format.lmdb_file.lmdb_pages import (
+    BIG,
+    HEADER_SIZE,
+    MAX_DEPTH,
+    TABLE,
+    TreePage,
+    decode_database,
+    decode_overflow_header,
+    decode_tree_page,
+    free_pages,
+    free_space,
+)
+from streamkeep.format.lmdb_file.meta_page import MetaPage
+
+META_SCRUB: Final = b"scrub_due"
+
+_POLL_S: Final = 0.01
+_LOCK_S: Final = 0.1  # the longest time that writers wait
+_RUN: Final = 256  # free pages that are overwritten together
+_CHUNK: Final = 4096  # page numbers of the free list that are read together
+
+Progress = Callable[[int, int], None]  # (pages done, of)
+ScrubPlace = tuple[int, int]  # in the free list: the key of a record, an index in its pages
+
+
+class Scrubbed(NamedTuple):
+    """The result of scrubbing.
+
+    Attributes:
+        pages: the number of used pages whose free space was not empty.
+        free_pages: the number of free pages that were not empty.
+    """
+
+    pages: int
+    free_pages: int
+
+
+def mark_due(txn: WriteTxn) -> None:
+    """Record, in the transaction that removes data, that the files must be scrubbed."""
+    txn.put_row(META, META_SCRUB, pack_id(txn.context.epoch, txn.commit_number))
+
+
+def is_due(txn: Txn) -> bool:
+    """Return whether an erasure is unfinished."""
+    return txn.get(META, META_SCRUB) is not None
+
+
+def scrub(environment: Environment, timeout: float, progress: Progress | None = None) -> Scrubbed:
+    """Overwrite all data that was removed from the store; this is on disk on return.
+
+    Args:
+        timeout: how many seconds to wait for readers of old snapshots.
+
+    Raises:
+        ErasureBlockedError: a process still reads an old snapshot; only the journal was
+            overwritten.
+    """
+    environment.context.check_not_writing()
+    hold = environment.make_clean_checkpoint(mark_due)
+    mark = hold.txn.get(META, META_SCRUB)
+    try:
+        failpoints.hit("scrub:journal-clean")
+        _wait_for_readers(environment, hold.meta.commit_number, timeout)
+        with _DataFile(environment, hold.meta) as data, translated():
+            in_use = data.clear_pages(progress)
+            failpoints.hit("scrub:pages-clear")
+            free = data.clear_free(progress)
+            failpoints.hit("scrub:free-clear")
+            data.sync()
+    except OSError as error:
+        raise translate_os(error) from error
+    finally:
+        hold.txn.close()
+    failpoints.hit("scrub:synced")
+    environment.write(_remove_mark, mark, wait=True, frees=True)
+    return Scrubbed(in_use, free)
+
+
+def _remove_mark(txn: WriteTxn, mark: bytes | None) -> None:
+    """Remove the mark, unless another erasure has begun since."""
+    if mark is not None and txn.get(META, META_SCRUB) == mark:
+        txn.delete(META, META_SCRUB)
+
+
+# --- readers ------------------------------------------------------------------------------------
+
+
+def _wait_for_readers(environment: Environment, commit_number: int, timeout: float) -> None:
+    """Return when no process reads a commit before `commit_number`."""
+    deadline = time.monotonic() + timeout
+    raw = environment.raw
+    while True:
+        with translated():
+            raw.reader_check()
+            older = [one for one in open_readers(raw) if one.commit_number < commit_number]
+        if not older:
+            return
+        if time.monotonic() >= deadline:
+            names = {f"process {one.process} (thread {one.thread})" for one in older}
+            own = os.getpid()
+            advice = "close its snapshots and iterators on the store, or end it"
+            if all(one.process == own for one in older):
+                advice = "close the snapshots and iterators that this process has open"
+            error = ErasureBlockedError(
+                f"old pages are still read by {', '.join(sorted(names))}: the entries are "
+                f"deleted, but their bytes remain in the file; next: {advice}, then erase again"
+            )
+            error.processes = tuple(sorted({one.process for one in older}))
+            raise error
+        time.sleep(_POLL_S)
+
+
+# --- pages --------------------------------------------------------------------------------------
+
+
+class _DataFile:
+    """`data.mdb`, opened in addition to LMDB.
+
+    Args:
+        meta: the meta page of the checkpoint that is held.
+    """
+
+    def __init__(self, environment: Environment, meta: MetaPage) -> None:
+        self.environment = environment
+        self.meta = meta
+        self.page_size = meta.page_size
+        self._handle = environment.folder.open(DATA_FILE, os.O_RDWR)
+        self._zero = bytes(self.page_size)
+
+    def __enter__(self) -> _DataFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+    def sync(self) -> None:
+        """Return after the overwritten pages are on disk."""
+        files.sync_data(self._handle)
+
+    # --- pages in use -----------------------------------------------------------------------
+
+    def clear_pages(self, progress: Progress | None) -> int:
+        """Overwrite the free space of every used page; return how many were not empty."""
+        size = (self.meta.last_page + 1) * self.page_size
+        cleared = visited = 0
+        with mmap.mmap(self._handle, size, access=mmap.ACCESS_READ) as data:
+            for start, end, pages in self._free_spaces(data):
+                visited += pages
+                if data[start:end].count(0) != end - start:
+                    files.write_zeros(self._handle, start, end - start)
+                    cleared += 1
+                    failpoints.hit("scrub:page")
+                if progress is not None:
+                    progress(visited, self.meta.last_page + 1)
+        return cleared
+
+    def _free_spaces(self, data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
+        """Yield the free space of every used page: (start, end, number of pages it completes)."""
+        roots = [self.meta.main_root, self.meta.free_root]
+        stack = [(root, 0) for root in roots if root is not None]
+        size = self.page_size
+        while stack:
+            number, depth = stack.pop()
+            base = number * size
+            page = decode_tree_page(data[base : base + size], number)
+            lower, upper = free_space(page.data)
+            yield base + lower, base + upper, 1
+            if depth > 2 * MAX_DEPTH:
+                raise CorruptionError(f"LMDB page {number}", "the tree has too many levels")
+            if not page.leaf:
+                stack += [(child, depth + 1) for child in page.children]
+                continue
+            for index, flags in enumerate(page.flags):
+                if flags == BIG:
+                    place, length = page.places[index], page.sizes[index]
+                    first = place * size
+                    header = decode_overflow_header(data[first : first + HEADER_SIZE])
+                    end = first + header.pages * size
+                    if header.number != place or end > len(data) or HEADER_SIZE + length > end:
+                        raise CorruptionError(
+                            f"LMDB page {place}", f"not the overflow value of page {number}"
+                        )
+                    yield first + HEADER_SIZE + length, end, header.pages
+                elif flags == TABLE:
+                    root = decode_database(page.inline(index), f"LMDB page {number}").root
+                    if root is not None:
+                        stack.append((root, depth + 1))
+
+    # --- free pages -------------------------------------------------------------------------
+
+    def clear_free(self, progress: Progress | None) -> int:
+        """Overwrite every page that has stayed free; return how many were not empty.
+
+        Also truncate the file after its last page, where an unfinished transaction may have left
+        bytes.
+        """
+        done: set[int] = set()
+        cleared = 0
+        while todo := self._free_pages() - done:
+            place: ScrubPlace | None = (0, 0)
+            while place is not None:
+                with self._newest() as newest:
+                    count, place = self._clear_some(newest, place, todo, done)
+                cleared += count
+                if progress is not None:
+                    progress(self.meta.last_page + 1 - len(todo), self.meta.last_page + 1)
+                time.sleep(_POLL_S)  # lets waiting writers take the lock
+        with self._newest() as newest:
+            self._cut_end(newest)
+        return cleared
+
+    def _free_pages(self) -> set[int]:
+        """Return the pages that were freed before the checkpoint and never used since.
+
+        The list may be long, so it is read from a snapshot of the newest commit, without a lock. A
+        page that was used and freed again is in a record of a later commit, which is not read.
+        """
+        with self._newest() as newest:
+            snapshot = begin_read(self.environment.context)
+        with snapshot:
+            free = {page for _, pages in self._chunks(newest, (0, 0)) for page in pages}
+        if free and not 2 <= min(free) <= max(free) <= newest.last_page:
+            raise CorruptionError(DATA_FILE, "the free list names pages that do not exist")
+        return free
+
+    def _clear_some(
+        self, newest: MetaPage, place: ScrubPlace, todo: set[int], done: set[int]
+    ) -> tuple[int, ScrubPlace | None]:
+        """Overwrite pages that are free now, under the write lock, for `_LOCK_S` seconds.
+
+        Commits between two calls may move pages to records before `place`. The next call of
+        `_free_pages` still returns these.
+
+        Args:
+            place: where to begin in the free list.
+            todo: the pages to overwrite; overwritten ones move from here to `done`.
+
+        Returns:
+            How many were not empty, and where to continue; None at the end of the list.
+        """
+        deadline = time.monotonic() + _LOCK_S
+        cleared = 0
+        for here, pages in self._chunks(newest, place):
+            if here != place and time.monotonic() > deadline:
+                return cleared, here
+            for run in _runs(sorted(todo.intersection(pages))):
+                cleared += self._clear_run(run[0], len(run))
+                todo.difference_update(run)
+                done.update(run)
+                if time.monotonic() > deadline:
+                    return cleared, here
+        return cleared, None
+
+    @contextlib.contextmanager
+    def _newest(self) -> Iterator[MetaPage]:
+        """Hold the write lock in a `with` block; provide the meta page of the newest commit."""
+        context = self.environment.context
+        with context.write_lock:
+            context.check_open()
+            # Also without a pin: what LMDB lacks takes no page before it is replayed.
+            writer = context.deferral.begin_alone(True)
+            try:
+                wanted = writer.id() - 1
+                for page in read_meta_pages(self._handle):
+                    if page.commit_number == wanted:
+                        yield page
+                        return
+                raise CorruptionError(DATA_FILE, f"there is no meta page of commit {wanted}")
+            finally:
+                writer.commit()  # it wrote nothing; an abort would wait for readers
+
+    def _chunks(
+        self, meta: MetaPage, start: ScrubPlace
+    ) -> Iterator[tuple[ScrubPlace, Sequence[int]]]:
+        """Yield the free list up to the checkpoint, a bounded number of pages at a time."""
+        stack = [] if meta.free_root is None else [meta.free_root]
+        while stack:
+            number = stack.pop()
+            page = decode_tree_page(self._read(number, self.page_size), number)
+            keys = [int.from_bytes(db_key, "little") for db_key in page.keys]
+            if not page.leaf:
+                ends = [*keys[1:], start[0] + 1]  # the keys of a child are below those of the next
+                stack += [
+                    child
+                    for child, end in zip(reversed(page.children), reversed(ends), strict=True)
+                    if end > start[0]
+                ]
+                continue
+            for index, key in enumerate(keys):
+                if key > self.meta.commit_number:
+                    return
+                if key >= start[0]:
+                    first = start[1] if key == start[0] else 0
+                    for at, pages in self._record(page, index, number, first):
+                        yield (key, at), pages
+
+    def _record(
+        self, page: TreePage, index: int, number: int, first: int
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield the pages of one record of the free list, from index `first` on."""
+        where = f"LMDB page {number}"
+        if page.flags[index] != BIG:
+            yield 0, tuple(free_pages(page.inline(index), where))
+            return
+        place, size = page.places[index], page.sizes[index]
+        count = int.from_bytes(self._read(place, 8, HEADER_SIZE), "little")
+        if size < 8 or size % 8 or count > size // 8 - 1:
+            raise CorruptionError(where, f"a record of {size} bytes names {count} pages")
+        for at in range(first, count, _CHUNK):
+            length = min(_CHUNK, count - at)
+            data = self._read(place, 8 * length, HEADER_SIZE + 8 * (1 + at))
+            yield at, struct.unpack(f"<{length}Q", data)
+
+    def _read(self, number: int, size: int, skip: int = 0) -> bytes:
+        return os.pread(self._handle, size, number * self.page_size + skip)
+
+    def _clear_run(self, number: int, pages: int) -> int:
+        """Overwrite consecutive pages; return how many were not empty."""
+        size = self.page_size
+        data = self._read(number, pages * size)
+        if data.count(0) == len(data):
+            return 0
+        files.write_zeros(self._handle, number * size, len(data))
+        failpoints.hit("scrub:free")
+        return sum(data[at : at + size] != self._zero for at in range(0, len(data), size))
+
+    def _cut_end(self, meta: MetaPage) -> None:
+        end = (meta.last_page + 1) * self.page_size
+        if os.fstat(self._handle).st_size > end:
+            os.ftruncate(self._handle, end)
+
+
+def _runs(pages: list[int]) -> Iterator[list[int]]:
+    """Yield runs of consecutive pages, each of at most `_RUN` pages."""
+    start = 0
+    for at in range(1, len(pages) + 1):
+        if at == len(pages) or pages[at] != pages[at - 1] + 1 or at - start == _RUN:
+            yield pages[start:at]
+            start = at

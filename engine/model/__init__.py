@@ -1,7 +1,0 @@
-"""What a stream and a group consist of, inside one transaction.
-
-`node_walk` goes through macro nodes, `group` and `pel` hold consumers and pending entries, `lag`
-and `read_cursor` say how far a group is, `manifest` and `segment_files` where the archived
-entries are. May import: `engine.system`, `txn`. Nothing here checks arguments or knows a
-command.
-"""

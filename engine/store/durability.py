@@ -1,0 +1,107 @@
+"""What `Store.durability` reports: which commits are on disk, and which snapshots are open."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import lmdb
+
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+from streamkeep.engine.crash_recovery.recover import META_RECOVERY, Recovery, decode_recovery
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.system.failures import Failures
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.format.core.keys import META
+
+
+class ReaderSlot(NamedTuple):
+    """A process that has a snapshot open.
+
+    Attributes:
+        process: its process number.
+    """
+
+    process: int
+    behind: int  # the number of commits after the snapshot, whose freed pages cannot be reused
+
+
+class Durability(NamedTuple):
+    """Which commits of a store are on disk.
+
+    Attributes:
+        epoch: a number that every recovery raises.
+        last_commit: the newest commit.
+        durable_commit: the newest commit that is known to be on disk, in the journal or the data
+            file; None if the store is open for reading only.
+        checkpoint_commit: the newest checkpoint, where recovery would begin; None before the
+            first one.
+        journal_bytes: the size of the journal files.
+        last_recovery: None if there was none.
+        readers: the processes that have a snapshot open, the oldest snapshot first. A store that
+            is open for writing holds one itself.
+        failures: what the background threads of this process failed at and will try again; empty
+            if all is well. The log has these errors, too.
+    """
+
+    epoch: int
+    last_commit: int
+    durable_commit: int | None
+    checkpoint_commit: int | None
+    journal_bytes: int
+    last_recovery: Recovery | None
+    readers: list[ReaderSlot]
+    failures: tuple[str, ...] = ()
+
+
+class Reader(NamedTuple):
+    """An open snapshot: its process, its thread as LMDB names it, and its commit."""
+
+    process: int
+    thread: str
+    commit_number: int
+
+
+def open_readers(raw: lmdb.Environment) -> list[Reader]:
+    """Return the open snapshots of all processes, from LMDB's table of readers."""
+    found = []
+    for line in raw.readers().splitlines()[1:]:
+        fields = line.split()
+        if len(fields) == 3 and fields[2].isdigit():
+            found.append(Reader(int(fields[0]), fields[1], int(fields[2])))
+    return found
+
+
+def read_slots(raw: lmdb.Environment, last_commit: int) -> list[ReaderSlot]:
+    """Return the processes that have snapshots open, the oldest snapshot first."""
+    slots = [
+        ReaderSlot(reader.process, max(0, last_commit - reader.commit_number))
+        for reader in open_readers(raw)
+    ]
+    return sorted(slots, key=lambda slot: -slot.behind)
+
+
+def read_durability(
+    txn: ReadTxn, store: Folder, lock: CheckpointFile | None, failures: Failures
+) -> Durability:
+    """Return how far a store is on disk, given a snapshot of its newest commit.
+
+    Args:
+        lock: None if a read-only store has no file of checkpoints.
+    """
+    context = txn.context
+    journal = context.journal
+    slot = None if lock is None else lock.newest()
+    last_commit = txn.newest_commit()
+    row = txn.get_row(META, META_RECOVERY, "meta")
+    folder = store.folder(JOURNAL_FOLDER, missing_ok=True)
+    return Durability(
+        context.epoch,
+        last_commit,
+        None if journal is None else min(journal.control.durable(), last_commit),
+        None if slot is None else slot.commit_number,
+        sum(map(folder.size, folder.names())),
+        None if row is None else decode_recovery(row),
+        read_slots(context.raw, txn.raw.id()),
+        failures.texts(),
+    )

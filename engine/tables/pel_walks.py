@@ -1,0 +1,129 @@
+"""Walks over the pending entries of a flushed list: those of one consumer, and by delivery.
+
+One index row per page is enough for both. The rows of a consumer in `consumer_pel` name exactly the
+pages with NACKs of its own. `OrderWalk` puts the NACKs of pages into a heap, in the order of the
+earliest NACK of each page, and takes NACKs out as long as no later page can hold an earlier one.
+So it loads at most one page more than it needs. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.tables.pel import Id, Page, Pel
+from streamkeep.engine.txn.scan import at_or_below
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.id_codec import unpack_id
+from streamkeep.format.core.keys import (
+    CONSUMER_PEL,
+    PEL_ORDER,
+    owned_key,
+    page_key,
+    unpack_owned_key,
+)
+from streamkeep.format.rows.nacks import (
+    Nack,
+    consumer_at,
+    count_nacks,
+    decode_nack,
+    id_at,
+)
+
+_OWNED_PREFIX: Final = 12  # group and consumer number
+
+
+class OwnedWalk:
+    """The pages with NACKs of one consumer, from the one that holds an ID on, of a flushed list."""
+
+    def __init__(self, pel: Pel, consumer: int, start: Id) -> None:
+        self.pel = pel
+        self._inlined = pel.inline_page()
+        self._prefix = owned_key(pel.number, consumer, 0, 0)[:_OWNED_PREFIX]
+        self._cursor: lmdb.Cursor[bytes] | None = None
+        self._more = False
+        if self._inlined is None:
+            self._seek(consumer, start)
+
+    def _seek(self, consumer: int, start: Id) -> None:
+        cursor = self.pel.txn.cursor(CONSUMER_PEL)
+        self._cursor = cursor
+        wanted = owned_key(self.pel.number, consumer, start[0], start[1])
+        # A page has the key of its first NACK, so that the page below the ID may hold it.
+        found = at_or_below(cursor, wanted) and cursor.key()[:_OWNED_PREFIX] == self._prefix
+        self._more = found or cursor.set_range(wanted)
+
+    def next(self) -> Page | None:
+        """Return the next page, or None at the end."""
+        inline = self._inlined
+        if inline is not None:
+            self._inlined = None
+            return inline
+        cursor = self._cursor
+        if cursor is None or not self._more or cursor.key()[:_OWNED_PREFIX] != self._prefix:
+            return None
+        _, _, ms, seq = unpack_owned_key(cursor.key())
+        self._more = cursor.next()
+        return self.pel.page(page_key(self.pel.number, ms, seq))
+
+
+def owned_by(pel: Pel, consumer: int, after: Id, most: int) -> list[Nack]:
+    """Return NACKs of a consumer with IDs above `after`, at most `most`, of a flushed list."""
+    taken: list[Nack] = []
+    walk = OwnedWalk(pel, consumer, after)
+    while len(taken) < most:
+        page = walk.next()
+        if page is None:
+            break
+        for index in range(count_nacks(page.data)):
+            if consumer_at(page.data, index) == consumer and id_at(page.data, index) > after:
+                taken.append(decode_nack(page.data, index))
+                if len(taken) == most:
+                    break
+    return taken
+
+
+class OrderWalk:
+    """NACKs of a flushed list in the order of delivery, one at a time."""
+
+    def __init__(self, pel: Pel) -> None:
+        self.pel = pel
+        self._heap: list[tuple[bytes, int, Nack]] = []  # order key, tie-breaker, NACK
+        self._loaded = 0
+        self._cursor: lmdb.Cursor[bytes] = pel.txn.cursor(PEL_ORDER)
+        self._more = False
+        inline = pel.inline_page()
+        if inline is not None:
+            self._add(inline.data)
+        else:
+            self._more = self._cursor.set_range(pel.prefix)
+
+    def next(self) -> Nack | None:
+        """Return the next NACK, or None at the end."""
+        heap = self._heap
+        while True:
+            coming = self._coming()
+            if not coming or (heap and heap[0][0] < coming):
+                break
+            self._load()
+        return heapq.heappop(heap)[2] if heap else None
+
+    def _coming(self) -> bytes:
+        """Return the order key of the next page's earliest NACK; empty when there is no page."""
+        if not self._more or self._cursor.key()[:8] != self.pel.prefix:
+            return b""
+        return self._cursor.key()[8:]
+
+    def _load(self) -> None:
+        key = self._cursor.key()
+        ms, seq = unpack_id(open_row(PEL_ORDER, key, self._cursor.value(), "pending entries"))
+        self._add(self.pel.page(page_key(self.pel.number, ms, seq)).data)
+        self._more = self._cursor.next()
+
+    def _add(self, data: bytes) -> None:
+        for index in range(count_nacks(data)):
+            nack = decode_nack(data, index)
+            self._loaded += 1
+            heapq.heappush(self._heap, (nack.order_key, self._loaded, nack))

@@ -1,4 +1,0 @@
-"""The bytes that recovery reads: journal records, checkpoint slots, LMDB's own pages.
-
-May import: `format.core`.
-"""

@@ -1,1 +1,0 @@
-"""Tests of `engine.admin`: erasing, and batches of applications."""

@@ -1,0 +1,1 @@
+"""Tests of `engine.maintenance`: erasing, and batches of applications."""

@@ -1,0 +1,700 @@
+"""Erasing entries: to readers an XDEL, and afterwards the bytes are in no file of the store."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from cli_runner import objects, run
+from conftest import NOW_MS, assert_sound
+from patience import PATIENCE_S
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.maintenance import scrub
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.tables.manifest import iter_erasures
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import ErasureBlockedError, StoreError
+from streamkeep.format.segment.manifest import REWRITTEN
+from tiers import slow_but
+
+SECRET = b"SeCrEt"
+
+# In a process of its own: closing lock.mdb in this one would drop LMDB's locks on it.
+GREP = """
+import pathlib, sys
+for path in sorted(pathlib.Path(sys.argv[1]).rglob("*")):
+    if path.is_file() and (count := path.read_bytes().count(sys.argv[2].encode())):
+        print(path.name, count)
+"""
+
+
+def grep(path: Path, text: bytes = SECRET) -> list[str]:
+    """Return the files of a store that hold a text, and how often."""
+    done = subprocess.run(
+        [sys.executable, "-c", GREP, str(path), text.decode()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def entry(n: int, *, size: int = 1) -> dict[bytes, bytes]:
+    """Return fields that hold the secret, with their number, so that each is another."""
+    return {b"name": b"%b%d," % (SECRET, n) * size, b"city": b"x"}
+
+
+def harmless(n: int) -> dict[bytes, bytes]:
+    return {b"name": b"visitor %d" % n, b"city": b"y" * (n % 60)}
+
+
+@pytest.fixture(params=slow_but(["small nodes", "pages"], "small nodes"))
+def filled(request: pytest.FixtureRequest, open_store: Callable[..., Store]) -> Store:
+    """A store with 3,000 entries and some rows in every table, its journal in use."""
+    options = {"node_max_entries": 7} if request.param == "small nodes" else {}
+    store = open_store(sync="commit", **options)
+    store.xadd_many("k", [harmless(n) for n in range(3000)], [f"{n}-0" for n in range(1, 3001)])
+    store.xgroup_create("k", "g", "0")
+    store.xreadgroup("g", "c", {"k": ">"}, count=200)
+    return store
+
+
+# --- what readers see ---------------------------------------------------------------------------
+
+
+def test_an_erased_entry_is_to_readers_one_that_xdel_deleted(
+    open_store: Callable[..., Store],
+) -> None:
+    erased, deleted = open_store("erased"), open_store("deleted")
+    for store in (erased, deleted):
+        ids = [f"{n}-{n % 3}" for n in range(1, 500)]
+        store.xadd_many("k", [harmless(n) for n in range(1, 500)], ids)
+        store.xgroup_create("k", "g", "0")
+        store.xreadgroup("g", "c", {"k": ">"}, count=50)
+    chance = random.Random(5)
+    for _ in range(30):
+        some = [f"{n}-{n % 3}" for n in chance.sample(range(1, 500), 12)]
+        assert erased.erase("k", *some) == deleted.xdel("k", *some)
+        assert erased.xrange("k") == deleted.xrange("k")
+        assert erased.xinfo_stream("k") == deleted.xinfo_stream("k")
+        assert erased.xinfo_groups("k") == deleted.xinfo_groups("k")
+        assert erased.xpending_range("k", "g", "-", "+", 99) == deleted.xpending_range(
+            "k", "g", "-", "+", 99
+        )
+    rest = [one.id for one in erased.xrange("k")]
+    assert erased.erase("k", *rest) == deleted.xdel("k", *rest)
+    assert erased.xinfo_stream("k") == deleted.xinfo_stream("k")
+
+
+def test_what_is_not_there_is_no_error(store: Store) -> None:
+    assert store.erase("missing", "1-0") == 0
+    store.xadd("k", harmless(1), "5-0")
+    assert store.erase("k", "4-0", "6-0", "5-1") == 0
+    assert store.erase("k", "5-0", "5-0", "5") == 1
+    assert store.xlen("k") == 0
+    assert store.xadd("k", harmless(2), "5-1") == b"5-1"
+
+
+def test_that_an_entry_was_erased_is_kept_and_when(store: Store, clock: ManualClock) -> None:
+    store.xadd_many("k", [harmless(n) for n in range(5)], [f"{n}-0" for n in range(1, 6)])
+    store.erase("k", "2-0", "4-0", "9-0")
+    clock.ms += 1000
+    store.erase("k", "2-0", "5-0")
+    with store.snapshot() as snapshot:
+        rows = list(iter_erasures(snapshot.txn, 1, (0, 0), (9, 9)))
+    assert rows == [((2, 0), NOW_MS), ((4, 0), NOW_MS), ((5, 0), NOW_MS + 1000)]
+
+
+def test_appending_goes_on_in_a_tail_whose_entries_were_erased(store: Store) -> None:
+    for n in range(1, 8):
+        store.xadd("k", entry(n), f"{n}-0")
+    store.erase("k", "1-0", "7-0")
+    store.xadd("k", harmless(8), "8-0")
+    assert [one.id for one in store.xrange("k")] == [b"%d-0" % n for n in (2, 3, 4, 5, 6, 8)]
+    assert store.xrange("k", "8", "8")[0].fields == harmless(8)
+
+
+# --- what is in the files -----------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_entries_big_and_small_in_nodes_tails_and_groups(filled: Store) -> None:
+    ids = [filled.xadd("k", entry(n, size=n)) for n in range(1, 60)]
+    ids += [filled.xadd("k", entry(n, size=20_000)) for n in range(3)]
+    filled.xadd_many("k", [harmless(n) for n in range(300)])
+    ids += [filled.xadd("k", entry(n)) for n in range(20)]  # some in the tail
+    ids += [filled.xadd("small", entry(1))]
+    filled.xreadgroup("g", "c", {"k": ">"})
+    assert grep(filled.path) != []
+    assert filled.erase("k", *ids) == len(ids) - 1
+    assert filled.erase("small", ids[-1]) == 1
+    assert grep(filled.path) == []
+    filled.xadd_many("k", [harmless(n) for n in range(3000)])
+    assert grep(filled.path) == []
+    filled.close()
+    assert grep(filled.path) == []
+
+
+def test_nothing_is_left_of_entries_that_were_deleted_or_trimmed_before(filled: Store) -> None:
+    ids = []
+    for n in range(1, 400):
+        fields = entry(n, size=1 + n % 9) if n % 3 else harmless(n)
+        ids.append((filled.xadd("t", fields), bool(n % 3)))
+    secret = [one for one, is_secret in ids if is_secret]
+    filled.xdel("t", *secret[::2])
+    filled.xtrim("t", maxlen=150, approximate=False)
+    assert grep(filled.path) != []
+    expected = [one for one in filled.xrange("t") if one.id not in secret]
+    filled.erase("t", *secret)
+    assert grep(filled.path) == []
+    assert filled.xrange("t") == expected
+
+
+def test_field_names_are_erased_with_the_entry_that_gave_them_to_its_node(filled: Store) -> None:
+    first = filled.xadd("k2", {SECRET: b"1", b"b": b"2"}, "1-0")
+    filled.xadd("k2", {SECRET: b"3", b"b": b"4"}, "2-0")
+    filled.xadd("k2", {b"other": b"5", b"c": b"6"}, "3-0")
+    filled.erase("k2", first)
+    assert filled.xrange("k2", "2", "2")[0].fields == {SECRET: b"3", b"b": b"4"}
+    filled.erase("k2", "2-0")
+    assert grep(filled.path) == []
+    filled.xadd("k2", {b"other": b"7", b"c": b"8"}, "4-0")
+    assert [one.fields for one in filled.xrange("k2")] == [
+        {b"other": b"5", b"c": b"6"},
+        {b"other": b"7", b"c": b"8"},
+    ]
+
+
+def test_field_names_are_erased_when_the_slot_itself_is_gone(filled: Store) -> None:
+    """XDEL of most of a node rewrites it without tombstones; its master keeps the names."""
+    filled.xadd("k2", {SECRET: b"1"}, "1-0")
+    for n in range(2, 100):
+        filled.xadd("k2", {b"n": b"%d" % n}, f"{n}-0")
+    filled.xadd_many("k2", [harmless(n) for n in range(1000)])
+    filled.xdel("k2", *[f"{n}-0" for n in range(1, 90)])
+    assert grep(filled.path) != []
+    assert filled.erase("k2", "1-0") == 0
+    assert grep(filled.path) == []
+
+
+def test_messages_of_idempotent_xadd_are_forgotten_with_their_entries(filled: Store) -> None:
+    one = filled.xadd("k2", harmless(1), idmp=("till", SECRET))
+    two = filled.xadd("k2", harmless(2), idmp=("till", "m2"))
+    filled.xadd("k2", entry(3), idmpauto="auto")
+    assert filled.erase("k2", one, filled.xrevrange("k2", count=1)[0].id) == 2
+    assert grep(filled.path) == []
+    assert filled.xadd("k2", harmless(2), idmp=("till", "m2")) == two
+    assert filled.xadd("k2", harmless(1), idmp=("till", "m1")) != one
+
+
+def test_what_a_deleted_stream_and_aborted_transactions_left_is_overwritten(filled: Store) -> None:
+    filled.xadd_many("gone", [entry(n, size=30) for n in range(500)])
+    filled.delete("gone")
+    with pytest.raises(KeyError), filled.transaction() as txn:
+        txn.xadd_many("gone", [entry(n, size=30) for n in range(500)])
+        raise KeyError
+    assert grep(filled.path) != []
+    filled.erase("gone", "1-0")
+    assert grep(filled.path) == []
+
+
+def test_the_file_of_a_store_full_of_free_pages_is_clean(open_store: Callable[..., Store]) -> None:
+    store = open_store(sync="none")
+    ids = store.xadd_many("k", [entry(n, size=400) for n in range(8000)])
+    store.xadd("k", harmless(1))
+    assert store.erase("k", *ids) == 8000
+    assert grep(store.path) == []
+    assert store.reusable_bytes > 8_000_000
+
+
+# --- other processes ----------------------------------------------------------------------------
+
+WRITER = """
+import sys, streamkeep
+store = streamkeep.open(sys.argv[1], sync="none")
+for n in range(200):
+    store.xadd("other", {"name": f"SeCrEt{n}," * 40})
+ids = [one.id for one in store.xrange("other")]
+store.xdel("other", *ids)
+print(b" ".join(ids).decode(), flush=True)
+for line in sys.stdin:
+    for n in range(300):
+        store.xadd("other", {"n": str(n)})
+        if n % 50 == 0:
+            store.xtrim("other", maxlen=10)
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def writer(filled: Store) -> Iterator[subprocess.Popen[str]]:
+    """Another process that wrote the secret, deleted it, and goes on writing when told to."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(filled.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+def test_the_memory_of_another_writer_brings_nothing_back(
+    filled: Store, writer: subprocess.Popen[str]
+) -> None:
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    ids = writer.stdout.readline().split()
+    filled.erase("other", *ids)
+    assert grep(filled.path) == []
+    for _ in range(3):
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+        assert writer.stdout.readline() == "done\n"
+        assert grep(filled.path) == []
+
+
+def test_writers_go_on_while_entries_are_erased(filled: Store) -> None:
+    stop = threading.Event()
+    added: list[bytes] = []
+
+    def write() -> None:
+        while not stop.is_set():
+            added.append(filled.xadd("busy", harmless(len(added))))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for n in range(5):
+            secret = filled.xadd("k", entry(n, size=50))
+            assert filled.erase("k", secret) == 1
+    finally:
+        stop.set()
+        thread.join()
+    assert grep(filled.path) == []
+    assert [one.id for one in filled.xrange("busy")] == added
+
+
+def test_a_reader_of_an_older_state_is_waited_for_and_named(filled: Store) -> None:
+    secret = filled.xadd("k", entry(1))
+    with filled.snapshot() as snapshot:
+        with pytest.raises(ErasureBlockedError, match=f"process {os.getpid()}") as caught:
+            filled.erase("k", secret, timeout=0.2)
+        assert caught.value.processes == (os.getpid(),)
+        assert snapshot.xrange("k", secret)[0].fields == entry(1)
+        assert filled.xrange("k", secret) == []
+    assert grep(filled.path) != []
+    assert filled.erase("k") == 0  # finishes it
+    assert grep(filled.path) == []
+    secret = filled.xadd("k", entry(2))
+    snapshot = filled.snapshot()
+    closed: list[bool] = []
+
+    def close() -> None:
+        closed.append(True)
+        snapshot.close()
+
+    threading.Timer(0.3, close).start()
+    assert filled.erase("k", secret, timeout=PATIENCE_S) == 1
+    assert closed  # it has waited
+    assert grep(filled.path) == []
+
+
+def test_snapshots_and_commits_meanwhile_are_not_disturbed(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are visited, and free ones overwritten, while others read and use them."""
+    monkeypatch.setattr(scrub, "_LOCK_S", 0)
+    monkeypatch.setattr(scrub, "_RUN", 3)
+    before = filled.xrange("k")
+    secrets = [filled.xadd("big", entry(n, size=1000)) for n in range(50)]
+    filled.xdel("big", *secrets)
+    snapshots: list[Any] = []
+
+    def look(done: int, total: int) -> None:
+        if len(snapshots) < 300:
+            snapshots.append(filled.snapshot())
+            filled.xadd("more", harmless(len(snapshots)))
+            filled.xtrim("more", maxlen=300)  # pages are freed, too
+
+    filled.erase("big", *secrets, progress=look)
+    assert grep(filled.path) == []
+    assert len(snapshots) > 50
+    for n, snapshot in enumerate(snapshots):
+        assert snapshot.xrange("k") == before
+        assert snapshot.xlen("more") == n
+        snapshot.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", slow_but(["commit", "none"], "commit"))
+def test_under_the_lock_no_more_of_the_free_list_is_read_than_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Any
+) -> None:
+    """However long the list is, a writer waits no longer than for a piece of it."""
+    monkeypatch.setattr(scrub, "_LOCK_S", 0)
+    monkeypatch.setattr(scrub, "_CHUNK", 64, raising=False)
+    locked: list[int] = []  # bytes of the free list read in each round under the lock
+    under_lock = clearing = False
+    newest, read = scrub._DataFile._newest, scrub._DataFile._read
+    clear_run = scrub._DataFile._clear_run
+
+    @contextmanager
+    def counted_newest(self: Any) -> Iterator[Any]:
+        nonlocal under_lock
+        with newest(self) as page:
+            locked.append(0)
+            under_lock = True
+            try:
+                yield page
+            finally:
+                under_lock = False
+
+    def counted_read(self: Any, number: int, size: int, skip: int = 0) -> bytes:
+        if under_lock and not clearing:
+            locked[-1] += size
+        return read(self, number, size, skip)
+
+    def counted_run(self: Any, number: int, pages: int) -> int:
+        nonlocal clearing
+        clearing = True
+        try:
+            return clear_run(self, number, pages)
+        finally:
+            clearing = False
+
+    monkeypatch.setattr(scrub._DataFile, "_newest", counted_newest)
+    monkeypatch.setattr(scrub._DataFile, "_read", counted_read)
+    monkeypatch.setattr(scrub._DataFile, "_clear_run", counted_run)
+    with streamkeep.open(tmp_path / "store", sync=sync) as store:
+        ids = [store.xadd("k", {"SeCrEt": b"SeCrEt" * 20_000}) for _ in range(100)]
+        store.xadd("k", harmless(1))
+        assert store.erase("k", *ids) == 100
+        assert store.reusable_bytes > 8_000_000  # 2,000 free pages: 16 KB of list
+    assert len(locked) > 5
+    # A page of the list's tree or two, a count, and two pieces of a record.
+    assert max(locked) <= 3 * 4096 + 8 + 2 * 8 * 64
+    assert grep(tmp_path / "store") == []
+    assert_sound(tmp_path / "store")
+
+
+def test_erasing_inside_a_transaction_or_without_write_access_is_refused(filled: Store) -> None:
+    secret = filled.xadd("k", entry(1))
+    with filled.transaction(), pytest.raises(StoreError, match="transaction"):
+        filled.erase("k", secret)
+    filled.close()
+    with (
+        streamkeep.open(filled.path, readonly=True) as reader,
+        pytest.raises(StoreError, match="readonly"),
+    ):
+        reader.erase("k", secret)
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+KILLED = """
+import os, signal, sys, streamkeep
+from streamkeep.engine.system import failpoints
+store = streamkeep.open(sys.argv[1])
+failpoints.arm(sys.argv[2], lambda: os.kill(os.getpid(), signal.SIGKILL))
+store.erase("k", *sys.argv[3:])
+"""
+
+STEPS = [
+    "commit:journaled",
+    "commit:made",
+    "journal:new-file",
+    "checkpoint:pinned",
+    "checkpoint:synced",
+    "checkpoint:slot-written",
+    "checkpoint:made",
+    "journal:retire",
+    *(name for name in failpoints.NAMES if name.startswith("scrub:")),
+]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "step",
+    slow_but(STEPS, "commit:journaled", "scrub:page"),
+)
+def test_an_erasure_that_was_killed_is_finished_by_the_next(tmp_path: Path, step: str) -> None:
+    path = tmp_path / "store"
+    with streamkeep.open(path) as store:
+        store.xadd_many("k", [harmless(n) for n in range(400)])
+        ids = [store.xadd("k", entry(n, size=1 + 60 * (n % 4))).decode() for n in range(40)]
+        store.xadd_many("k", [harmless(n) for n in range(400)])
+        expected = [one for one in store.xrange("k") if one.id.decode() not in ids]
+    child = subprocess.run([sys.executable, "-c", KILLED, str(path), step, *ids], check=False)
+    assert child.returncode == -signal.SIGKILL
+    with streamkeep.open(path) as store:
+        left = store.xrange("k")
+        assert [one for one in left if one.id.decode() not in ids] == expected
+        assert len(left) in (len(expected), len(expected) + 40)
+        store.erase("k", *ids)
+        assert grep(path) == []
+        assert store.xrange("k") == expected
+    assert_sound(path)
+    assert grep(path) == []
+
+
+def test_opening_says_that_an_erasure_is_not_finished(
+    filled: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = filled.xadd("k", entry(1))
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    failpoints.arm("scrub:pages-clear", stop)
+    with pytest.raises(KeyboardInterrupt):
+        filled.erase("k", secret)
+    filled.close()
+    with streamkeep.open(filled.path):
+        assert "streamkeep erase" in caplog.text
+        run("erase", filled.path, "--finish")
+    caplog.clear()
+    assert grep(filled.path) == []
+    streamkeep.open(filled.path).close()
+    assert caplog.text == ""
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_asks_names_the_loss_and_prints_how_many_there_were(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with streamkeep.open(path) as store:
+        store.xadd("k", entry(1), "1-0")
+        store.xadd("k", entry(2), "2-0")
+        store.xadd("k", harmless(3), "3-0")
+    refused = run("erase", path, "k", "1-0", input="n\n", status=1)
+    assert "nothing was changed" in refused.stderr
+    assert "1 ID" in refused.stderr
+    assert grep(path) != []
+    [summary] = objects("erase", path, "k", "1-0", "2-0", "9-0", "--yes")
+    assert summary["count"] == 2
+    assert grep(path) == []
+    run("erase", path, "k", status=2)
+    run("erase", path, "k", "1-0", "--finish", status=2)
+    assert run("erase", path, "k", "-", "--yes", input="3-0\n").stdout == "1\n"
+    assert_sound(path)
+
+
+def test_ids_may_be_given_in_every_form_of_the_commands(store: Store) -> None:
+    store.xadd("k", harmless(1), "1-0")
+    store.xadd("k", harmless(2), "2-0")
+    assert store.erase("k", StreamId(1, 0), b"2-0") == 2
+
+
+# --- what was trimmed ---------------------------------------------------------------------------
+
+
+@pytest.fixture(params=slow_but(["retired", "segments", "both", "dictionary"], "both"))
+def trimmed(request: pytest.FixtureRequest, open_store: Callable[..., Store]) -> Store:
+    """A store whose stream archives: 1-0 to 3000-0 trimmed, 3001-0 and more live.
+
+    Every 100th entry holds the secret, and so do some field names.
+    """
+    store = open_store(sync="none")
+    store.set_retention("k", archive=True)
+    size = 40 if request.param == "dictionary" else 1
+    fields = [
+        entry(n, size=1 + n % 7) | ({SECRET: b"x"} if n % 700 == 0 else {})
+        if n % 100 == 0
+        else harmless(n) | {b"pad": b"common words of every entry, %d " % (n % 50) * size}
+        for n in range(1, 4001)
+    ]
+    store.xadd_many("k", fields, [f"{n}-0" for n in range(1, 4001)])
+    store.xgroup_create("k", "g", "0")
+    store.xtrim("k", minid="1501-0", approximate=False)
+    if request.param != "retired":
+        store.archive()
+    store.xtrim("k", minid="3001-0", approximate=False)
+    if request.param in ("segments", "dictionary"):
+        store.archive()
+    return store
+
+
+SECRETS = [f"{n}-0" for n in range(100, 4001, 100)]
+
+
+def test_nothing_is_left_of_trimmed_entries_and_history_shows_the_others(trimmed: Store) -> None:
+    before = trimmed.xrange("k", history=True)
+    assert len(before) == 4000
+    assert trimmed.erase("k", *SECRETS) == 40
+    assert grep(trimmed.path) == []
+    expected = [one for one in before if one.id.decode() not in SECRETS]
+    assert trimmed.xrange("k", history=True) == expected
+    trimmed.archive()
+    trimmed.xtrim("k", maxlen=0, approximate=False)
+    trimmed.archive()
+    assert trimmed.xrange("k", history=True) == expected
+    assert grep(trimmed.path) == []
+    assert trimmed.erase("k", *SECRETS) == 0
+
+
+def test_one_erased_entry_leaves_the_other_segments_as_they_are(trimmed: Store) -> None:
+    trimmed.archive()
+    before = {record.path for record in trimmed.archived_segments("k")}
+    assert trimmed.erase("k", "200-0", "4000-0") == 2
+    after = {record.path: record for record in trimmed.archived_segments("k")}
+    assert len(before - after.keys()) == 1
+    [new] = after.keys() - before
+    assert after[new].erased == 1
+    assert after[new].origin == REWRITTEN
+    assert [problem for one in trimmed.verify_archive() for problem in one.problems] == []
+
+
+def test_the_archive_of_a_deleted_stream_is_erased_by_its_key(trimmed: Store) -> None:
+    trimmed.archive()
+    trimmed.delete("k")
+    trimmed.xadd("k", harmless(1), "5000-0")
+    trimmed.archive()
+    trimmed.erase("k", *SECRETS)
+    assert grep(trimmed.path) == []
+
+
+def test_a_segment_with_erased_entries_only_goes(open_store: Callable[..., Store]) -> None:
+    store = open_store(sync="none")
+    store.set_retention("k", archive=True)
+    ids = [store.xadd("k", entry(n)) for n in range(500)]
+    store.xtrim("k", maxlen=0, approximate=False)
+    store.archive()
+    assert len(list(store.archived_segments("k"))) == 1
+    assert store.erase("k", *ids) == 500
+    assert list(store.archived_segments("k")) == []
+    assert grep(store.path) == []
+    assert store.xrange("k", history=True) == []
+
+
+@pytest.mark.slow
+def test_reading_history_goes_on_while_entries_are_erased(trimmed: Store) -> None:
+    trimmed.archive()
+    expected = {one.id for one in trimmed.xrange("k", history=True)}
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        try:
+            while not stop.is_set():
+                ids = [one.id for one in trimmed.xrange("k", history=True)]
+                assert ids == sorted(ids, key=lambda one: int(one.split(b"-")[0]))
+                assert expected - set(ids) <= {one.encode() for one in SECRETS}
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for start in range(0, 40, 8):
+        trimmed.erase("k", *SECRETS[start : start + 8])
+    stop.set()
+    thread.join()
+    assert errors == []
+    assert grep(trimmed.path) == []
+
+
+ARCHIVE_STEPS = [
+    "segment:begun",
+    "segment:written",
+    "segment:synced",
+    "segment:renamed",
+    "segment:named",
+    "erase:written",
+    "erase:segment",
+    "garbage:synced",
+    "garbage:removed",
+    "erase:stored",
+]
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(
+    "step",
+    slow_but(ARCHIVE_STEPS, "erase:written", "garbage:synced"),
+)
+def test_an_erasure_in_the_archive_that_was_killed_is_finished_by_the_next(
+    tmp_path: Path, step: str
+) -> None:
+    path = tmp_path / "store"
+    with streamkeep.open(path) as store:
+        store.set_retention("k", archive=True)
+        fields = [harmless(n) if n % 50 else entry(n, size=3) for n in range(1, 1001)]
+        store.xadd_many("k", fields, [f"{n}-0" for n in range(1, 1001)])
+        store.xtrim("k", minid="801-0", approximate=False)
+        store.archive()
+        everything = store.xrange("k", history=True)
+    ids = [f"{n}-0" for n in range(50, 1001, 50)]
+    child = subprocess.run([sys.executable, "-c", KILLED, str(path), step, *ids], check=False)
+    assert child.returncode == -signal.SIGKILL
+    expected = [one for one in everything if one.id.decode() not in ids]
+    with streamkeep.open(path) as store:
+        left = store.xrange("k", history=True)
+        assert [one for one in left if one.id.decode() not in ids] == expected
+        store.erase("k", *ids)
+        assert store.xrange("k", history=True) == expected
+        assert grep(path) == []
+    assert_sound(path)
+
+
+# --- whose archive it is ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_what_waits_of_a_deleted_stream_is_erased(
+    open_store: Callable[..., Store], *, replaced: bool
+) -> None:
+    store = open_store(sync="commit")
+    store.set_retention("k", archive=True)
+    ids = [f"{n}-0" for n in range(1, 200)]
+    store.xadd_many("k", [entry(n) for n in range(1, 200)], ids)
+    store.xtrim("k", maxlen=50, approximate=False)
+    dumped = store.dump("k")
+    assert dumped is not None
+    if replaced:
+        store.restore("k", 0, dumped, replace=True)
+    else:
+        store.delete("k")
+    store.erase("k", *ids)
+    store.archive()
+    assert grep(store.path) == []
+
+
+def test_what_waits_of_a_renamed_stream_has_its_last_name(open_store: Callable[..., Store]) -> None:
+    store = open_store(sync="commit")
+    store.set_retention("old", archive=True)
+    ids = [f"{n}-0" for n in range(1, 100)]
+    store.xadd_many("old", [entry(n) for n in range(1, 100)], ids)
+    store.rename("old", "k")
+    store.xtrim("k", maxlen=10, approximate=False)
+    store.delete("k")
+    store.erase("k", *ids)
+    store.archive()
+    assert grep(store.path) == []
+
+
+def test_the_archive_of_a_renamed_stream_is_its_own(open_store: Callable[..., Store]) -> None:
+    """Its segments still name the key they were written under, which another stream has now."""
+    store = open_store(node_max_entries=10)
+    store.set_retention("k", archive=True)
+    store.xadd_many("k", [harmless(n) for n in range(1, 100)], [f"{n}-0" for n in range(1, 100)])
+    store.xtrim("k", maxlen=50, approximate=False)
+    assert store.archive().segments == 1
+    store.rename("k", "renamed")
+    store.xadd("k", harmless(0), "1-0")
+    assert store.erase("k", "1-0") == 1
+    assert len(store.xrange("renamed", history=True)) == 99
+    assert store.erase("renamed", "1-0") == 1
+    assert len(store.xrange("renamed", history=True)) == 98

@@ -1,1 +1,0 @@
-"""Tests of `engine.model`: streams, groups and segments as rows."""

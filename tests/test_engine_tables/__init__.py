@@ -1,0 +1,1 @@
+"""Tests of `engine.tables`: streams, groups and segments as rows."""
