@@ -21,6 +21,7 @@ The backend needs no table. `django.outbox` is an application of its own, which 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def __getattr__(name: str) -> Any:
     # At first use: Django imports this package before its own models are ready.
     if name != "StreamkeepBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module(f"{__name__}.interface")  # without Django, its error names the install
     from streamkeep.integrations.django.backend import StreamkeepBackend
 
     return StreamkeepBackend
