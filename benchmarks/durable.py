@@ -46,8 +46,9 @@ def commits(report: Report, *, quick: bool) -> None:
     with scratch() as folder:
         with streamkeep.open(folder / "store") as store:
             store.xadd(KEY, batch[0])
+            probe_file = _probe_file(folder)
             calls: dict[str, Callable[[int], object]] = {
-                "probe": lambda one: _pwrite(one, folder),
+                "probe": lambda one: os.pwrite(probe_file, bytes(PAGE), one * PAGE),
                 "lmdb": _lmdb_put(folder),
                 "sqlite": _sqlite_insert(folder, batch),
                 "xadd": lambda one: store.xadd(KEY, batch[one]),
@@ -148,15 +149,14 @@ def _side_by_side(calls: dict[str, Callable[[int], object]], count: int) -> dict
     return {name: count / taken for name, taken in seconds.items()}
 
 
-_handles: dict[Path, int] = {}
-
-
-def _pwrite(one: int, folder: Path) -> None:
-    if folder not in _handles:
-        handle = os.open(folder / "probe", os.O_RDWR | os.O_CREAT | os.O_DSYNC)
-        os.pwrite(handle, bytes(16 << 20), 0)
-        _handles[folder] = handle
-    os.pwrite(_handles[folder], bytes(PAGE), one * PAGE)
+def _probe_file(folder: Path) -> int:
+    """Return a descriptor for synced writes to a file whose blocks were written before."""
+    path = folder / "probe"
+    with path.open("wb", buffering=0) as file:
+        for _ in range(4096):  # a large write may stay one unit, which is synced whole
+            file.write(bytes(PAGE))
+        os.fsync(file.fileno())
+    return os.open(path, os.O_RDWR | os.O_DSYNC)
 
 
 def _lmdb_put(folder: Path) -> Callable[[int], None]:

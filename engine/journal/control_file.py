@@ -7,7 +7,8 @@
     32    number of the file that holds this commit
     40    1 after a failed sync: no process may write until the store has been recovered
     48    number of erasures; a process that sees a new number clears its memory (`scrub`)
-    56    16 bytes that are not used any more
+    56    number of journal files that were begun: a name may belong to another file since
+    64    8 bytes that are not used any more
     72    number of times the file is open; too high after a process was killed
     80    the mount on which the file was set up, 0 if the system has no such number
     88    the process that has a deferred transaction open, or had one when it died; 0 for none
@@ -53,6 +54,7 @@ _DURABLE: Final = 3
 _DURABLE_FILE: Final = 4
 _POISON: Final = 5
 _ERASURES: Final = 6
+_BEGUN: Final = 7
 _OPENINGS: Final = 9
 _MOUNT: Final = 10
 _DEFERRING: Final = 11
@@ -140,6 +142,18 @@ class ControlFile:
             StoreFullError: there is no room; nothing was published.
         """
         self._publish(_FILE, file_number)
+
+    def begun(self) -> int:
+        """Return how many journal files were begun since this file was set up."""
+        return self._words[_BEGUN]
+
+    def count_begun(self) -> None:
+        """Count a journal file that was begun, before its first record; under LMDB's write lock.
+
+        Raises:
+            StoreFullError: there is no room.
+        """
+        self._publish(_BEGUN, self._words[_BEGUN] + 1)
 
     def journaled(self) -> int:
         """Return the newest commit that was deferred: LMDB has all others."""

@@ -9,8 +9,8 @@ import pytest
 
 from inside import checkpointer_of, journal_of
 from streamkeep import Store
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.system import files
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
+from streamkeep.engine.system import failpoints, files
 
 
 def test_new_files_are_filled_while_nobody_waits(
@@ -44,3 +44,35 @@ def test_new_files_are_filled_while_nobody_waits(
     journal.sync(store.durability().last_commit)
     journal.prepare_recycled()
     assert filled == [journal.first_size, journal.file_size]
+
+
+def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync of the former file of that name would lose what the new one holds."""
+    store = open_store()
+    store.xadd("s", {"f": "v"})
+    journal = journal_of(store)
+
+    def fail() -> None:
+        raise OSError("the commit fails after its record")
+
+    failpoints.arm("commit:journaled", fail)
+    with pytest.raises(OSError, match="after its record"):
+        store.xadd("s", {"f": bytes(journal.first_size)})  # more than fits: it begins file 2
+    failpoints.disarm()
+    path = store.path / JOURNAL_FOLDER / file_name(2)
+    former = path.stat().st_ino
+    journal.control.set_durable(1, 0)  # as if a sync for the first commit were still to come
+    journal.sync(1)
+    synced: list[int] = []
+    sync_data = files.sync_data
+
+    def watch(handle: int) -> None:
+        sync_data(handle)
+        synced.append(os.fstat(handle).st_ino)
+
+    monkeypatch.setattr(files, "sync_data", watch)
+    store.xadd("s", {"f": "v"})
+    assert path.stat().st_ino != former
+    assert synced[-1] == path.stat().st_ino
