@@ -372,6 +372,31 @@ class Journal:
         finally:
             self._sync_lock.release()
 
+    def try_sync(self, commit_number: int) -> bool:
+        """Do what `sync` does, unless another thread or process is syncing.
+
+        Returns:
+            Whether the commit is on disk.
+        """
+        self._syncs = True
+        if self.control.durable() >= commit_number:
+            return True
+        if not self._sync_lock.acquire(False):
+            return False
+        try:
+            if not self.sync_leader.try_lead():
+                return False
+            try:
+                return self._sync_files(commit_number)
+            finally:
+                self.sync_leader.end()
+        finally:
+            self._sync_lock.release()
+
+    def is_syncing(self) -> bool:
+        """Return whether a thread of this process waits for the disk."""
+        return self._sync_lock.locked()
+
     def _sync_files(self, commit_number: int) -> bool:
         """Sync every file that was written since the last sync, at least up to a commit."""
         control = self.control

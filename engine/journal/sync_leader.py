@@ -21,6 +21,7 @@ FORMER_LOCK_FILES: Final = "turn."  # of earlier versions, with a digit
 _ANY: Final = (1 << 62) - 1  # above every commit number
 _flock: Final = fcntl.flock
 _LOCK: Final = fcntl.LOCK_EX
+_TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
 
 
@@ -55,6 +56,14 @@ class SyncLeader:
             self.wait.end()
             if not leads:
                 self.end()
+
+    def try_lead(self) -> bool:
+        """Lead if no process does; return whether the caller leads, until `end`."""
+        try:
+            _flock(self._handle, _TRY)
+        except BlockingIOError:
+            return False
+        return True
 
     def end(self) -> None:
         """Release the lock."""
