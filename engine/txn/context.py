@@ -8,6 +8,7 @@ Compiled by mypyc.
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, Final
 
 import lmdb
@@ -24,7 +25,9 @@ from streamkeep.engine.txn.messages_due import MessagesDue
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import StoreClosedError, StoreError
 
+BUDGET_BYTES: Final = 256 << 20  # written, after which a checkpoint is due
 _get_ident: Final = threading.get_ident
+_time_ns: Final = time.time_ns
 
 
 class CachedRow:
@@ -62,6 +65,7 @@ class EngineContext:
         self.tables = tables
         self.epoch = epoch
         self.clock = clock
+        self._ticks = type(clock) is Clock  # no test moves it
         # Of new streams; a server may change them (CONFIG SET), in one step and without a lock.
         self.node_max_bytes = node_max_bytes
         self.node_max_entries = node_max_entries
@@ -120,6 +124,14 @@ class EngineContext:
     def taking_write_lock(self) -> Taking:
         """Return the write lock for a `with` block of interpreted code; see `take_write_lock`."""
         return Taking(self.deferral.lock.wait, self.write_lock)
+
+    def now_ms(self) -> int:
+        """Return Unix time in milliseconds."""
+        return int(_time_ns() // 1_000_000) if self._ticks else self.clock.now_ms()
+
+    def keeps_up(self) -> bool:
+        """Return whether the checkpointer thread is awake, and keeps up with the commits."""
+        return self.watched and self.bytes_since_checkpoint < BUDGET_BYTES
 
     def check_open(self) -> None:
         """Raise unless transactions may begin."""

@@ -4,7 +4,8 @@ A commit of LMDB costs ten times as much as a small command. So while commands f
 closely, each is committed by its record in the journal, and LMDB's transaction stays open for the
 next one. It ends, and LMDB then shows all of its commits,
 
-- when it is big, or when no command has come for about a millisecond;
+- when it is big, or when no command has come for about a millisecond, in which no caller waited for
+  the disk;
 - before a read transaction of this process begins;
 - when another process wants to write or to read (`lmdb_lock`).
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 IDLE_S: Final = 0.001  # a pause between commands that ends a transaction
 _SHARED_S: Final = 0.002
 _LONGEST_S: Final = 0.02
+_WAITING_LONGER: Final = 10  # times that, where most of it is waiting for the disk
 _STOP_S: Final = 10.0  # how long the end waits for the thread
 _LOOK_LESS: Final = 4  # times `idle_s`, which a transaction may be idle if no process waits for it
 _MOST_COMMITS: Final = 1000
@@ -88,7 +90,7 @@ class Deferral:
         allowed: whether commits may be deferred.
         lags: LMDB lacks commits that are in the journal, and could not take them.
         idle_s: how long a pause between commits ends a transaction.
-        longest_s: how long a transaction may last.
+        longest_s: how long a transaction may last, if no caller waits for the disk.
         shared_s: the same while other processes have the store open.
         lock: LMDB's lock, as processes share it.
         unsaved: rows that are put into the transaction when it ends.
@@ -163,6 +165,13 @@ class Deferral:
         """Note a commit that LMDB has made by itself."""
         self._last = time.monotonic()
 
+    def note_synced(self) -> None:
+        """Note that a caller need not wait for the disk any more; needs no lock.
+
+        A caller that waited was not idle, so its next command follows this one closely.
+        """
+        self._last = time.monotonic()
+
     def note(self, size: int, operations: int, *, wakes: bool, durable: bool) -> None:
         """Note a commit that was deferred; end the transaction if that is due.
 
@@ -192,7 +201,7 @@ class Deferral:
             self._commits >= _MOST_COMMITS
             or self._bytes >= _MOST_BYTES
             or self._operations + self.unsaved.count() >= _MOST_OPERATIONS
-            or age >= self.longest_s
+            or age >= self.longest_s * (_WAITING_LONGER if durable else 1)
         ):
             self.end()
 
@@ -362,8 +371,17 @@ class Deferral:
         return _LOOK_LESS * self.idle_s
 
     def _look(self) -> None:
-        """End the transaction if it has no commits after the last look."""
+        """End the transaction if it has no commits after the last look, or others wait for it.
+
+        While a caller waits for the disk, the process is not idle, and its next command comes as
+        soon as the disk is ready. That may take longer than the whole pause, and no other process
+        has the store open in this time.
+        """
         context = self._context
+        journal = context.journal
+        if journal is not None and journal.is_syncing() and not journal.control.is_shared():
+            self._seen = -1
+            return
         # Not by waiting: the thread that holds the lock may wait for this one.
         if not context.write_lock.acquire(False):
             self._seen = -1

@@ -108,7 +108,7 @@ class WriteTxn(Txn):
     def now_ms(self) -> int:
         """Return the time of this transaction in Unix milliseconds, the same at each call."""
         if self._now_ms < 0:
-            self._now_ms = self.context.clock.now_ms()
+            self._now_ms = self.context.now_ms()
         return self._now_ms
 
     def get(self, table: int, db_key: bytes) -> bytes | None:
@@ -451,6 +451,18 @@ class WriteTxn(Txn):
         if journal is not None and self.operations is not None:
             held = journal.sync(self.commit_number)
             assert held, "its own commit"
+            self.context.deferral.note_synced()
+
+    def try_wait(self) -> bool:
+        """Do the same, unless another thread or process is syncing; return whether it is done."""
+        journal = self.context.journal
+        assert journal is not None
+        if self.operations is None:
+            return True
+        if not journal.try_sync(self.commit_number):
+            return False
+        self.context.deferral.note_synced()
+        return True
 
     def _note_size(self, *, aborted: bool) -> None:
         """Note a big transaction for `page_memory`."""
