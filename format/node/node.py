@@ -123,7 +123,6 @@ class SlotCursor(Reader):
         self.ms: i64 = 0  # its ID, as bit patterns
         self.seq: i64 = 0
         self.width: i64 = 0  # how many fields it has
-        self.sent_names: list[bytes] | None = None  # the node's fields, as `sent` writes them
 
     def next(self) -> bool:
         """Read flags and ID of the next slot; False at the end of the node."""

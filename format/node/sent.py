@@ -14,14 +14,15 @@ from __future__ import annotations
 from typing import Final
 
 from librt.strings import BytesWriter, write_i16_le
-from mypy_extensions import i64
+from mypy_extensions import i64, u8
 
-from streamkeep.format.node.listpack import put_decimal, put_text, step
+from streamkeep.format.node.listpack import integer_at, put_decimal, put_text, step
 from streamkeep.format.node.node import SAME_FIELDS, SlotCursor
 
+_SHORT: Final[i64] = 64
 _HEADS: Final[list[bytes]] = [b"$%d\r\n" % size for size in range(64)]  # of strings, by length
-_SMALL: Final[list[bytes]] = [b"$%d\r\n%d" % (len(str(one)), one) for one in range(128)]
 _CRLF: Final = 0x0A0D  # as two bytes, the lower one first
+_MOST_KNOWN: Final[i64] = 32  # fields of a node whose heads are kept
 
 
 class Sender:
@@ -32,6 +33,9 @@ class Sender:
         self._ms: i64 = -1  # the time of the newest entry
         self._digits: i64 = 0  # of its sequence number
         self._head = b""  # what its ID begins with; empty before a second entry has the same
+        self._names: list[bytes] = []  # the fields of the node
+        self._before: list[bytes] = []  # for each: what comes between two values, but the length
+        self._heads: list[bytes] = []  # the same and the length; 64 for each field, b"" if not made
 
     def data(self) -> bytes:
         """Return all entries."""
@@ -42,13 +46,14 @@ class Sender:
         out = self._out
         self._put_id(cursor)
         if cursor.flags & SAME_FIELDS and cursor.same_width > 0:
-            names = cursor.sent_names
-            if names is None:
-                names = _names_of(cursor)
-                cursor.sent_names = names
-            for name in names:
-                out.write(name)
-                _put_string(out, cursor)
+            if cursor.names is not self._names:
+                self._take_names(cursor.names)
+            if cursor.same_width <= _MOST_KNOWN:
+                self._put_values(cursor)
+            else:
+                for before in self._before:
+                    out.write(before)
+                    _put_string(out, cursor)
         else:
             count: i64 = 2 * cursor.width
             out.write(b"\r\n*")
@@ -59,6 +64,53 @@ class Sender:
                 count -= 1
         write_i16_le(out, _CRLF)
         cursor.skip()
+
+    def _take_names(self, names: list[bytes]) -> None:
+        """Note the fields of another node, which mostly are the same."""
+        if names != self._names:
+            before = [b"\r\n$%d\r\n%b\r\n" % (len(name), name) for name in names]
+            before[0] = b"\r\n*%d%b" % (2 * len(names), before[0])
+            self._before = before
+            self._heads = [b""] * (64 * min(len(names), int(_MOST_KNOWN)))
+        self._names = names
+
+    def _put_values(self, cursor: SlotCursor) -> None:
+        """Append fields and values of an entry that has the fields of its node."""
+        out = self._out
+        heads = self._heads
+        data = cursor.data
+        position = cursor.position
+        end = cursor.end
+        stop: i64 = len(heads)
+        at: i64 = 0
+        while at < stop:
+            after = step(data, position, end)
+            first: i64 = i64(data[position])
+            size: i64 = first & 63
+            value: i64 = 0
+            is_text = 0x80 <= first < 0xC0
+            if not is_text:
+                if 0xE0 <= first <= 0xF0 or first > 0xF3:  # a long string, an integer of 64 bits
+                    out.write(self._before[at // 64])
+                    cursor.position = position
+                    _put_string(out, cursor)
+                    position = after
+                    at += 64
+                    continue
+                value = integer_at(data, position)
+                size = _digits(value) if value >= 0 else _digits(-value) + 1
+            head = heads[at + size]
+            if not head:
+                head = self._before[at // 64] + _HEADS[size]
+                heads[at + size] = head
+            out.write(head)
+            if is_text:
+                put_text(out, data, position)
+            else:
+                put_decimal(out, value)
+            position = after
+            at += 64
+        cursor.position = position
 
     def _put_id(self, cursor: SlotCursor) -> None:
         """Append the ID, without its last CRLF."""
@@ -85,21 +137,16 @@ class Sender:
                 size = _digits(ms) + 1 + digits
                 self._head = b"*2\r\n$%d\r\n%d-" % (int(size), int(ms))
             out.write(self._head)
-        put_decimal(out, seq)
-
-
-def _names_of(cursor: SlotCursor) -> list[bytes]:
-    """Return what comes before each value: the end of the string before, and the field."""
-    names = [b"\r\n$%d\r\n%b\r\n" % (len(name), name) for name in cursor.names]
-    names[0] = b"\r\n*%d%b" % (2 * len(names), names[0])
-    return names
+        if seq < 10:
+            out.append(u8(48 + seq))
+        else:
+            put_decimal(out, seq)
 
 
 def _digits(number: i64) -> i64:
     """Return how many digits a number has that is not negative."""
     count: i64 = 1
-    number //= 10
-    while number > 0:
+    while number >= 10:
         number //= 10
         count += 1
     return count
@@ -112,17 +159,14 @@ def _put_string(out: BytesWriter, cursor: SlotCursor) -> None:
     end = cursor.end
     if position < end:
         first: i64 = i64(data[position])
-        if first < 0xC0:
+        if 0x80 <= first < 0xC0:
             cursor.position = step(data, position, end)
-            if first < 0x80:
-                out.write(_SMALL[first])
-            else:
-                out.write(_HEADS[first & 63])
-                put_text(out, data, position)
+            out.write(_HEADS[first & 63])
+            put_text(out, data, position)
             return
     text = cursor.string()
     size: i64 = len(text)
-    if size < 64:
+    if size < _SHORT:
         out.write(_HEADS[size])
     else:
         out.write(b"$%d\r\n" % int(size))
