@@ -108,6 +108,7 @@ HOT = [
     "src/streamkeep/server/commands/append.py",
     "src/streamkeep/server/commands/groups.py",
     "src/streamkeep/server/commands/read.py",
+    "src/streamkeep/server/commands/table.py",
     "src/streamkeep/server/commands/words.py",
     "src/streamkeep/server/resp/encoder.py",
     "src/streamkeep/server/resp/requests.py",

@@ -24,10 +24,9 @@ from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.journal.control_file import WANTED_TO_READ
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lock_order import make_lock
-from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.format.core.errors import RecoveryNeededError
 
-BUDGET_BYTES: Final = 256 << 20
 CHECKPOINT_EVERY_S: Final = 5.0
 IDLE_S: Final = 2.0
 CHORES_EVERY_S: Final = 1.0

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar, cast
 import lmdb
 
 from streamkeep.engine.blocking.calls import BlockingCall
-from streamkeep.engine.checkpoint.checkpointer import BUDGET_BYTES
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.txn.begin import CheckpointNeeded, run_write
 from streamkeep.engine.txn.context import EngineContext
@@ -118,8 +117,7 @@ def write_relaxed(environment: Any, command: Command[object]) -> object:
         except (CheckpointNeeded, StoreFullError, lmdb.Error):
             pass
         else:
-            bytes_written = context.bytes_since_checkpoint
-            if not context.watched or bytes_written >= BUDGET_BYTES or context.retired_bytes:
+            if not context.keeps_up() or context.retired_bytes:
                 environment.notice()
                 environment.settle()
             return reply

@@ -21,7 +21,7 @@ import lmdb
 from streamkeep.engine.blocking.waiters import Waiters
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Checkpoints, Hold
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.checkpoint.checkpointer import BUDGET_BYTES, Checkpointer
+from streamkeep.engine.checkpoint.checkpointer import Checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
@@ -53,7 +53,7 @@ from streamkeep.engine.txn.begin import (
     run_read,
     run_write,
 )
-from streamkeep.engine.txn.context import EngineContext, keep_for_ever
+from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext, keep_for_ever
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 from streamkeep.format.core.errors import (
@@ -262,9 +262,7 @@ class Environment:
 
     def notice(self) -> None:
         """After a commit, wake the checkpointer thread, unless it is awake and keeps up."""
-        context = self.context
-        awake = context.watched and context.bytes_since_checkpoint < BUDGET_BYTES
-        if not awake and self.checkpointer is not None:
+        if self.checkpointer is not None and not self.context.keeps_up():
             self.checkpointer.notice()
 
     def is_due(self) -> bool:

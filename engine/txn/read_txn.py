@@ -5,6 +5,8 @@ Compiled by mypyc.
 
 from __future__ import annotations
 
+from typing import Final
+
 import lmdb
 
 from streamkeep.engine.system.pages import PAGE
@@ -15,6 +17,9 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import KEYS, STREAMS, name_key, pack_number
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
 from streamkeep.format.rows.records import decode_key_row
+
+_KNOWN: Final = 64  # streams that a caller keeps, with rows of at most this size
+_KNOWN_BYTES: Final = 64 << 10
 
 
 class Txn:
@@ -101,6 +106,33 @@ class ReadTxn(Txn):
     def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes]) -> None:
         super().__init__(context, raw)
         self.open = True
+        self.known: dict[bytes, Stream] | None = None  # of earlier snapshots of its caller
+
+    def find_stream(self, name: bytes) -> Stream | None:
+        """Return the stream `name`; None if it is missing.
+
+        A known stream whose rows are the same is not decoded again. Nothing changes a stream that
+        was read from a snapshot.
+        """
+        known = self.known
+        if known is None:
+            return self.load_stream(name)
+        key_row = self.get(KEYS, name_key(b"", name))
+        if key_row is None:
+            return None
+        stream = known.get(name)
+        if (
+            stream is not None
+            and stream.key_row == key_row
+            and stream.stored == self.get(STREAMS, stream.db_key)
+        ):
+            return stream
+        stream = self.load_numbered(_number_in(key_row, name), name, key_row)
+        if len(known) >= _KNOWN:
+            known.clear()
+        if len(stream.stored) <= _KNOWN_BYTES:
+            known[name] = stream
+        return stream
 
     def __del__(self) -> None:
         """End it if an interrupt came before a caller had it: the map could not grow."""

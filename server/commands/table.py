@@ -1,13 +1,13 @@
 """Every command that runs in a transaction: its arity, its keys, what it needs, and its function.
 
 A name is that of Redis in small letters; a subcommand follows a bar: `xgroup|create`. The arity is
-Redis's: the number of words, or minus the least number of them.
+Redis's: the number of words, or minus the least number of them. Compiled by mypyc.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands import append, groups, keys, read, strings
@@ -29,7 +29,7 @@ STREAMS: Final = -1  # the keys are in the first half after the word STREAMS
 SCRIPT: Final = -2  # the third word is the number of the keys that follow
 
 
-class Spec(NamedTuple):
+class Spec:
     """What the server knows of a command.
 
     Attributes:
@@ -43,17 +43,35 @@ class Spec(NamedTuple):
             so need more than in Redis.
     """
 
-    name: str
-    arity: int
-    kind: int
-    first: int = 0
-    last: int = 0
-    step: int = 0
-    run: Run | None = None
-    parse: Parse | None = None
-    creates: bool = False
-    container: bool = False
-    rights: tuple[int, ...] = ()
+    def __init__(
+        self,
+        name: str,
+        arity: int,
+        kind: int,
+        first: int = 0,
+        last: int = 0,
+        step: int = 0,
+        run: Run | None = None,
+        parse: Parse | None = None,
+        creates: bool = False,
+        container: bool = False,
+        rights: tuple[int, ...] = (),
+    ) -> None:
+        self.name = name
+        self.arity = arity
+        self.kind = kind
+        self.first = first
+        self.last = last
+        self.step = step
+        self.run = run
+        self.parse = parse
+        self.creates = creates
+        self.container = container
+        self.rights = rights
+
+    def takes(self, count: int) -> bool:
+        """Return whether a command may have this number of words."""
+        return self.arity == count if self.arity > 0 else count >= -self.arity
 
     def rights_of(self, words: list[bytes]) -> list[tuple[bytes, int]]:
         """Return the keys among the words, each with what the command does to it."""
@@ -186,7 +204,7 @@ def find(words: list[bytes], table: dict[bytes, Spec] = BY_NAME) -> Spec:
                 f"unknown subcommand '{text_of(words[1])}'. Try {spec.name.upper()} HELP."
             )
         spec = sub
-    if spec.arity != len(words) if spec.arity > 0 else len(words) < -spec.arity:
+    if not spec.takes(len(words)):
         raise wrong_count(spec.name)
     return spec
 

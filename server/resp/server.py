@@ -1,6 +1,6 @@
 """The server: its clients, its turns, and how commits become durable before their replies leave.
 
-One event loop runs everything but the waits for the disk, for which there are two threads. Clients
+One event loop runs everything but long waits for the disk, for which there are two threads. Clients
 that have sent something are `ready`; the next turn runs what they have sent, in one transaction.
 While a large batch waits for the disk, the next turn waits too: as many clients gather as will
 share the next sync.
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
 _SYNC_THREADS: Final = 2
+_QUICK_S: Final = 0.0005  # syncs for which the loop waits itself
 _IDLE_CHECK_S: Final = 1.0
 
 log = logging.getLogger("streamkeep.server")
@@ -100,6 +101,7 @@ class Server(Host):
         ]
         for thread in self._threads:
             thread.start()
+        self._sync_s = 1.0  # how long the newest sync took
         self._settling = False
         self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
         self.expiry = Expiry(self)
@@ -278,7 +280,22 @@ class Server(Host):
     # --- the disk ---------------------------------------------------------------------------
 
     def hold(self, clients: list[ClientState], txn: WriteTxn | None) -> None:
-        """Keep the replies of these clients until a commit is on disk."""
+        """Keep the replies of these clients until a commit is on disk.
+
+        While syncs are quick, the loop waits for the disk itself: two switches of threads take as
+        long. It never waits for another thread or process.
+        """
+        if txn is not None and self._sync_s <= _QUICK_S:
+            began = time.monotonic()
+            try:
+                synced = txn.try_wait()
+            except Exception as failure:
+                synced = True
+                for client in clients:
+                    _replace(client, failure)
+            if synced:
+                self._note_sync(time.monotonic() - began)
+                return
         held: list[Connection] = []
         for client in clients:
             assert isinstance(client, Connection)
@@ -314,18 +331,20 @@ class Server(Host):
         self, held: list[Connection], big: bool, error: Exception | None, taken: float
     ) -> None:
         """Send the replies of clients whose commit is on disk."""
-        self.statistics.syncs.note(taken)
-        self.slow.note_event(DISK, taken)
+        self._note_sync(taken)
         self.turns.big_batches -= big
         for client in held:
             client.waits_for_disk -= 1
             if error is not None:
-                count = len(client.out)
-                client.out.clear()
-                client.out += [failure_line(error)] * count
+                _replace(client, error)
             client.flush()
             client.resume()
         self.turns.go_on()
+
+    def _note_sync(self, taken: float) -> None:
+        self._sync_s = taken
+        self.statistics.syncs.note(taken)
+        self.slow.note_event(DISK, taken)
 
     def wait_for_disk(self, client: Connection, reply: Callable[[], bytes]) -> None:
         """Reply when everything that is committed now is on disk."""
@@ -410,6 +429,13 @@ class Server(Host):
             await asyncio.to_thread(thread.join, grace_s)
             if thread.is_alive():  # it ends with the process
                 self.log(f"a wait for the disk did not end within {grace_s:g} s")
+
+
+def _replace(client: ClientState, error: Exception) -> None:
+    """Turn the replies of a client into errors: its commit may be lost."""
+    count = len(client.out)
+    client.out.clear()
+    client.out += [failure_line(error)] * count
 
 
 def _is_near(transport: Any) -> bool:

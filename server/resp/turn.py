@@ -17,8 +17,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import lmdb
 from mypy_extensions import i64, mypyc_attr
 
+from streamkeep.engine.txn.begin import CheckpointNeeded, begin_read, begin_write
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
 from streamkeep.format.core.errors import (
     CommandError,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 _RESP: Final = int(RESP)
 _MOST_REPLY: Final[i64] = 1 << 20  # bytes of replies of one client in one turn
+_MINUS: Final[i64] = 45
 _clock_ns: Final = time.perf_counter_ns
 
 
@@ -103,6 +106,7 @@ class Turn:
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
         self.environment = turns.environment
+        self.context = turns.context
         watcher = turns.watcher
         self.watcher = watcher if watcher is not None and watcher.count else None
         self.durable = turns.durable
@@ -119,18 +123,27 @@ class Turn:
         if self.writer is not None:
             return self.writer
         if self.reader is None:
-            environment = self.environment
-            if environment.context.deferral.raw is not None:
+            context = self.context
+            if context.deferral.raw is not None:
                 return self.write_txn()  # a snapshot would end the deferred transaction
-            self.reader = environment.begin_read()
+            try:
+                reader = begin_read(context)
+            except (CheckpointNeeded, lmdb.Error):
+                reader = self.environment.begin_read()
+            reader.known = self.turns.streams_read
+            self.reader = reader
         return self.reader
 
     def write_txn(self) -> WriteTxn:
         """Return the transaction in which a command writes."""
         if self.writer is None:
             self.close_reader()
-            self.writer = self.environment.begin_turn(self.durable)
-            self.writer.durable = self.durable
+            try:  # what can be repaired is repaired by the environment
+                writer = begin_write(self.context, durable=self.durable)
+            except (CheckpointNeeded, lmdb.Error):
+                writer = self.environment.begin_turn(self.durable)
+            writer.durable = self.durable
+            self.writer = writer
         return self.writer
 
     def close_reader(self) -> None:
@@ -225,7 +238,8 @@ class Turn:
             self.run_apart()
             return None
         self.writer = None
-        environment.notice()
+        if not self.context.keeps_up():
+            environment.notice()
         return txn
 
 
@@ -249,6 +263,11 @@ def failure_line(error: Exception) -> bytes:
     if isinstance(error, StreamkeepError):
         return error_text(f"MISCONF the store cannot serve the command: {text}")
     return error_text(f"ERR internal error: {type(error).__name__}: {text}")
+
+
+def is_error(reply: bytes) -> bool:
+    """Return whether a reply is an error."""
+    return len(reply) > 0 and i64(reply[0]) == _MINUS
 
 
 def _may_wait(words: list[bytes]) -> bool:
@@ -277,11 +296,7 @@ def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
         client.served += 1
         replies = len(client.out)
         spec = BY_NAME.get(words[0]) if client.plain else None
-        if (
-            spec is not None
-            and not spec.container
-            and (spec.arity == len(words) if spec.arity > 0 else len(words) >= -spec.arity)
-        ):
+        if spec is not None and not spec.container and spec.takes(len(words)):
             client.last_command = spec.name
             turn.called = turns.calls_of(spec.name)
             if spec.parse is not None and _may_wait(words):
@@ -298,7 +313,7 @@ def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
         if called is not None:
             called.count += 1
             called.nanos += nanos
-            if len(client.out) > replies and client.out[replies].startswith(b"-"):
+            if len(client.out) > replies and is_error(client.out[replies]):
                 called.failed += 1
         if nanos >= turns.slow_ns:
             turns.host.note_slow(client, words, int(nanos))

@@ -12,10 +12,11 @@ from typing import Any, Final
 from mypy_extensions import i64, mypyc_attr
 
 from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.server.commands.table import Spec
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
-from streamkeep.server.resp.turn import Turn, Watcher, run_commands
+from streamkeep.server.resp.turn import Turn, Watcher, is_error, run_commands
 
 _COMMANDS: Final[i64] = 1024  # of one client in one turn
 _now: Final = time.time
@@ -102,7 +103,7 @@ class ClientState:
         if out and not self.waits_for_disk:
             turns = self.turns
             for reply in out:
-                if reply.startswith(b"-"):
+                if is_error(reply):
                     turns.host.note_error(reply)
             data = out[0] if len(out) == 1 else b"".join(out)
             turns.bytes_out += len(data)
@@ -175,6 +176,8 @@ class Turns:
     ) -> None:
         self.host = host
         self.environment = environment
+        self.context = environment.context
+        self.streams_read: dict[bytes, Stream] = {}  # for the snapshots of turns that only read
         self.durable = False
         self.watcher: Watcher | None = None
         self.due = False
@@ -281,6 +284,11 @@ class Turns:
         if self.ends:
             self.ends = False
             host.end()
-        if txn is not None and (txn.garbage or self.environment.is_due()):
+        if txn is not None and (txn.garbage or self._may_be_due()):
             host.settle(txn.garbage)
         self.go_on()
+
+    def _may_be_due(self) -> bool:
+        """Return whether commits may have made something due, as `Environment.is_due` decides."""
+        context = self.context
+        return not context.keeps_up() or context.retired_bytes > 0

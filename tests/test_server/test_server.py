@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ import pytest
 from patience import wait_until
 from resp_peer import Peer, Running, serving
 from stores import open_at
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn import txn as txn_module
+from streamkeep.engine.txn.context import EngineContext
+from streamkeep.format.core.errors import RecoveryNeededError
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.server.resp import turn
 from streamkeep.server.resp.access import Access
@@ -54,8 +59,7 @@ def test_commands_run_apart_if_their_transaction_fails(
     reader = connect()
     reader.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
     wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1)
-    environment = running.server.environment
-    begin = environment.begin_turn
+    begin = turn.begin_write
 
     class Failing:
         """A transaction whose commit fails."""
@@ -72,12 +76,12 @@ def test_commands_run_apart_if_their_transaction_fails(
 
     failed = []
 
-    def begin_once(durable: bool) -> Any:
-        monkeypatch.setattr(environment, "begin_turn", begin)
+    def begin_once(context: EngineContext, *, durable: bool) -> Any:
+        monkeypatch.setattr(turn, "begin_write", begin)
         failed.append(True)
-        return Failing(begin(durable))
+        return Failing(begin(context, durable=durable))
 
-    monkeypatch.setattr(environment, "begin_turn", begin_once)
+    monkeypatch.setattr(turn, "begin_write", begin_once)
     peer.socket.sendall(
         encode_command("XADD", "k", "1-0", "f", "v") + encode_command("XADD", "k", "2-0", "f", "v")
     )
@@ -85,6 +89,56 @@ def test_commands_run_apart_if_their_transaction_fails(
     assert failed
     assert b"1-0" in reader.read()
     assert peer.call("XLEN", "k") == b":2\r\n"
+
+
+QUICK_OR_SLOW = pytest.mark.parametrize(
+    ("sync_s", "waits"), [(0.0, "server"), (1.0, "streamkeep sync")]
+)
+
+
+@QUICK_OR_SLOW
+def test_the_loop_waits_for_the_disk_only_while_that_is_quick(
+    running: Running, peer: Peer, sync_s: float, waits: str
+) -> None:
+    threads: set[str] = set()
+
+    def watch(name: str) -> None:
+        if name == "journal:sync":
+            threads.add(threading.current_thread().name)
+
+    failpoints.watch(watch)
+    try:
+        for number in range(1, 4):
+            running.server._sync_s = sync_s
+            assert peer.call("XADD", "k", f"{number}-0", "f", "v") == b"$3\r\n%d-0\r\n" % number
+    finally:
+        failpoints.unwatch(watch)
+    assert threads & {"server", "streamkeep sync"} == {waits}
+    durable = running.server.environment.durability()
+    assert durable.durable_commit == durable.last_commit
+
+
+@QUICK_OR_SLOW
+def test_no_client_is_told_that_an_entry_is_safe_after_a_failed_sync(
+    tmp_path: Path, sync_s: float, waits: str
+) -> None:
+    threads: list[str] = []
+
+    def fail() -> None:
+        threads.append(threading.current_thread().name)
+        raise OSError(errno.EIO, "the disk")
+
+    with (
+        pytest.raises(RecoveryNeededError),  # from the end of the store
+        open_at(tmp_path / "s") as store,
+        serving(store, tmp_path / "k") as running,
+        Peer(running.path) as peer,
+    ):
+        running.server._sync_s = sync_s
+        failpoints.arm("journal:sync", fail)
+        assert peer.call("XADD", "k", "1-0", "f", "v").startswith(b"-MISCONF")
+        assert peer.call("XADD", "k", "2-0", "f", "v").startswith(b"-MISCONF")
+    assert threads == [waits]
 
 
 def test_a_client_that_has_gone_keeps_no_other_one_waiting(
