@@ -327,7 +327,7 @@ class Store(
         try:
             block_ms = check_block("XREAD", block)
             found = self._wait_for(call, block_ms, check, self._waits(sync))
-            return cast(list[Item], found)
+            return cast("list[Item]", found)
         except Stopped:
             return []
         except Refused as refused:
@@ -342,7 +342,7 @@ class Store(
             wake_on: as in `When`.
             block: as for `apply_when`.
         """
-        return cast(list[Item], self._run(waiting(LookCall(self, look, wake_on), block)))
+        return cast("list[Item]", self._run(waiting(LookCall(self, look, wake_on), block)))
 
     def using(self, sync: Sync) -> SyncView[Text]:
         """Return an object with the commands of the store, which uses another sync mode."""

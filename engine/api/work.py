@@ -101,7 +101,7 @@ class WorkCall(BlockingCall):
         self.writes = True  # here: the compiled base does not see attributes of this class
         self.claims_dead = when.claims_dead
         self._store = store
-        self._work = cast(Work[Found], work)  # a reply that only its caller understands
+        self._work = cast("Work[Found]", work)  # a reply that only its caller understands
         self._look = when.look
         self._interests = _interests(when.wake_on)
         self._waiter = tuple(to_bytes(one) for one in when.waiter)
@@ -135,7 +135,7 @@ class LookCall(BlockingCall):
         self, store: Store[Any], look: Callable[[Snapshot[Any]], list[Item]], wake_on: WakeOn
     ) -> None:
         self._store = store
-        self._read = cast(Callable[[Snapshot[Any]], Found], look)
+        self._read = cast("Callable[[Snapshot[Any]], Found]", look)
         self._interests = _interests(wake_on)
 
     def run(self, txn: Txn) -> Found:
