@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.jobs.admission import cancel_held
 from streamkeep.jobs.codecs import JSON
+from streamkeep.jobs.ended_entries import is_delivered
 from streamkeep.jobs.ending import CANCELLED, Stored, forget, give_up_names, load_result, put_result
-from streamkeep.jobs.entering import cancel_held
 from streamkeep.jobs.layout import (
     DELAYED,
     GROUP,
@@ -25,7 +26,6 @@ from streamkeep.jobs.layout import (
     unpack_time,
 )
 from streamkeep.jobs.policy import DEFAULT_RESULT_TTL_MS
-from streamkeep.jobs.remains import is_delivered
 from streamkeep.jobs.state import Step, find_place, number_in
 
 WAITING: Final = "waiting"

@@ -21,10 +21,10 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import SharedTransaction
 from streamkeep.jobs import codecs
+from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.layout import QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.policy import Policy
-from streamkeep.jobs.remains import Remains, find_remains
 from streamkeep.jobs.running import Done, Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.strays import has_strays, schedule_strays
@@ -72,7 +72,7 @@ class Core:
         self._ready = False
         self._lock = threading.Lock()
         self._turns = itertools.count()
-        self.remains = Remains()
+        self.ended_entries = EndedEntries()
         self._consumer = b""
         self._runs = threading.local()
         _all.add(self)
@@ -101,7 +101,7 @@ class Core:
                 host = socket.gethostname()[:60]
                 self._consumer = f"{host}-{os.getpid()}-{secrets.token_hex(3)}".encode()
                 self._ready = False
-                self.remains = Remains()  # those of the parent are not this child's
+                self.ended_entries = EndedEntries()  # those of the parent are not this child's
                 self._opened = opened
             return opened
 
@@ -222,8 +222,8 @@ class Core:
         """Delete what killed processes left; return how many jobs a tool gave back."""
         step = Step(txn, self.names)
         step.set_up()  # a tool may have deleted a stream, or its group
-        self.remains.note((place, {}) for place in find_remains(step))
-        self.remains.delete(step, idle=True)
+        self.ended_entries.note((place, {}) for place in find_ended_entries(step))
+        self.ended_entries.delete(step, idle=True)
         count = schedule_strays(step) if has_strays(step) else 0
         step.save()
         return count

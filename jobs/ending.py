@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Transaction
+from streamkeep.jobs.admission import release
 from streamkeep.jobs.codecs import JSON
-from streamkeep.jobs.entering import release
+from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError
 from streamkeep.jobs.layout import (
     DEATHS,
@@ -39,7 +40,6 @@ from streamkeep.jobs.layout import (
     short,
     unpack_time,
 )
-from streamkeep.jobs.remains import AT_ONCE
 from streamkeep.jobs.state import Step, job_id_of
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _deliveries(
 def finish(step: Step, ends: Sequence[End]) -> None:
     """End jobs that did their work; the caller has checked that they are this worker's.
 
-    The entries of a few stay in their streams; see `remains`.
+    The entries of a few stay in their streams; see `ended_entries`.
     """
     by_stream: dict[int, list[str]] = {}
     for one in ends:

@@ -14,10 +14,10 @@ from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.store.command import Command
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import codecs, ending
-from streamkeep.jobs.entering import Put
+from streamkeep.jobs.admission import Put
+from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
 from streamkeep.jobs.layout import CODEC, HEADERS, KEY, PAYLOAD, PRIORITIES, QUEUED, TASK, Fields
-from streamkeep.jobs.remains import AT_ONCE
 from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step, job_id_of
 from streamkeep.jobs.taking import Taken, park
@@ -445,7 +445,7 @@ def note_ended(core: Core, its: list[Job]) -> None:
         job.ended = True
     if len(its) < AT_ONCE:
         taken = [job.taken for job in its if job.taken is not None]
-        core.remains.note((one.place, one.fields) for one in taken)
+        core.ended_entries.note((one.place, one.fields) for one in taken)
 
 
 def job_of(queue: Queue, taken: Taken) -> Job:

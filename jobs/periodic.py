@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs.entering import put
+from streamkeep.jobs.admission import put
 from streamkeep.jobs.layout import FIRING, PERIODIC, Due, Fields, Names, due_key, short
 from streamkeep.jobs.state import Step
 

@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple, Unpack
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import codecs, entering
+from streamkeep.jobs import admission, codecs
+from streamkeep.jobs.admission import Put
 from streamkeep.jobs.base import QueueBase
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.entering import Put
 from streamkeep.jobs.errors import QueueFullError
 from streamkeep.jobs.job import Job, collecting, running_job
 from streamkeep.jobs.layout import (
@@ -116,7 +116,7 @@ def plan_put(
             if one.expires_ms:
                 from_ms = max(due_ms, step.now_ms)
                 fields[EXPIRES] = str(from_ms + one.expires_ms).encode()
-            done = entering.put(step, fields, one.priority, due_ms, always=always)
+            done = admission.put(step, fields, one.priority, due_ms, always=always)
             put.job_id, put.is_new = done.job_id, done.is_new
         step.save()
 
@@ -178,7 +178,7 @@ def put_when_room(core: Core, work: Callable[[Transaction[Any]], None]) -> None:
 
 def has_room(core: Core, snapshot: Snapshot[Any]) -> list[bool]:
     """Return [True] if the queue takes another job, else []."""
-    return [] if entering.full(Step(snapshot.as_bytes(), core.names)) else [True]
+    return [] if admission.full(Step(snapshot.as_bytes(), core.names)) else [True]
 
 
 def runs_own_job(core: Core) -> bool:
@@ -190,7 +190,7 @@ def runs_own_job(core: Core) -> bool:
 def check_priority(priority: str | None) -> int:
     """Return the number of a priority; raise ArgumentError if there is none of that name."""
     if priority is None:
-        return entering.NORMAL_NUMBER
+        return admission.NORMAL_NUMBER
     if priority not in PRIORITIES:
         raise ArgumentError(f"priority must be one of {PRIORITIES}, not {priority!r}")
     return PRIORITIES.index(priority)

@@ -8,9 +8,9 @@ from typing import Any
 from streamkeep.engine.api.store import Store
 from streamkeep.jobs import cancelling
 from streamkeep.jobs.control import ControlMethods
+from streamkeep.jobs.dead_letters import LetterMethods
 from streamkeep.jobs.job import Job, end_jobs
 from streamkeep.jobs.layout import QUEUES_SPACE
-from streamkeep.jobs.letters import LetterMethods
 from streamkeep.jobs.tasks import TaskMethods
 from streamkeep.jobs.times import Duration, at_least
 from streamkeep.jobs.waiting import take

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs.admission import admit, gates_of, priority_of
 from streamkeep.jobs.ending import begin_run, bury, fail_attempt
-from streamkeep.jobs.entering import admit, gates_of, priority_of
 from streamkeep.jobs.layout import (
     DEATHS,
     DELAYED,

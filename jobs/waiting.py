@@ -86,7 +86,7 @@ class Take:
             )
             taken = taking.take(step, wanted)
             found += [(queue, one) for one in taken]
-            queue.core.remains.delete(step, idle=not taken)
+            queue.core.ended_entries.delete(step, idle=not taken)
             step.save()
         return found
 
@@ -110,7 +110,7 @@ class Take:
         reader = snapshot.as_bytes()
         least = -1
         for queue in self.queues:
-            if queue.core.remains.are_there():
+            if queue.core.ended_entries.are_there():
                 return 0  # `work` deletes them
             known = None if self._known is None else self._known[queue.name]
             pause = taking.pause(reader, queue.core.names, known)

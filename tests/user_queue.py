@@ -33,7 +33,7 @@ from streamkeep.jobs import (
     register_codec,
 )
 from streamkeep.jobs.async_queue import AsyncQueue
-from streamkeep.jobs.letters import Letter
+from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.outbox import Outbox
 
 if TYPE_CHECKING:

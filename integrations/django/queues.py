@@ -43,9 +43,9 @@ from streamkeep.integrations.django.results import result_of
 from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, UnknownTaskError
 from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
+from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.job import running, stop_running
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
-from streamkeep.jobs.letters import Letter
 from streamkeep.jobs.options import NO_OPTIONS, Options
 from streamkeep.jobs.putting import collect, plan_put, put_when_room
 from streamkeep.jobs.running import (

@@ -9,9 +9,9 @@ from typing import Any, Final
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
 from streamkeep.jobs import cancelling, codecs, ending
+from streamkeep.jobs.dead_letters import letter_of
 from streamkeep.jobs.errors import PayloadError
 from streamkeep.jobs.layout import CODEC, GROUP, PAYLOAD, Fields, Names
-from streamkeep.jobs.letters import letter_of
 
 READY: Final = "READY"
 RUNNING: Final = "RUNNING"

@@ -27,7 +27,7 @@ from streamkeep import recovery
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Job, Queue
-from streamkeep.jobs.letters import Letter
+from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.periodic import SCHEDULED
 from tiers import daily_or_all
 

@@ -17,7 +17,7 @@ from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
-    from streamkeep.jobs.letters import Letter
+    from streamkeep.jobs.dead_letters import Letter
     from streamkeep.jobs.queue import Queue
 
 _MOST_TEXT: Final = 60

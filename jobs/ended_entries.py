@@ -25,7 +25,7 @@ _MOST_BYTES: Final = 256 << 10  # of payloads that wait for their deletion
 _LOOKED_AT: Final = 1000
 
 
-class Remains:
+class EndedEntries:
     """What one process has acknowledged and not deleted yet."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ def is_delivered(reader: Transaction[Any] | Snapshot[Any], stream: bytes, place:
     return place <= place_of(place.priority, delivered_up_to(reader, stream))
 
 
-def find_remains(step: Step) -> list[Place]:
+def find_ended_entries(step: Step) -> list[Place]:
     """Return entries that killed processes have left: those before all that is pending or waits."""
     found: list[Place] = []
     for priority in step.settings.streams:

@@ -6,7 +6,7 @@ import pytest
 
 from streamkeep import Store
 from streamkeep.jobs import Queue
-from streamkeep.jobs.remains import AT_ONCE
+from streamkeep.jobs.ended_entries import AT_ONCE
 
 
 def left(queue: Queue) -> int:

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot
-from streamkeep.jobs import cancelling, entering
+from streamkeep.jobs import admission, cancelling
+from streamkeep.jobs.admission import next_waiting
 from streamkeep.jobs.base import QueueBase
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ending import CANCELLED, Stored, forget, put_result
-from streamkeep.jobs.entering import next_waiting
 from streamkeep.jobs.layout import (
     DELAYED,
     EXPIRES,
@@ -238,8 +238,8 @@ def _requeue(step: Step, letter: Letter) -> bool:
     fields.pop(ID, None)  # it is a new job
     fields.pop(EXPIRES, None)
     came_from = letter.fields.get(b"from", b"normal").decode()
-    priority = PRIORITIES.index(came_from) if came_from in PRIORITIES else entering.NORMAL_NUMBER
-    if not entering.put(step, fields, priority, 0, always=True).is_new:
+    priority = PRIORITIES.index(came_from) if came_from in PRIORITIES else admission.NORMAL_NUMBER
+    if not admission.put(step, fields, priority, 0, always=True).is_new:
         return False
     return _drop(step, letter)
 
