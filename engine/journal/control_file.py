@@ -226,9 +226,8 @@ class ControlFile:
 
     def set_durable(self, file_number: int, commit_number: int) -> None:
         """Publish the durable commit; only the sync leader may do so."""
-        with suppress(OSError):  # the next sync then covers these commits again
-            self._file.set_word(_DURABLE_FILE, file_number)
-            self._file.set_word(_DURABLE, commit_number)
+        self._try_word(_DURABLE_FILE, file_number)
+        self._try_word(_DURABLE, commit_number)  # without room, a sync covers these commits again
 
     def openings(self) -> int:
         """Return how often the file is open; too high after a process was killed."""

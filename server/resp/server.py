@@ -344,7 +344,8 @@ class Server(Host):
     def _note_sync(self, taken: float) -> None:
         self._sync_s = taken
         self.statistics.syncs.note(taken)
-        self.slow.note_event(DISK, taken)
+        if self.slow.threshold_ms:
+            self.slow.note_event(DISK, taken)
 
     def wait_for_disk(self, client: Connection, reply: Callable[[], bytes]) -> None:
         """Reply when everything that is committed now is on disk."""
