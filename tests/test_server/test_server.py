@@ -16,6 +16,7 @@ from resp_peer import Peer, Running, serving
 from stores import open_at
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn import txn as txn_module
+from streamkeep.engine.txn.begin import begin_write
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.errors import RecoveryNeededError
 from streamkeep.format.redis.resp import encode_command
@@ -59,7 +60,6 @@ def test_commands_run_apart_if_their_transaction_fails(
     reader = connect()
     reader.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
     wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1)
-    begin = turn.begin_write
 
     class Failing:
         """A transaction whose commit fails."""
@@ -77,9 +77,9 @@ def test_commands_run_apart_if_their_transaction_fails(
     failed = []
 
     def begin_once(context: EngineContext, *, durable: bool) -> Any:
-        monkeypatch.setattr(turn, "begin_write", begin)
+        monkeypatch.setattr(turn, "begin_write", begin_write)
         failed.append(True)
-        return Failing(begin(context, durable=durable))
+        return Failing(begin_write(context, durable=durable))
 
     monkeypatch.setattr(turn, "begin_write", begin_once)
     peer.socket.sendall(
