@@ -363,35 +363,28 @@ class Journal:
             return True
         self.sync_leader.wait.take(self._sync_lock)
         try:
-            if not self.sync_leader.lead(commit_number):
-                return True
-            try:
-                return self._sync_files(commit_number)
-            finally:
-                self.sync_leader.end()
+            return not self.sync_leader.lead(commit_number) or self._lead(commit_number)
         finally:
             self._sync_lock.release()
 
     def try_sync(self, commit_number: int) -> bool:
-        """Do what `sync` does, unless another thread or process is syncing.
-
-        Returns:
-            Whether the commit is on disk.
-        """
+        """As `sync`, unless another thread or process is syncing; return whether it is on disk."""
         self._syncs = True
         if self.control.durable() >= commit_number:
             return True
         if not self._sync_lock.acquire(False):
             return False
         try:
-            if not self.sync_leader.try_lead():
-                return False
-            try:
-                return self._sync_files(commit_number)
-            finally:
-                self.sync_leader.end()
+            return self.sync_leader.try_lead() and self._lead(commit_number)
         finally:
             self._sync_lock.release()
+
+    def _lead(self, commit_number: int) -> bool:
+        """Sync as the leader, and give the lead up."""
+        try:
+            return self._sync_files(commit_number)
+        finally:
+            self.sync_leader.end()
 
     def is_syncing(self) -> bool:
         """Return whether a thread of this process waits for the disk."""
