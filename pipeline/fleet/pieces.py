@@ -10,12 +10,12 @@ The positions of a store say, for each stream, up to which ID a lake has everyth
 from __future__ import annotations
 
 import base64
-import json
 import pickle
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.json_form import from_json, json_bytes
@@ -56,6 +56,7 @@ class Piece:
         record: of the segment; None for a live store.
         source: what is read of a live store; an option of the data source.
         late: its segment was adopted after its range was copied, so the lake may have some of it.
+        erased: IDs of the range that were erased from the lake.
     """
 
     store: str
@@ -71,6 +72,7 @@ class Piece:
     path: str = ""
     source: str = "auto"
     late: bool = False
+    erased: tuple[StreamId, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class Positions:
     labels: dict[str, str] = field(default_factory=dict)
     sealed_ms: int | None = None
 
-    def encode(self) -> bytes:
-        """Return the positions as JSON."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the positions as a value for JSON."""
         streams = [
             [
                 *(number, json_bytes(one.key), str(one.end), one.rows, one.erased),
@@ -121,18 +123,16 @@ class Positions:
             ]
             for number, one in sorted(self.streams.items())
         ]
-        members = {
+        return {
             "streams": streams,
             "name": self.name,
             "labels": self.labels,
             "sealed_ms": self.sealed_ms,
         }
-        return json.dumps(members).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Positions:
-        """Return the positions from the bytes of `encode`."""
-        members = json.loads(data)
+    def from_json(cls, members: dict[str, Any]) -> Positions:
+        """Return the positions from the value of `as_json`."""
         streams = {}
         for number, key, end, rows, erased, *more in members["streams"]:
             # The first lakes of fleets had one sequence for all streams of a store.
@@ -268,6 +268,16 @@ def _outside(
         low = last.next()
     if low <= high:
         yield low, high
+
+
+def without_erased(
+    pieces: Iterable[Piece], erased: Mapping[int, tuple[StreamId, ...]]
+) -> Iterator[Piece]:
+    """Yield pieces of a store that name the IDs that were erased from the lake."""
+    for one in pieces:
+        ids = erased.get(one.number, ())
+        inside = ids[bisect_left(ids, one.start) : bisect_right(ids, one.end)]
+        yield replace(one, erased=inside) if inside else one
 
 
 # --- pieces on the way ----------------------------------------------------------------------------

@@ -7,12 +7,9 @@ process that dies before it has changed nothing.
 from __future__ import annotations
 
 from streamkeep.pipeline.fleet.pieces import Positions, StreamPosition
-from streamkeep.pipeline.fleet.progress_files import (
-    next_version,
-    store_application,
-    write_positions,
-)
+from streamkeep.pipeline.fleet.progress_files import POSITIONS
 from streamkeep.pipeline.lake.table import FLEET, Lake
+from streamkeep.pipeline.storage.numbered import next_version
 
 
 def turn_into_fleet(table: Lake) -> Lake:
@@ -37,6 +34,6 @@ def turn_into_fleet(table: Lake) -> Lake:
             stores.setdefault(origin.store, {})[origin.number] = position
     versions = {FLEET: 1}
     for store, streams in stores.items():
-        version = versions[store_application(store)] = next_version(None)
-        write_positions(table.uri, store, version, Positions(streams))
+        version = versions[POSITIONS.application(store)] = next_version(None)
+        POSITIONS.write(table.uri, store, version, Positions(streams).as_json())
     return table.commit("fleet", [], origins={file.origin for file in files}, versions=versions)

@@ -22,10 +22,16 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.commands import keys
 from streamkeep.engine.tables.manifest import erased_ids, iter_segments
-from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at
-from streamkeep.pipeline.jobs.fleet_audit import audit_fleet, erased_in_files, reconcile
+from streamkeep.pipeline.jobs.fleet_audit import (
+    ErasedIds,
+    audit_fleet,
+    erased_from_lake,
+    erased_in_files,
+    reconcile,
+)
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
@@ -70,22 +76,25 @@ def audit(
         files = table.files() if table is not None else []
         known: set[Origin] = set()
         segments: list[SegmentRecord] = []
-        erased: dict[str, tuple[StreamId, ...]] = {}
+        erased: list[ErasedIds] = []
+        if table is not None:
+            erased.append(erased_from_lake(table, {file.store for file in files}))
         if store is not None:
-            segments, erased = _known(store, files)
+            segments, ids = _known(store, files)
+            erased.append(ids)
             if table is not None and not table.is_fleet:
                 known = _uncopied(store, table, report)
         members = None
         if fleet is not None:
             members = audit_fleet(spark, fleet, table, progress)
-            erased |= erased_in_files(files, members)
+            erased.append(members.erased)
         archive = os.path.abspath(Path(store) / "archive") if store is not None else ""
         tasks = plan(
             archive,
             segments,
             table.uri if table is not None else "",
             files,
-            erased,
+            erased_in_files(files, *erased),
             cores_of(spark),
         )
         found = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
@@ -97,7 +106,7 @@ def audit(
         if table is not None:
             report.problems += _twice(files)
             if table.is_fleet:
-                report.problems += reconcile(table, files, members)
+                report.problems += reconcile(table, files, erased[0], members)
             else:
                 report.problems += _unbalanced(table, files, known)
         foreign = sum(file.foreign for file in files)
@@ -136,18 +145,14 @@ def plan(
     return tasks
 
 
-def _known(
-    store: str, files: Sequence[LakeFile]
-) -> tuple[list[SegmentRecord], dict[str, tuple[StreamId, ...]]]:
-    """Return the manifest of a store, and the erased entries that files of a lake may hold."""
-    erased: dict[str, tuple[StreamId, ...]] = {}
+def _known(store: str, files: Sequence[LakeFile]) -> tuple[list[SegmentRecord], ErasedIds]:
+    """Return the manifest of a store, and the IDs that it has erased, as far as a lake goes."""
+    erased: dict[tuple[str, int], Sequence[StreamId]] = {}
     with reading(store) as opened, opened.snapshot() as snapshot:
         txn = snapshot.txn
-        for file in files:
-            if file.origin.store == opened.uuid:
-                ids = erased_ids(txn, file.origin.number, file.first, file.last)
-                if ids:
-                    erased[file.path] = tuple(StreamId(*one) for one in sorted(ids))
+        for number in {one.origin.number for one in files if one.store == opened.uuid}:
+            ids = erased_ids(txn, number, MIN_ID, MAX_ID)
+            erased[opened.uuid, number] = [StreamId(*one) for one in sorted(ids)]
         return list(iter_segments(txn)), erased
 
 

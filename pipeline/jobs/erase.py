@@ -18,16 +18,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from streamkeep.arrow.keys import key_text
+from streamkeep.engine.archive.segments import list_streams
+from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.pipeline.fleet.progress_files import POSITIONS, read_positions
 from streamkeep.pipeline.jobs.executor.erase import Task, count_in_file, rewrite_file
-from streamkeep.pipeline.jobs.fleet_commits import commit_erased
+from streamkeep.pipeline.lake.erased import ERASED, read_erased, with_ids, write_erased
 from streamkeep.pipeline.lake.files import (
     LakeConflictError,
     LakeError,
@@ -39,10 +42,11 @@ from streamkeep.pipeline.lake.files import (
     unsigned,
 )
 from streamkeep.pipeline.lake.read import read_lake
-from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.lake.table import Counts, Lake
 from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.storage.numbered import NumberedFiles, next_version
 from streamkeep.pipeline.storage.places import file_system
 
 if TYPE_CHECKING:
@@ -101,7 +105,7 @@ def erase(
         if store is not None and chosen:
             erased = _erase_in_store(store, name, chosen)
         rewritten = removed = 0
-        if lake is not None and chosen:
+        if lake is not None and chosen and origins:
             removed, rewritten = _erase_in_lake(spark, lake, origins, chosen, progress)
             swept, drafts = _remove_old_files(lake, origins, chosen)
             report.details["files_removed"] = swept
@@ -127,11 +131,21 @@ def erase(
 
 
 def _origins(table: Lake, key: bytes, store: str | None, store_id: str | None) -> list[Origin]:
-    """Return the streams of one store that had the key, as far as the lake has entries of them."""
-    if store_id is None and store is not None:
-        with reading(store) as opened:
-            store_id = opened.uuid
-    found = sorted({file.origin for file in table.files() if file.key == key})
+    """Return the streams of one store that had the key, in the lake or in the store.
+
+    Those of the store may come into the lake at this moment.
+    """
+    known = {file.origin for file in table.files() if file.key == key}
+    if store is not None:
+        with reading(store) as opened, opened.snapshot() as snapshot:
+            store_id = store_id or opened.uuid
+            if store_id == opened.uuid:
+                stream = snapshot.txn.find_stream(key)
+                old = list_streams(snapshot.txn)
+                numbers = {one.stream_number for one in old if one.key == key}
+                numbers |= set() if stream is None else {stream.number}
+                known |= {Origin(store_id, number, key) for number in numbers}
+    found = sorted(known)
     stores = sorted({one.store for one in found})
     if store_id is None and len(stores) > 1:
         raise LakeError(
@@ -200,19 +214,61 @@ def _rewrite_files(
     gone = Counter[Origin]()
     for one in found:
         gone[by_path[one["path"]].origin] += one["gone"]
+    _commit(table, origins, ids, added, removed, gone)
+    return sum(gone.values()), len(added)
+
+
+def _commit(
+    table: Lake,
+    origins: Sequence[Origin],
+    ids: tuple[StreamId, ...],
+    added: Sequence[LakeFile],
+    removed: Sequence[LakeFile],
+    gone: Mapping[Origin, int],
+) -> None:
+    """Replace files by those without erased entries, count these, and note their IDs.
+
+    It conflicts with every other commit of the streams. A job that has read an entry before it was
+    erased cannot add it afterwards.
+
+    Args:
+        gone: the number of erased entries of each stream.
+
+    Raises:
+        LakeConflictError: another job has committed something of the streams; nothing was changed.
+    """
+    uri, store = table.uri, origins[0].store
+    counts: dict[str, Counts] = {}
+    old = {files: table.transaction(files.application(store)) for files in (ERASED, POSITIONS)}
+    known = read_erased(uri, store, old[ERASED])
+    now = with_ids(known, {one.number for one in origins}, ids)
+    new: dict[NumberedFiles, int] = {}
+    if now != known:
+        new[ERASED] = next_version(old[ERASED])
+        write_erased(uri, store, new[ERASED], now)
+    if table.is_fleet:
+        positions = read_positions(uri, store, old[POSITIONS])
+        for origin, number in gone.items():
+            positions = positions.with_rows(origin.number, origin.key, -number, number)
+        new[POSITIONS] = next_version(old[POSITIONS])
+        POSITIONS.write(uri, store, new[POSITIONS], positions.as_json())
+    else:
+        for origin, number in gone.items():
+            before = table.counts(origin.application)
+            counts[origin.application] = before._replace(erased=before.erased + number)
+    versions = {files.application(store): version for files, version in new.items()}
+    failpoints.hit("erase:noted")
     try:
-        if table.is_fleet:
-            commit_erased(table, origins, added, removed, gone, NAME)
-        else:
-            counts = {}
-            for origin, number in gone.items():
-                before = table.counts(origin.application)
-                counts[origin.application] = before._replace(erased=before.erased + number)
-            table.commit(NAME, added, removed=removed, counts=counts, origins=origins)
+        table.commit(
+            NAME, added, removed=removed, counts=counts, origins=origins, versions=versions
+        )
     except LakeConflictError:
         table.discard(added)
+        for files, version in new.items():
+            files.remove(uri, store, version)
         raise
-    return sum(gone.values()), len(added)
+    for files in new:
+        files.remove(uri, store, old[files])
 
 
 def _remove_old_files(

@@ -5,14 +5,14 @@
   those that were erased from the lake: a file that was taken out of the log is found.
 - A stream must not have fewer entries in the lake than its segments, or its store, have up to the
   position of the lake.
-- No file of the lake may hold an entry that was erased from its own store.
+- No file of the lake may hold an entry that was erased from it, or from its own store.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,11 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.fleet.executor.manifests import Ask
 from streamkeep.pipeline.fleet.members import find_members
 from streamkeep.pipeline.fleet.pieces import Member, Positions
-from streamkeep.pipeline.fleet.progress_files import read_positions, store_application
+from streamkeep.pipeline.fleet.progress_files import POSITIONS, read_positions
 from streamkeep.pipeline.jobs.executor.fleet_audit import Check, check_segments, describe_stores
 from streamkeep.pipeline.jobs.fleet_to_lake import group_tasks, in_tasks
-from streamkeep.pipeline.lake.files import LakeFile, Origin
+from streamkeep.pipeline.lake.erased import ERASED, read_erased
+from streamkeep.pipeline.lake.files import LakeFile, Origin, ids_within
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.scheduling.units import Progress, cores_of, run_units
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Stream = tuple[str, int]  # store, and number in it
+ErasedIds = Mapping[Stream, Sequence[StreamId]]
 
 
 @dataclass
@@ -69,7 +71,7 @@ def audit_fleet(
     found = Found()
     asks = []
     for member in find_members(fleet, found.problems):
-        version = None if table is None else table.transaction(store_application(member.store))
+        version = None if table is None else table.transaction(POSITIONS.application(member.store))
         if member.path:
             try:
                 _look_at_live(member, table, version, found)
@@ -128,23 +130,31 @@ def _look_at_live(member: Member, table: Lake | None, version: int | None, found
                 found.expected[stream] += record.length + history
 
 
-def reconcile(table: Lake, files: Sequence[LakeFile], found: Found | None) -> list[str]:
-    """Return the differences between what was copied, what the log names, and what stores have."""
+def reconcile(
+    table: Lake, files: Sequence[LakeFile], erased: ErasedIds, found: Found | None
+) -> list[str]:
+    """Return the differences between what was copied, what the log names, and what stores have.
+
+    Args:
+        erased: IDs that were erased from the lake; it may never have had some of them.
+    """
     there: dict[Stream, int] = defaultdict(int)
     for file in files:
         there[file.store, file.origin.number] += file.entries
     copied: dict[Stream, int] = defaultdict(int)
-    erased: dict[Stream, int] = defaultdict(int)
+    gone: dict[Stream, int] = defaultdict(int)
     names: dict[Stream, str] = {}
     problems = []
     stores = {file.store for file in files}
     if found is not None:
         stores |= {store for store, _ in found.expected}
     for store in sorted(stores):
-        positions = read_positions(table.uri, store, table.transaction(store_application(store)))
+        positions = read_positions(
+            table.uri, store, table.transaction(POSITIONS.application(store))
+        )
         for number, one in positions.streams.items():
             copied[store, number] += one.rows
-            erased[store, number] += one.erased
+            gone[store, number] += max(one.erased, len(erased.get((store, number), ())))
             names[store, number] = str(Origin(store, number, one.key))
     for stream in sorted({*there, *copied}):
         if there[stream] != copied[stream]:
@@ -153,7 +163,7 @@ def reconcile(table: Lake, files: Sequence[LakeFile], found: Found | None) -> li
                 f"erased, and the log of the lake names {there[stream]:,}"
             )
     for stream, expected in sorted(found.expected.items() if found is not None else ()):
-        if there[stream] + erased[stream] < expected:
+        if there[stream] + gone[stream] < expected:
             problems.append(
                 f"{names.get(stream, str(stream))}: the store has {expected:,} entries up to the "
                 f"position of the lake, and the lake {there[stream]:,}"
@@ -161,12 +171,26 @@ def reconcile(table: Lake, files: Sequence[LakeFile], found: Found | None) -> li
     return problems
 
 
-def erased_in_files(files: Sequence[LakeFile], found: Found) -> dict[str, tuple[StreamId, ...]]:
-    """Return, by path of a file, the IDs of its range that were erased from its store."""
+def erased_from_lake(table: Lake, stores: Iterable[str]) -> ErasedIds:
+    """Return the IDs that were erased from a lake."""
+    found = {}
+    for store in stores:
+        version = table.transaction(ERASED.application(store))
+        for number, ids in read_erased(table.uri, store, version).items():
+            found[store, number] = ids
+    return found
+
+
+def erased_in_files(
+    files: Sequence[LakeFile], *known: ErasedIds
+) -> dict[str, tuple[StreamId, ...]]:
+    """Return, by path of a file, the IDs of its range that were erased."""
     gone = {}
     for file in files:
-        ids = found.erased.get((file.store, file.origin.number), ())
-        inside = tuple(one for one in ids if file.first <= one <= file.last)
+        stream = file.store, file.origin.number
+        inside = {
+            one for ids in known for one in ids_within(ids.get(stream, ()), file.first, file.last)
+        }
         if inside:
-            gone[file.path] = inside
+            gone[file.path] = tuple(sorted(inside))
     return gone

@@ -32,24 +32,19 @@ from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
 from streamkeep.pipeline.fleet.executor.manifests import Ask, plan_stores
 from streamkeep.pipeline.fleet.live import plan_live
 from streamkeep.pipeline.fleet.members import find_members
-from streamkeep.pipeline.fleet.pieces import Member, Positions, pack_groups
-from streamkeep.pipeline.fleet.progress_files import (
-    head_application,
-    next_version,
-    read_positions,
-    remove_positions,
-    store_application,
-    write_positions,
-)
+from streamkeep.pipeline.fleet.pieces import Member, Positions, pack_groups, without_erased
+from streamkeep.pipeline.fleet.progress_files import POSITIONS, head_application, read_positions
 from streamkeep.pipeline.fleet.turning import turn_into_fleet
 from streamkeep.pipeline.jobs.executor.fleet_to_lake import Task, write_pieces
 from streamkeep.pipeline.jobs.subscription import read_options
+from streamkeep.pipeline.lake.erased import ERASED, read_erased
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.scheduling.packing import filled, spread
 from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
+from streamkeep.pipeline.storage.numbered import next_version
 from streamkeep.pipeline.storage.places import StorageError
 
 if TYPE_CHECKING:
@@ -194,16 +189,18 @@ def plan(
     stores: dict[str, _Store] = {}
     found = _Plan()
     for member in members:
-        version = table.transaction(store_application(member.store))
+        version = table.transaction(POSITIONS.application(member.store))
+        erased = table.transaction(ERASED.application(member.store))
         if not member.path:
             head = table.transaction(head_application(member.store))
             if some or head != member.version:
-                asks.append(Ask(member, table.uri, version, options if some else None))
+                asks.append(Ask(member, table.uri, version, erased, options if some else None))
             continue
         try:
             before = read_positions(table.uri, member.store, version)
             problems: dict[tuple[int, bytes], str] = {}
             pieces, positions = plan_live(member, before, options, problems)
+            gone = read_erased(table.uri, member.store, erased)
         except StorageError:
             raise
         except StreamkeepError as error:
@@ -213,7 +210,7 @@ def plan(
         found.keys.update(key for _, key in problems)
         if positions != before or problems:
             late = any(piece.late for piece in pieces)
-            groups = pack_groups(pieces)
+            groups = pack_groups(without_erased(pieces, gone))
             stores[member.store] = _Store(
                 *(member, version, positions, None, late, groups),
                 problems=problems,
@@ -232,7 +229,7 @@ def plan(
         stores[store] = _Store(
             ask.member,
             ask.version,
-            Positions.decode(facts["positions"].encode()),
+            Positions.from_json(facts["positions"]),
             None if some else facts["version"],
             facts["late"],
             [(size, text) for size, text in facts["groups"]],
@@ -319,7 +316,7 @@ def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             list(threads.map(partial(_write, table.uri), mine))
         for store, version in mine:
-            versions[store_application(store.member.store)] = version
+            versions[POSITIONS.application(store.member.store)] = version
             if store.head is not None:
                 versions[head_application(store.member.store)] = store.head
         failpoints.hit("fleet:positions")
@@ -333,7 +330,7 @@ def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
             beaten = [
                 one
                 for one in stores
-                if table.transaction(store_application(one.member.store)) != one.version
+                if table.transaction(POSITIONS.application(one.member.store)) != one.version
             ]
             for one in beaten:
                 table.discard(one.files)
@@ -352,9 +349,9 @@ def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
 
 def _write(lake: str, one: tuple[_Store, int]) -> None:
     store, version = one
-    write_positions(lake, store.member.store, version, store.positions)
+    POSITIONS.write(lake, store.member.store, version, store.positions.as_json())
 
 
 def _forget(lake: str, versions: Sequence[tuple[str, int | None]]) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        list(threads.map(lambda one: remove_positions(lake, *one), versions))
+        list(threads.map(lambda one: POSITIONS.remove(lake, *one), versions))

@@ -24,10 +24,18 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.jobs.executor.to_lake import Task, write_files
 from streamkeep.pipeline.jobs.subscription import read_options
-from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
+from streamkeep.pipeline.lake.erased import ERASED, read_erased
+from streamkeep.pipeline.lake.files import (
+    LakeConflictError,
+    LakeError,
+    LakeFile,
+    Origin,
+    ids_within,
+)
 from streamkeep.pipeline.lake.table import Counts, Lake
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
@@ -140,7 +148,14 @@ def _take_over(
     try:
         parts = _partitions(options, plans, folder, cores_of(spark), problems)
         store = plans[0].origin.store if plans else ""
-        tasks = [Task(options, lake.uri, store, schema, part) for part in parts]
+        erased = _erased(lake, plans)
+        tasks = [
+            Task(
+                *(options, lake.uri, store, schema, part),
+                {one.number: erased[one.number] for one in part if one.number in erased},
+            )
+            for part in parts
+        ]
         lines = run_units(spark, tasks, write_files, progress)
     finally:
         if folder is not None:
@@ -212,6 +227,20 @@ def _plans(options: ReadOptions, lake: Lake, problems: dict[Origin, str]) -> lis
                 added = stream.record.entries_added
                 plans.append(_Plan(replace(pin, start=start), origin, added, before))
     return plans
+
+
+def _erased(lake: Lake, plans: list[_Plan]) -> dict[int, tuple[StreamId, ...]]:
+    """Return the new IDs that were erased from the lake before they came, by stream."""
+    if not plans:
+        return {}
+    store = plans[0].origin.store
+    known = read_erased(lake.uri, store, lake.transaction(ERASED.application(store)))
+    found = {}
+    for one in plans:
+        ids = ids_within(known.get(one.origin.number, ()), one.pin.start, one.pin.end)
+        if ids:
+            found[one.origin.number] = ids
+    return found
 
 
 def _partitions(

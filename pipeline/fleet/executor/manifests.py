@@ -10,8 +10,9 @@ from streamkeep.engine.system.object_store import open_objects
 from streamkeep.engine.tables.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.format.segment.remote import Manifest
-from streamkeep.pipeline.fleet.pieces import Member, new_pieces, pack_groups
+from streamkeep.pipeline.fleet.pieces import Member, new_pieces, pack_groups, without_erased
 from streamkeep.pipeline.fleet.progress_files import read_positions
+from streamkeep.pipeline.lake.erased import read_erased
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.storage.places import StorageError
 
@@ -23,12 +24,14 @@ class Ask:
     Attributes:
         lake: its URI; "" for nothing.
         version: of the positions that the lake has; None before the first.
+        erased: the version of the list of IDs that were erased from the lake; None for none.
         options: which streams are copied; None for all.
     """
 
     member: Member
     lake: str = ""
     version: int | None = None
+    erased: int | None = None
     options: ReadOptions | None = None
 
 
@@ -55,11 +58,12 @@ def _planned(ask: Ask) -> dict[str, Any]:
     member, manifest = read_manifest(ask.member)
     before = read_positions(ask.lake, member.store, ask.version)
     pieces, positions = new_pieces(member, manifest, before, chosen)
+    erased = read_erased(ask.lake, member.store, ask.erased)
     return {
         "store": member.store,
         "version": member.version,
-        "positions": positions.encode().decode(),
-        "groups": pack_groups(pieces),
+        "positions": positions.as_json(),
+        "groups": pack_groups(without_erased(pieces, erased)),
         "late": any(piece.late for piece in pieces),
         "changed": positions != before,
         "absent": before.absent,

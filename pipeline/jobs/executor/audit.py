@@ -34,7 +34,7 @@ class Task:
     Attributes:
         archive: the folder of the segments.
         lake: the root of the lake's files.
-        erased: by path of a file, the IDs of its range that were erased from the store.
+        erased: by path of a file, the IDs of its range that were erased.
     """
 
     archive: str
@@ -154,8 +154,8 @@ def _rows_problems(
             yield f"rows {entries - len(batch)} to {entries} are not all of {file.date}"
     if erased_entries:
         yield (
-            f"it holds {erased_entries} of the entries that were erased from the store; next: "
-            "`streamkeep spark erase` removes them"
+            f"it holds {erased_entries} of the entries that were erased from the store or from the "
+            "lake; next: `streamkeep spark erase` removes them"
         )
     if entries != file.entries:
         yield f"{entries} rows, {file.entries} in the log"

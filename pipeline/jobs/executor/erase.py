@@ -6,16 +6,15 @@ import json
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.lake.executor.parquet import (
     FileWriter,
     count_ids,
-    has_id,
     read_file,
     read_whole,
+    without_ids,
 )
 from streamkeep.pipeline.lake.files import (
     LakeFile,
@@ -43,8 +42,7 @@ def rewrite_file(task: Task) -> list[str]:
     gone = 0
     try:
         for batch in read_whole(system, root, task.file, schema):
-            keep = pc.invert(has_id(batch, task.ids))
-            kept = batch.filter(keep)
+            kept = without_ids(batch, task.ids)
             gone += len(batch) - len(kept)
             if len(kept):
                 writer.add(kept)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamkeep.arrow.batches import RowShape, record_batches
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.pipeline.fleet.executor.nodes import piece_nodes
 from streamkeep.pipeline.fleet.pieces import Piece, unpack_group
-from streamkeep.pipeline.lake.executor.parquet import FileWriter, has_id, id_at, read_file
+from streamkeep.pipeline.lake.executor.parquet import FileWriter, id_at, read_file, without_ids
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
 from streamkeep.pipeline.storage.places import StorageError, file_system
 
@@ -55,11 +53,13 @@ def write_pieces(task: Task) -> list[str]:
         try:
             for piece in mine:
                 batches = record_batches(shape, piece_nodes(piece), piece.start, piece.end)
+                unwanted = set(piece.erased)
                 if piece.late:
-                    batches = _unknown(task, piece, batches)
+                    unwanted |= _known(task, piece)
                 for batch in batches:
-                    if len(batch):
-                        writer.add(batch)
+                    kept = without_ids(batch, unwanted)
+                    if len(kept):
+                        writer.add(kept)
             lines += [file.as_json() for file in writer.close()]
         except BaseException as error:
             writer.abandon()
@@ -75,10 +75,8 @@ def _file_of(piece: Piece) -> tuple[Origin, object]:
     return origin, piece.start if piece.late else None
 
 
-def _unknown(
-    task: Task, piece: Piece, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Leave out the entries that the lake has already."""
+def _known(task: Task, piece: Piece) -> set[StreamId]:
+    """Return the IDs of a piece that the lake has already."""
     system, root = file_system(task.lake)
     known: set[StreamId] = set()
     for file in task.there:
@@ -87,5 +85,4 @@ def _unknown(
             for batch in read_file(system, root, file, ("ms", "seq")):
                 ids = (id_at(batch, row) for row in range(len(batch)))
                 known.update(one for one in ids if piece.start <= one <= piece.end)
-    for batch in batches:
-        yield batch.filter(pc.invert(has_id(batch, known))) if known else batch
+    return known

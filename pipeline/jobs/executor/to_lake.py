@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from streamkeep.arrow.batches import RowShape, record_batches
+from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.lake.executor.parquet import FileWriter
+from streamkeep.pipeline.lake.executor.parquet import FileWriter, without_ids
 from streamkeep.pipeline.lake.files import LakeError, Origin
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.nodes import nodes_of
@@ -26,6 +28,7 @@ class Task:
     store: str  # its UUID
     schema: bytes  # of the entries, serialized
     slices: tuple[Slice, ...]
+    erased: Mapping[int, tuple[StreamId, ...]]  # IDs that the lake must not get, by stream
 
 
 def write_files(task: Task) -> list[str]:
@@ -43,7 +46,9 @@ def write_files(task: Task) -> list[str]:
             writer = FileWriter(system, root, origin, schema)
             try:
                 for batch in record_batches(shape, nodes(one), one.start, one.end):
-                    writer.add(batch)
+                    kept = without_ids(batch, task.erased.get(one.number, ()))
+                    if len(kept):
+                        writer.add(kept)
                 lines += [file.as_json() for file in writer.close()]
             except (StorageError, LakeError):
                 writer.abandon()

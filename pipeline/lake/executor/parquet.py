@@ -361,6 +361,11 @@ def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
     )
 
 
+def without_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> pa.RecordBatch:
+    """Return the rows that have none of the IDs."""
+    return batch.filter(pc.invert(has_id(batch, ids))) if ids else batch
+
+
 def count_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> int:
     """Return the number of rows that have one of the IDs."""
     return (pc.sum(has_id(batch, ids)).as_py() or 0) if ids else 0
