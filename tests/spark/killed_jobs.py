@@ -26,14 +26,17 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 
+import streamkeep
 from crash.kill_worker import die_at
 from fork_server import serve
+from spark.in_process import InProcess
 from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.archive import restore as restore_engine
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
+from streamkeep.pipeline.jobs.fleet_to_lake import fleet_to_lake
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import _DeltaSink
 from streamkeep.pipeline.jobs.to_lake import to_lake
@@ -54,10 +57,13 @@ class Plan:
     """What a driver is to do.
 
     Attributes:
-        job: to-lake, compact, restore, erase, tail-delta or tail-store.
+        job: to-lake, compact, restore, erase, tail-delta or tail-store; fleet or fleet-erase, whose
+            `store` is the fleet; archive, whose `store` publishes there.
         failpoint: where the process is killed, at the passage number `passages`; "" for nowhere.
         in_worker: it is the process of a task, not the driver.
         attempts: how often that happens to each task.
+        environment: with which an object store is reached. Its clients do not survive a fork, so
+            the driver then runs the tasks itself.
     """
 
     job: str
@@ -69,6 +75,7 @@ class Plan:
     in_worker: bool = False
     attempts: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 # --- what Spark does ------------------------------------------------------------------------------
@@ -224,6 +231,13 @@ def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:
     store, target = wanted.store, wanted.target
     if wanted.job.startswith("tail"):
         return {"entries": tail(spark, wanted)}
+    if wanted.job == "archive":
+        with streamkeep.open(store) as opened:
+            return {"version": opened.archive(seal=True).published.version}
+    if wanted.job == "fleet":
+        return fleet_to_lake(spark, store, target).as_json()
+    if wanted.job == "fleet-erase":
+        return erase(spark, "orders", lake=target, **wanted.options).as_json()
     if wanted.job == "to-lake":
         return to_lake(spark, store, target).as_json()
     if wanted.job == "compact":
@@ -286,8 +300,10 @@ def work(wanted: Plan) -> None:
 
     if wanted.failpoint and not wanted.in_worker:
         die_at(wanted.failpoint, wanted.passages)
+    os.environ.update(wanted.environment)
+    spark = InProcess() if wanted.environment else LocalSpark(begin)
     try:
-        said = run_job(LocalSpark(begin), wanted)
+        said = run_job(spark, wanted)
     except (StreamkeepError, TaskFailedError) as error:
         said = {"error": type(error).__name__, "text": str(error)}
     Path(wanted.result).write_text(json.dumps(said))
