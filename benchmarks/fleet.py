@@ -36,7 +36,8 @@ from streamkeep.format.segment.remote import (
 from streamkeep.pipeline.fleet.members import find_members
 from streamkeep.pipeline.fleet.pieces import unpack_group
 from streamkeep.pipeline.fleet.progress_files import head_application
-from streamkeep.pipeline.jobs.fleet_to_lake import group_tasks, plan
+from streamkeep.pipeline.jobs.subscription import read_options
+from streamkeep.pipeline.jobs.to_lake import group_tasks, plan
 from streamkeep.pipeline.lake.table import Lake
 
 _STREAMS = 10  # of a store
@@ -100,12 +101,13 @@ def main(stores: int, segments: int, folder: Path) -> None:
     spark: Any = _Here()
     uri = (folder / "fleet").as_uri()
     generate(uri, stores, segments)
-    table = Lake.create(str(folder / "lake"), fleet=True)
+    table = Lake.create(str(folder / "lake"))
     began = time.perf_counter()
     members = find_members(uri)
     found_s = time.perf_counter() - began
     began, busy = time.perf_counter(), time.process_time()
-    planned = plan(spark, table, members).stores
+    options = read_options(uri, None, None, fleet=True)
+    planned = plan(spark, table, members, options).stores
     groups = [group for one in planned for group in one.groups]
     tasks = group_tasks(groups, 2)
     plan_s, plan_cpu_s = time.perf_counter() - began, time.process_time() - busy
@@ -115,7 +117,7 @@ def main(stores: int, segments: int, folder: Path) -> None:
         "benchmark", [], versions={head_application(one.store): one.version for one in members}
     )
     began, busy = time.perf_counter(), time.process_time()
-    nothing = plan(spark, table, find_members(uri)).stores
+    nothing = plan(spark, table, find_members(uri), options).stores
     nothing_s, nothing_cpu_s = time.perf_counter() - began, time.process_time() - busy
     assert nothing == []
     total = stores * segments

@@ -12,31 +12,33 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
-from streamkeep.pipeline.fleet.pieces import Member, Piece, Positions, StreamPosition
+from streamkeep.pipeline.fleet.pieces import Live, Member, Piece, Positions, StreamPosition
 from streamkeep.pipeline.options import ARCHIVE, AUTO, ReadOptions
 from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Position
-from streamkeep.pipeline.source.plan import cut_stream
+from streamkeep.pipeline.source.plan import counted, cut_stream
 from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.source.tail_export import cut_exported
 from streamkeep.pipeline.source.triggers import check_nothing_lost
 
-_SLICE_BYTES: Final = 16 << 20
+SLICE_BYTES: Final = 8 << 20
 
 
 def plan_live(
     member: Member,
     before: Positions,
-    options: ReadOptions | None = None,
+    options: ReadOptions,
     problems: dict[tuple[int, bytes], str] | None = None,
+    folder: str | None = None,
 ) -> tuple[list[Piece], Positions]:
     """Return what a store has that a lake lacks, and the positions after it was copied.
 
     Args:
-        options: which streams are copied, and whether one that has lost entries is; None for all
-            of them.
+        options: which streams are copied, and whether one that has lost entries is.
         problems: gets the error of each stream that cannot be planned, which keeps its position;
             without it, the first error is raised.
+        folder: with `tailExport`, that of the nodes that executors cannot reach.
     """
     pieces: list[Piece] = []
     streams = dict(before.streams)
@@ -53,12 +55,12 @@ def plan_live(
             if one.origin == ADOPTED and one.sequence > was.sequence and one.first_id <= was.end:
                 late.setdefault(number, []).append(one)
         for number, key, source in _streams(txn, archived):
-            if options is not None and not options.wants(key):
+            if not options.wants(key):
                 continue
             was = before.of(number, key)
             added: int | None
             try:
-                if options is not None and number in before.streams and source == AUTO:
+                if number in before.streams and source == AUTO:
                     _check(txn, options, key, number, was)
                 if source == AUTO:
                     record = txn.load_numbered(number, key).record
@@ -66,12 +68,13 @@ def plan_live(
                 else:
                     end, added = archived[number].last_id, was.added
                 mine = []
+                how = replace(options, path=member.path, source=source, fleet=False)
                 for one in late.get(number, ()):
                     pin = Pin(key, number, one.first_id, min(one.last_id, was.end))
-                    mine += [replace(new, late=True) for new in _new(txn, member, pin, source)]
+                    mine += [replace(new, late=True) for new in _new(txn, member, pin, how, folder)]
                 if end > was.end:
                     pin = Pin(key, number, was.end.next(), end)
-                    mine += _new(txn, member, pin, source)
+                    mine += _new(txn, member, pin, how, folder)
             except StreamkeepError as error:
                 if problems is None:
                     raise
@@ -88,9 +91,16 @@ def plan_live(
     return pieces, Positions(streams, member.name, member.labels)
 
 
-def _new(txn: Txn, member: Member, pin: Pin, source: str) -> Iterator[Piece]:
+def _new(
+    txn: Txn, member: Member, pin: Pin, options: ReadOptions, folder: str | None
+) -> Iterator[Piece]:
     """Yield a range of a stream as pieces."""
-    for one in cut_stream(txn, pin, source, _SLICE_BYTES):
+    if folder is None:
+        cut = cut_stream(txn, pin, options.source, SLICE_BYTES)
+        parts = [counted(txn, one, options.source) for one in cut]
+    else:
+        parts = cut_exported(options, (pin,), SLICE_BYTES, folder)
+    for one in parts:
         yield Piece(
             member.store,
             pin.number,
@@ -99,8 +109,7 @@ def _new(txn: Txn, member: Member, pin: Pin, source: str) -> Iterator[Piece]:
             one.end,
             one.size_bytes,
             one.entries,
-            path=member.path,
-            source=source,
+            live=Live(options, one),
         )
 
 

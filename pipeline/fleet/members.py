@@ -71,15 +71,20 @@ def _live(folder: Path, problems: list[str] | None) -> Iterator[Member]:
     for path in [folder, *sorted(folder.iterdir())]:
         if (path / _DATA_FILE).is_file():
             try:
-                with reading(path) as store:
-                    setting = store.remote_archive()
-                    name = path.name if setting is None else setting.name
-                    labels = {} if setting is None else setting.labels
-                    member = Member(store.uuid, name, labels, path=str(path))
+                member = live_member(path)
             except StreamkeepError as error:
                 _note(error, problems)
             else:
                 yield member
+
+
+def live_member(path: Path) -> Member:
+    """Return the store in a folder, to be read live."""
+    with reading(path) as store:
+        setting = store.remote_archive()
+        name = path.name if setting is None else setting.name
+        labels = {} if setting is None else setting.labels
+        return Member(store.uuid, name, labels, path=str(path))
 
 
 def _note(error: StreamkeepError, problems: list[str] | None) -> None:

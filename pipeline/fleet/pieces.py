@@ -21,7 +21,9 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.json_form import from_json, json_bytes
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
 from streamkeep.format.segment.remote import Manifest, RemoteSegment
+from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.scheduling.packing import filled
+from streamkeep.pipeline.source.slices import Slice
 
 GROUP_BYTES: Final = 64 << 20  # pieces that travel together
 
@@ -49,12 +51,20 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Live:
+    """A part of a store that is read live, as the data source reads it."""
+
+    options: ReadOptions
+    part: Slice
+
+
+@dataclass(frozen=True)
 class Piece:
     """A range of IDs of a stream, both included, in one segment or in a live store.
 
     Attributes:
         record: of the segment; None for a live store.
-        source: what is read of a live store; an option of the data source.
+        live: how the range of a live store is read.
         late: its segment was adopted after its range was copied, so the lake may have some of it.
         erased: IDs of the range that were erased from the lake.
     """
@@ -69,8 +79,7 @@ class Piece:
     record: SegmentRecord | None = None
     sealed: bool = False
     uri: str = ""
-    path: str = ""
-    source: str = "auto"
+    live: Live | None = None
     late: bool = False
     erased: tuple[StreamId, ...] = ()
 
@@ -283,9 +292,9 @@ def without_erased(
 # --- pieces on the way ----------------------------------------------------------------------------
 
 
-def pack_groups(pieces: Iterable[Piece]) -> list[tuple[int, str]]:
+def pack_groups(pieces: Iterable[Piece], group_bytes: int = GROUP_BYTES) -> list[tuple[int, str]]:
     """Return pieces in groups for transport: (bytes of nodes, the group as text)."""
-    groups = filled(pieces, lambda piece: piece.size_bytes, GROUP_BYTES)
+    groups = filled(pieces, lambda piece: piece.size_bytes, group_bytes)
     return [(sum(one.size_bytes for one in group), _pack(group)) for group in groups]
 
 

@@ -50,11 +50,22 @@ class FleetReader(QuickAck, DataSourceReader):
     def partitions(self) -> list[PiecePartition]:
         """Return the partitions: pieces of about equal size, by store, stream and ID."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            found = threads.map(_pieces_of, find_members(self.options.path))
+            found = threads.map(self._pieces_of, find_members(self.options.path))
             pieces = [one for mine in found for one in self._chosen(mine)]
         total = sum(one.size_bytes for one in pieces)
         target = partition_bytes(total, min_partitions=self.options.min_partitions)
         return [PiecePartition(one) for one in filled(pieces, lambda one: one.size_bytes, target)]
+
+    def _pieces_of(self, member: Member) -> list[Piece]:
+        """Return everything that a store has, as pieces."""
+        if member.path:
+            return plan_live(member, Positions(), self.options)[0]
+        member, manifest = read_manifest(member)
+        return [
+            piece
+            for number, stream in sorted(manifest.streams.items())
+            for piece in stream_pieces(member, stream.key, manifest.of_stream(number))
+        ]
 
     def _chosen(self, pieces: list[Piece]) -> Iterator[Piece]:
         """Yield what the options ask for: streams by key, and ranges of IDs."""
@@ -71,15 +82,3 @@ class FleetReader(QuickAck, DataSourceReader):
         if not isinstance(partition, PiecePartition):  # Spark's substitute for an empty list
             return iter(())
         return read_pieces(self.options, self.schema, partition.pieces)
-
-
-def _pieces_of(member: Member) -> list[Piece]:
-    """Return everything that a store has, as pieces."""
-    if member.path:
-        return plan_live(member, Positions())[0]
-    member, manifest = read_manifest(member)
-    return [
-        piece
-        for number, stream in sorted(manifest.streams.items())
-        for piece in stream_pieces(member, stream.key, manifest.of_stream(number))
-    ]

@@ -14,32 +14,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.engine.commands import keys
-from streamkeep.engine.tables.manifest import erased_ids, iter_segments
-from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.engine.tables.manifest import iter_segments
+from streamkeep.format.core.entry import StreamId
+from streamkeep.pipeline.fleet.members import live_member
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at
 from streamkeep.pipeline.jobs.fleet_audit import (
-    ErasedIds,
+    Found,
     audit_fleet,
-    erased_from_lake,
     erased_in_files,
+    look_at_live,
     reconcile,
 )
-from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
+from streamkeep.pipeline.lake.files import LakeError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
-from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.scheduling.packing import spread
 from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
-from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.reached import host
 
 if TYPE_CHECKING:
@@ -74,55 +69,41 @@ def audit(
     with Stopwatch(Report(NAME)) as report:
         table = Lake.open(lake) if lake is not None else None
         files = table.files() if table is not None else []
-        known: set[Origin] = set()
         segments: list[SegmentRecord] = []
-        erased: list[ErasedIds] = []
-        if table is not None:
-            erased.append(erased_from_lake(table, {file.store for file in files}))
+        found = Found(table, files)
         if store is not None:
-            segments, ids = _known(store, files)
-            erased.append(ids)
-            if table is not None and not table.is_fleet:
-                known = _uncopied(store, table, report)
-        members = None
+            look_at_live(live_member(Path(store)), found)
+            with reading(store) as opened, opened.snapshot() as snapshot:
+                segments = list(iter_segments(snapshot.txn))
         if fleet is not None:
-            members = audit_fleet(spark, fleet, table, progress)
-            erased.append(members.erased)
+            audit_fleet(spark, fleet, found, progress)
         archive = os.path.abspath(Path(store) / "archive") if store is not None else ""
         tasks = plan(
             archive,
             segments,
             table.uri if table is not None else "",
             files,
-            erased_in_files(files, *erased),
+            erased_in_files(found),
             cores_of(spark),
         )
-        found = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
-        report.entries = sum(one["entries"] for one in found)
-        report.files = len(found)
-        report.size_bytes = sum(one["size_bytes"] for one in found)
-        report.problems += sorted(problem for one in found for problem in one["problems"])
+        facts = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
+        report.entries = sum(one["entries"] for one in facts) + found.entries
+        report.files = len(facts)
+        report.size_bytes = sum(one["size_bytes"] for one in facts) + found.size_bytes
+        report.problems += sorted(problem for one in facts for problem in one["problems"])
         report.problems += _overlapping(segments)
-        if table is not None:
-            report.problems += _twice(files)
-            if table.is_fleet:
-                report.problems += reconcile(table, files, erased[0], members)
-            else:
-                report.problems += _unbalanced(table, files, known)
-        foreign = sum(file.foreign for file in files)
+        report.problems += _twice(files)
+        report.problems += reconcile(found)
+        report.problems += found.problems
         report.details = {
-            "segments": len(segments),
+            "segments": len(segments) + found.segments,
             "lake_files": len(files),
-            "lake_files_of_other_programs": foreign,
+            "lake_files_of_other_programs": sum(file.foreign for file in files),
         }
         if table is not None:
             report.details["lake_version"] = table.version
-        if members is not None:
-            report.entries += members.entries
-            report.size_bytes += members.size_bytes
-            report.problems += members.problems
-            report.details["segments"] += members.segments
-            report.details["sealed_ms"] = members.sealed_ms
+        if fleet is not None:
+            report.details["sealed_ms"] = found.sealed_ms
     return report
 
 
@@ -145,17 +126,6 @@ def plan(
     return tasks
 
 
-def _known(store: str, files: Sequence[LakeFile]) -> tuple[list[SegmentRecord], ErasedIds]:
-    """Return the manifest of a store, and the IDs that it has erased, as far as a lake goes."""
-    erased: dict[tuple[str, int], Sequence[StreamId]] = {}
-    with reading(store) as opened, opened.snapshot() as snapshot:
-        txn = snapshot.txn
-        for number in {one.origin.number for one in files if one.store == opened.uuid}:
-            ids = erased_ids(txn, number, MIN_ID, MAX_ID)
-            erased[opened.uuid, number] = [StreamId(*one) for one in sorted(ids)]
-        return list(iter_segments(txn)), erased
-
-
 def _overlapping(segments: Sequence[SegmentRecord]) -> list[str]:
     """Return a problem for each pair of overlapping segments of a stream."""
     ordered = sorted(segments, key=lambda one: (one.stream_number, one.first_id))
@@ -176,59 +146,4 @@ def _twice(files: Sequence[LakeFile]) -> list[str]:
                 problems.append(f"lake file {file.path}: begins before {reached.path} ends")
             if reached is None or file.last > reached.last:
                 reached = file
-    return problems
-
-
-# --- the balance of a lake ------------------------------------------------------------------------
-
-
-def _uncopied(store: str, table: Lake, report: Report) -> set[Origin]:
-    """Return the streams of a store that a lake has a position of; report entries lost since then.
-
-    An entry that was trimmed after the last run of `to-lake`, and before it was copied, is a
-    problem. One that was appended since then and is still there is not.
-    """
-    found = set()
-    with reading(store) as opened, opened.snapshot() as snapshot:
-        txn = snapshot.txn
-        for key, number in keys.iter_keys(txn):
-            origin = Origin(opened.uuid, number, key)
-            done, counts = table.checkpoint(origin.application), table.counts(origin.application)
-            if done is None:
-                continue
-            found.add(origin)
-            options = parse_read({"path": store, "subscribePattern": ""})
-            position = Position(number, done, added=counts.added)
-            try:
-                check_nothing_lost(txn, options, key, position)
-                stream = txn.find_stream(key)
-            except StreamkeepError as error:
-                report.problems.append(f"{origin}: {str(error).partition('; next:')[0]}")
-                continue
-            if stream is not None and stream.record.entries_added < counts.added:
-                report.problems.append(
-                    f"{origin}: the lake has counted {counts.added} entries that were ever added, "
-                    f"the store has {stream.record.entries_added}"
-                )
-    return found
-
-
-def _unbalanced(table: Lake, files: Sequence[LakeFile], known: set[Origin]) -> list[str]:
-    """Return a problem for each stream of which the lake has not as many rows as it should.
-
-    Entries that were ever added are in the lake, were gone before they could be copied, or were
-    erased from the lake. A file that was taken out of the log shows here.
-    """
-    rows = Counter({origin: 0 for origin in known})
-    for file in files:
-        rows[file.origin] += file.entries
-    problems = []
-    for origin, found in sorted(rows.items()):
-        counts = table.counts(origin.application)
-        if found != counts.rows:
-            problems.append(
-                f"{origin}: the lake has {found} entries, expected {counts.rows}: "
-                f"{counts.added} added less {counts.absent} that could not be copied and "
-                f"{counts.erased} erased"
-            )
     return problems

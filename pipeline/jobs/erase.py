@@ -29,6 +29,7 @@ from streamkeep.engine.archive.segments import list_streams
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.pipeline.fleet.progress_files import POSITIONS, read_positions
+from streamkeep.pipeline.fleet.turning import turn
 from streamkeep.pipeline.jobs.executor.erase import Task, count_in_file, rewrite_file
 from streamkeep.pipeline.lake.erased import ERASED, read_erased, with_ids, write_erased
 from streamkeep.pipeline.lake.files import (
@@ -42,7 +43,7 @@ from streamkeep.pipeline.lake.files import (
     unsigned,
 )
 from streamkeep.pipeline.lake.read import read_lake
-from streamkeep.pipeline.lake.table import Counts, Lake
+from streamkeep.pipeline.lake.table import FLEET, Lake
 from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.source.stores import reading
@@ -185,7 +186,7 @@ def _erase_in_lake(
     """Replace the files that hold one of the IDs; return (erased entries, new files)."""
     for conflicts in range(_TRIES):
         try:
-            return _rewrite_files(spark, Lake.open(lake), origins, ids, progress)
+            return _rewrite_files(spark, turn(Lake.open(lake)), origins, ids, progress)
         except LakeConflictError:
             if conflicts + 1 == _TRIES:
                 raise
@@ -238,7 +239,6 @@ def _commit(
         LakeConflictError: another job has committed something of the streams; nothing was changed.
     """
     uri, store = table.uri, origins[0].store
-    counts: dict[str, Counts] = {}
     old = {files: table.transaction(files.application(store)) for files in (ERASED, POSITIONS)}
     known = read_erased(uri, store, old[ERASED])
     now = with_ids(known, {one.number for one in origins}, ids)
@@ -246,22 +246,17 @@ def _commit(
     if now != known:
         new[ERASED] = next_version(old[ERASED])
         write_erased(uri, store, new[ERASED], now)
-    if table.is_fleet:
-        positions = read_positions(uri, store, old[POSITIONS])
-        for origin, number in gone.items():
-            positions = positions.with_rows(origin.number, origin.key, -number, number)
-        new[POSITIONS] = next_version(old[POSITIONS])
-        POSITIONS.write(uri, store, new[POSITIONS], positions.as_json())
-    else:
-        for origin, number in gone.items():
-            before = table.counts(origin.application)
-            counts[origin.application] = before._replace(erased=before.erased + number)
+    positions = read_positions(uri, store, old[POSITIONS])
+    for origin, number in gone.items():
+        positions = positions.with_rows(origin.number, origin.key, -number, number)
+    new[POSITIONS] = next_version(old[POSITIONS])
+    POSITIONS.write(uri, store, new[POSITIONS], positions.as_json())
     versions = {files.application(store): version for files, version in new.items()}
+    if not table.is_fleet:
+        versions[FLEET] = 1  # the first commit of a lake
     failpoints.hit("erase:noted")
     try:
-        table.commit(
-            NAME, added, removed=removed, counts=counts, origins=origins, versions=versions
-        )
+        table.commit(NAME, added, removed=removed, origins=origins, versions=versions)
     except LakeConflictError:
         table.discard(added)
         for files, version in new.items():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Final
 
 from streamkeep.pipeline.options import ReadOptions, parse_read, with_full_paths
+
+EVERY_KEY: Final = "(?s).*"
 
 
 def read_options(
@@ -29,4 +32,4 @@ def subscription(streams: Sequence[str] | None, pattern: str | None) -> dict[str
     """Return the options of the data source that select streams; without either, all."""
     if streams is not None:
         return {"subscribe": json.dumps(list(streams))}
-    return {"subscribePattern": pattern if pattern is not None else "(?s).*"}
+    return {"subscribePattern": pattern if pattern is not None else EVERY_KEY}

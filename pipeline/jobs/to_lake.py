@@ -1,61 +1,104 @@
-"""The job `to-lake`: it copies the new entries of streams into a lake.
+"""The job `to-lake`: it copies what is new in one store, or in the stores of a fleet, into a lake.
 
-1. Plan: the lake has a position for each stream, the last ID that a commit of this job covered. The
-   entries above it, up to the newest one now, archived and live, are cut into slices.
-2. Work: workers decode slices and write Parquet files.
-3. Commit: one transaction of the table adds all files and the new positions.
+1. Find the stores. For a fleet: one listing, and the head of each archive. An archive whose head
+   was read before has nothing new and costs no more.
+2. Plan: the lake has a position for each stream, up to which it has everything. For archives, tasks
+   read the manifests and the positions, and return what is new in compact groups. A store on a path
+   is planned on the driver.
+3. Copy: a task gets only its own groups, and writes Parquet files.
+4. Commit: one transaction adds all files and, for each store, the version of its new positions.
 
-If the job is killed before the commit, readers see nothing of it, and it can be run again. After
-the commit, another run finds nothing to do. Entries that were deleted before this job are not in
-the lake; entries that are erased later are removed by the job `erase`.
+Before the commit, readers see nothing of the job; after it, another run finds nothing to do. Each
+entry comes once: the positions of a store change only with its files, and two jobs that read the
+same store conflict. The job that loses keeps the files of all other stores, and plans again those
+of which the other job has committed something. It does so until everything is committed.
 
-The commit also notes how many entries the stream ever had, and how many of them were gone before
-they could be copied, so that `audit` can prove that the lake has all others. A stream that cannot
-be copied is a problem in the report, and the other streams are committed.
+Entries that were deleted before this job are not in the lake; positions count them, so that `audit`
+can prove that the lake has all others. Entries that are erased later are removed by the job
+`erase`. A store that is gone keeps its entries in the lake. A store or a stream that cannot be
+copied is a problem in the report; it keeps its position, and everything else is committed.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.jobs.executor.to_lake import Task, write_files
-from streamkeep.pipeline.jobs.subscription import read_options
+from streamkeep.arrow.keys import key_text
+from streamkeep.engine.system import failpoints
+from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
+from streamkeep.pipeline.fleet.executor.manifests import Ask, plan_stores
+from streamkeep.pipeline.fleet.live import SLICE_BYTES, plan_live
+from streamkeep.pipeline.fleet.members import find_members, live_member
+from streamkeep.pipeline.fleet.pieces import Member, Positions, pack_groups, without_erased
+from streamkeep.pipeline.fleet.progress_files import POSITIONS, head_application, read_positions
+from streamkeep.pipeline.fleet.turning import turn
+from streamkeep.pipeline.jobs.executor.to_lake import Task, write_pieces
+from streamkeep.pipeline.jobs.subscription import EVERY_KEY, read_options
 from streamkeep.pipeline.lake.erased import ERASED, read_erased
-from streamkeep.pipeline.lake.files import (
-    LakeConflictError,
-    LakeError,
-    LakeFile,
-    Origin,
-    ids_within,
-)
-from streamkeep.pipeline.lake.table import Counts, Lake
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
+from streamkeep.pipeline.lake.table import FLEET, Lake
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.scheduling.packing import filled, spread
 from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
-from streamkeep.pipeline.source.losses import DataLossError
-from streamkeep.pipeline.source.offsets import Position
-from streamkeep.pipeline.source.pins import find_streams, pin_stream
-from streamkeep.pipeline.source.plan import plan_pins
-from streamkeep.pipeline.source.slices import Pin, Slice
+from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.source.triggers import check_nothing_lost
-from streamkeep.pipeline.storage.folders import new_folder, remove_folder
+from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
+from streamkeep.pipeline.storage.numbered import next_version
 from streamkeep.pipeline.storage.places import StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 NAME: Final = "to-lake"
-_log = logging.getLogger(__name__)
+_SEGMENTS_PER_TASK: Final = 20_000  # of manifests to read: about a second
+_AT_ONCE: Final = 32
+
+
+@dataclass
+class _Store:
+    """What one run does for a store.
+
+    Attributes:
+        version: of its positions in the lake when the run was planned.
+        head: the version of the head that was read; None for a live store, and if something of it
+            was left out, so that the next run reads it again.
+        late: whether segments were adopted below what the lake has.
+        problems: the errors of its streams, by number and key.
+        absent: entries that earlier runs found gone.
+    """
+
+    member: Member
+    version: int | None
+    positions: Positions
+    head: int | None
+    late: bool = False
+    groups: list[tuple[int, str]] = field(default_factory=list)
+    files: list[LakeFile] = field(default_factory=list)
+    problems: dict[tuple[int, bytes], str] = field(default_factory=dict)
+    absent: int = 0
+
+
+@dataclass
+class _Plan:
+    """What one run does.
+
+    Attributes:
+        problems: the errors of stores that cannot be planned, by UUID.
+        keys: those of the requested streams that were seen, if only some were requested.
+    """
+
+    stores: list[_Store] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+    keys: set[bytes] = field(default_factory=set)
 
 
 def to_lake(
@@ -70,7 +113,7 @@ def to_lake(
     fail_on_data_loss: bool = True,
     progress: Progress | None = None,
 ) -> Report:
-    """Copy the entries that streams have gained since the last run, exactly once.
+    """Copy the entries that the streams of a store have gained since the last run, exactly once.
 
     Args:
         store: its directory.
@@ -89,6 +132,7 @@ def to_lake(
         detail `absent` is the number of entries that were gone before this run could copy them.
 
     Raises:
+        NoSuchKeyError: the store has not one of `streams`.
         LakeError: the lake cannot be opened.
         LakeConflictError: other jobs on the same streams committed first, a thousand times.
     """
@@ -100,169 +144,307 @@ def to_lake(
         fail_on_data_loss=fail_on_data_loss,
     )
     with Stopwatch(Report(NAME)) as report:
-        with reading(options.path):
-            pass  # opened first, so that no lake is made if there is no store
-        for conflicts in range(MOST_CONFLICTS):
-            try:
-                table = Lake.create(lake, columns)
-                if table.is_fleet:
-                    raise LakeError(
-                        f"{lake}: the lake of a fleet; next: copy into it with fleet (--fleet URI)"
-                    )
-                _take_over(spark, options, table, report, progress)
-            except LakeConflictError:
-                if conflicts + 1 == MOST_CONFLICTS:
-                    raise
-                wait_after(conflicts)
-                continue
-            break
+        with reading(options.path) as source, source.snapshot() as snapshot:
+            find_streams(snapshot.txn, options, all_there=True)  # raises before a lake is made
+        member = live_member(Path(options.path))
+        report.details = {"streams": 0, "absent": 0}
+        folder = None
+        if tail_export is not None:
+            sweep(tail_export)
+            folder = new_folder(tail_export)
+        try:
+            members = [member]
+            _run(spark, members, lambda: members, lake, columns, options, report, progress, folder)
+        finally:
+            if folder is not None:
+                remove_folder(folder)
     return report
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What is to be copied of one stream.
-
-    Attributes:
-        added: entries that were ever added to it.
-        before: what the lake knows of it.
-    """
-
-    pin: Pin
-    origin: Origin
-    added: int
-    before: Counts
-
-
-def _take_over(
+def fleet_to_lake(
     spark: SparkSession,
+    fleet: str,
+    lake: str,
+    *,
+    streams: Sequence[str] | None = None,
+    pattern: str | None = None,
+    columns: pa.Schema | None = None,
+    fail_on_data_loss: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """Copy the entries that the stores of a fleet have gained since the last run, exactly once.
+
+    Archives give what was published, up to the ID up to which each stream is complete there; stores
+    on a path give everything. All entries of a run become visible in one commit, except after a
+    conflict with another job.
+
+    Args:
+        fleet: a URI with the archives of stores, or a folder of stores.
+        lake: path or URI; made if there is none.
+        streams, pattern, columns: as for one store.
+        fail_on_data_loss: do not copy a stream of a store on a path of which entries were trimmed
+            since the last run; the report names it. False: copy what remains.
+
+    Returns:
+        A report whose `problems` name each store and stream that could not be copied; all others
+        are. Its detail `absent` is the number of entries that were gone before this run could copy
+        them, in streams of which the number ever added is known: those of stores on a path, and
+        those that are sealed up to their newest entry.
+
+    Raises:
+        FleetError: there are no stores.
+        NoSuchKeyError: no store has one of `streams`.
+        LakeError: the path holds something else.
+        UnreachableError: the object store of the fleet does not answer.
+    """
+    options = read_options(fleet, streams, pattern, fleet=True, fail_on_data_loss=fail_on_data_loss)
+    failed: list[str] = []
+
+    def find() -> list[Member]:
+        return find_members(fleet, failed)
+
+    with Stopwatch(Report(NAME)) as report:
+        members = find()
+        report.details = {"stores": len(members), "changed": 0, "streams": 0, "absent": 0}
+        _run(spark, members, find, lake, columns, options, report, progress)
+        report.problems = [*sorted(set(failed)), *report.problems]
+    return report
+
+
+def _run(
+    spark: SparkSession,
+    members: list[Member],
+    find: Callable[[], list[Member]],
+    lake: str,
+    columns: pa.Schema | None,
     options: ReadOptions,
-    lake: Lake,
     report: Report,
     progress: Progress | None,
+    folder: str | None = None,
 ) -> None:
-    problems: dict[Origin, str] = {}
-    plans = _plans(options, lake, problems)
-    schema = lake.entry_schema.serialize().to_pybytes()
-    folder = None if options.tail_export is None else new_folder(options.tail_export)
-    try:
-        parts = _partitions(options, plans, folder, cores_of(spark), problems)
-        store = plans[0].origin.store if plans else ""
-        erased = _erased(lake, plans)
-        tasks = [
-            Task(
-                *(options, lake.uri, store, schema, part),
-                {one.number: erased[one.number] for one in part if one.number in erased},
-            )
-            for part in parts
-        ]
-        lines = run_units(spark, tasks, write_files, progress)
-    finally:
-        if folder is not None:
-            remove_folder(folder)
-    written: list[LakeFile] = []
-    for line in map(json.loads, lines):
-        if len(line) == 3:
-            problems.setdefault(Origin(store, line[1], bytes.fromhex(line[0])), line[2])
-        else:
-            written.append(LakeFile.from_json(json.dumps(line)))
-    lake.discard(file for file in written if file.origin in problems)
-    files = [file for file in written if file.origin not in problems]
-    taken = [one for one in plans if one.origin not in problems]
-    absent = 0
-    if taken:
-        counts = {}
-        for one in taken:
-            copied = sum(file.entries for file in files if file.origin == one.origin)
-            gone = one.added - one.before.added - copied
-            absent += gone
-            application = one.origin.application
-            counts[application] = Counts(one.added, one.before.absent + gone, one.before.erased)
+    """Copy what is new in stores until everything is committed.
+
+    Args:
+        find: returns them again, after another job has committed.
+        folder: for what executors on other hosts cannot reach; None for nothing.
+    """
+    checked = False
+    problems: dict[str, str] = {}
+    for conflicts in range(MOST_CONFLICTS):
         try:
-            lake = lake.commit(
-                NAME,
-                files,
-                checkpoints={one.origin.application: one.pin.end for one in taken},
-                counts=counts,
-                origins=[one.origin for one in taken],
-            )
+            table = turn(Lake.create(lake, columns))
         except LakeConflictError:
-            lake.discard(files)
+            wait_after(conflicts)  # another job has committed something
+            continue
+        planned = plan(spark, table, members, options, folder)
+        if not checked:
+            _check_keys(options, planned)
+            checked = True
+        lost = _copy(spark, table, planned.stores, report, progress)
+        again = {one.member.store for one in lost}
+        problems |= {f"store {store}": text for store, text in planned.problems.items()}
+        for one in planned.stores:
+            if one.member.store not in again:
+                for (number, key), text in one.problems.items():
+                    problems[str(Origin(one.member.store, number, key))] = text
+        if not lost:
+            break
+        wait_after(conflicts)
+        members = [one for one in find() if one.store in again]
+    else:
+        raise LakeConflictError(f"{lake}: other jobs committed first, every time")
+    report.problems = [f"{where}: not copied: {problems[where]}" for where in sorted(problems)]
+    report.details["lake_version"] = Lake.open(lake).version
+
+
+def plan(
+    spark: SparkSession,
+    table: Lake,
+    members: Sequence[Member],
+    options: ReadOptions,
+    folder: str | None = None,
+) -> _Plan:
+    """Return the stores that have something new, with their work.
+
+    Args:
+        options: which streams are copied.
+        folder: for what executors on other hosts cannot reach; None for nothing.
+    """
+    some = options.pattern is None or options.pattern.pattern != EVERY_KEY
+    asks: list[Ask] = []
+    stores: dict[str, _Store] = {}
+    found = _Plan()
+    for member in members:
+        version = table.transaction(POSITIONS.application(member.store))
+        erased = table.transaction(ERASED.application(member.store))
+        if not member.path:
+            head = table.transaction(head_application(member.store))
+            if some or head != member.version:
+                asks.append(Ask(member, table.uri, version, erased, options if some else None))
+            continue
+        try:
+            before = read_positions(table.uri, member.store, version)
+            problems: dict[tuple[int, bytes], str] = {}
+            pieces, positions = plan_live(member, before, options, problems, folder)
+            gone = read_erased(table.uri, member.store, erased)
+        except StorageError:
             raise
-    report.entries = sum(file.entries for file in files)
-    report.files = len(files)
-    report.size_bytes = sum(file.size_bytes for file in files)
-    report.details = {"streams": len(taken), "absent": absent, "lake_version": lake.version}
-    report.problems = [f"{origin}: not copied: {text}" for origin, text in sorted(problems.items())]
-
-
-def _plans(options: ReadOptions, lake: Lake, problems: dict[Origin, str]) -> list[_Plan]:
-    """Return what is new in each stream; add streams to `problems` of which entries are lost."""
-    plans = []
-    with reading(options.path) as source, source.snapshot() as snapshot:
-        txn = snapshot.txn
-        for key, number in find_streams(txn, options, all_there=True).items():
-            origin = Origin(source.uuid, number, key)
-            try:
-                pin = pin_stream(txn, options, key, number)
-            except StreamkeepError as error:
-                problems[origin] = str(error)
-                continue
-            done, before = lake.checkpoint(origin.application), lake.counts(origin.application)
-            if done is not None:
-                try:
-                    check_nothing_lost(
-                        txn, options, pin.key, Position(pin.number, done, added=before.added)
-                    )
-                except DataLossError as error:
-                    if options.fail_on_data_loss:
-                        problems[origin] = str(error)
-                        continue
-                    _log.warning("%s", error)
-            if done is not None and done >= pin.end:
-                continue
-            start = pin.start if done is None else max(pin.start, done.next())
-            stream = txn.find_stream(pin.key)
-            if start <= pin.end and stream is not None:
-                added = stream.record.entries_added
-                plans.append(_Plan(replace(pin, start=start), origin, added, before))
-    return plans
-
-
-def _erased(lake: Lake, plans: list[_Plan]) -> dict[int, tuple[StreamId, ...]]:
-    """Return the new IDs that were erased from the lake before they came, by stream."""
-    if not plans:
-        return {}
-    store = plans[0].origin.store
-    known = read_erased(lake.uri, store, lake.transaction(ERASED.application(store)))
-    found = {}
-    for one in plans:
-        ids = ids_within(known.get(one.origin.number, ()), one.pin.start, one.pin.end)
-        if ids:
-            found[one.origin.number] = ids
+        except StreamkeepError as error:
+            found.problems[member.store] = str(error)
+            continue
+        found.keys.update(one.key for one in positions.streams.values())
+        found.keys.update(key for _, key in problems)
+        if positions != before or problems:
+            late = any(piece.late for piece in pieces)
+            groups = pack_groups(without_erased(pieces, gone), SLICE_BYTES)
+            stores[member.store] = _Store(
+                *(member, version, positions, None, late, groups),
+                problems=problems,
+                absent=before.absent,
+            )
+    known = {ask.member.store: ask for ask in asks}
+    for line in run_units(spark, in_tasks(asks), plan_stores):
+        facts = json.loads(line)
+        store, ask = facts["store"], known[facts["store"]]
+        if "problem" in facts:
+            found.problems[store] = facts["problem"]
+            continue
+        found.keys.update(map(bytes.fromhex, facts["keys"]))
+        if some and not facts["changed"]:
+            continue
+        stores[store] = _Store(
+            ask.member,
+            ask.version,
+            Positions.from_json(facts["positions"]),
+            None if some else facts["version"],
+            facts["late"],
+            [(size, text) for size, text in facts["groups"]],
+            absent=facts["absent"],
+        )
+    found.stores = [stores[store] for store in sorted(stores)]
     return found
 
 
-def _partitions(
-    options: ReadOptions,
-    plans: list[_Plan],
-    folder: str | None,
-    cores: int,
-    problems: dict[Origin, str],
-) -> list[tuple[Slice, ...]]:
-    """Return the partitions of all streams; leave out those that cannot be planned."""
-    try:
-        return plan_pins(options, tuple(one.pin for one in plans), folder, cores)
-    except StorageError:
-        raise
-    except StreamkeepError:
-        parts = []
-        for one in plans:
-            try:
-                parts += plan_pins(options, (one.pin,), folder, cores)
-            except StreamkeepError as error:
-                problems[one.origin] = str(error)
-        return parts
+def _check_keys(options: ReadOptions, planned: _Plan) -> None:
+    """Raise NoSuchKeyError for a requested key that no store has."""
+    for key in options.keys or ():
+        if key not in planned.keys and not planned.problems:
+            raise NoSuchKeyError(f"{options.path}: no store has a stream {key_text(key)!r}")
+
+
+def in_tasks(asks: Sequence[Ask]) -> list[tuple[Ask, ...]]:
+    """Return stores in tasks of about equally many segments."""
+    return list(filled(asks, lambda ask: ask.member.segments + 100, _SEGMENTS_PER_TASK))
+
+
+def group_tasks(groups: Sequence[tuple[int, str]], cores: int) -> list[tuple[str, ...]]:
+    """Return groups of pieces in tasks of about equal size."""
+    sizes = [size for size, _ in groups]
+    return [tuple(text for _, text in task) for task in spread(groups, sizes, cores)]
+
+
+# --- copying and committing -----------------------------------------------------------------------
+
+
+def _copy(
+    spark: SparkSession,
+    table: Lake,
+    stores: list[_Store],
+    report: Report,
+    progress: Progress | None,
+) -> list[_Store]:
+    """Copy and commit what is new; return the stores that another job committed first."""
+    groups = [group for store in stores for group in store.groups]
+    late = {one.member.store for one in stores if one.late and one.version is not None}
+    there = tuple(file for file in table.files() if file.store in late) if late else ()
+    schema = table.entry_schema.serialize().to_pybytes()
+    tasks = [Task(table.uri, schema, part, there) for part in group_tasks(groups, cores_of(spark))]
+    by_store = {one.member.store: one for one in stores}
+    for line in run_units(spark, tasks, write_pieces, progress):
+        facts = json.loads(line)
+        if len(facts) == 4:
+            number, key = facts[1], bytes.fromhex(facts[2])
+            by_store[facts[0]].problems.setdefault((number, key), facts[3])
+        else:
+            file = LakeFile.from_json(line)
+            by_store[file.store].files.append(file)
+    changed = [store for store in stores if not store.problems or _leave_out(table, store)]
+    for store in changed:
+        for file in store.files:
+            number = file.origin.number
+            store.positions = store.positions.with_rows(number, file.key, file.entries)
+    return _commit(table, changed, report)
+
+
+def _leave_out(table: Lake, store: _Store) -> bool:
+    """Take the streams that cannot be copied out of a store; return whether anything is left."""
+    before = read_positions(table.uri, store.member.store, store.version)
+    streams = dict(store.positions.streams)
+    for number, _ in store.problems:
+        streams.pop(number, None)
+        if number in before.streams:
+            streams[number] = before.streams[number]
+    bad = {number for number, _ in store.problems}
+    table.discard(one for one in store.files if one.origin.number in bad)
+    store.files = [one for one in store.files if one.origin.number not in bad]
+    store.positions = replace(store.positions, streams=streams)
+    store.head = None
+    return store.positions != before
+
+
+def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
+    """Commit the work of stores; return those that another job committed first."""
+    lost: list[_Store] = []
+    while stores:
+        versions: dict[str, int] = {}
+        mine = [(one, next_version(one.version)) for one in stores]
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(partial(_write, table.uri), mine))
+        for store, version in mine:
+            versions[POSITIONS.application(store.member.store)] = version
+            if store.head is not None:
+                versions[head_application(store.member.store)] = store.head
+        failpoints.hit("fleet:positions")
+        files = [file for store in stores for file in store.files]
+        origins = {file.origin for file in files}
+        if not table.is_fleet:
+            versions[FLEET] = 1  # the first commit of a lake
+        try:
+            table.commit(NAME, files, origins=origins, versions=versions)
+        except LakeConflictError:
+            _forget(table.uri, [(one.member.store, version) for one, version in mine])
+            table = Lake.open(table.uri)
+            beaten = [
+                one
+                for one in stores
+                if table.transaction(POSITIONS.application(one.member.store)) != one.version
+            ]
+            for one in beaten:
+                table.discard(one.files)
+            lost += beaten
+            stores = [one for one in stores if one not in beaten]
+            continue
+        failpoints.hit("fleet:committed")
+        _forget(table.uri, [(one.member.store, one.version) for one in stores])
+        report.entries += sum(file.entries for file in files)
+        report.files += len(files)
+        report.size_bytes += sum(file.size_bytes for file in files)
+        if "changed" in report.details:
+            report.details["changed"] += len(stores)
+        report.details["streams"] += len(origins)
+        report.details["absent"] += sum(one.positions.absent - one.absent for one in stores)
+        break
+    return lost
+
+
+def _write(lake: str, one: tuple[_Store, int]) -> None:
+    store, version = one
+    POSITIONS.write(lake, store.member.store, version, store.positions.as_json())
+
+
+def _forget(lake: str, versions: Sequence[tuple[str, int | None]]) -> None:
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        list(threads.map(lambda one: POSITIONS.remove(lake, *one), versions))
 
 
 def promoted_columns(spark: SparkSession, ddl: str) -> pa.Schema:

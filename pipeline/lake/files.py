@@ -69,11 +69,6 @@ class Origin:
         digest.update(self.key)
         return digest.hexdigest()
 
-    @property
-    def application(self) -> str:
-        """The name under which a lake stores the position and the counts of the stream."""
-        return f"streamkeep/{self.store}/{self.number}"
-
     def __str__(self) -> str:
         return f"stream {key_text(self.key)!r} (number {self.number} of store {self.store})"
 

@@ -20,13 +20,11 @@ as OPTIMIZE does.
 Each commit updates several of Delta's application transactions. Two commits that update the same
 one conflict: one succeeds, and the other gets an error. They live as long as the table.
 
-- `streamkeep/<store>/<number>/ms` and `.../seq` are the position of a stream: their versions are
-  the halves of its last ID, as signed numbers of the same bits.
-- `.../added`, `.../absent` and `.../erased` are its counts up to that position: entries that were
-  ever added, those of them that were gone before `to-lake` could copy them, and those that were
-  erased from the lake. The number of rows is the first less the other two; `audit` checks it.
-- `streamkeep/fleet` exists in the lake of a fleet. Its positions and counts are in files, and
-  `streamkeep/store/<store>` is the version of the file of a store.
+- `streamkeep/store/<store>` is the version of the file that says up to which entries the lake has
+  the streams of a store (`fleet.progress_files`), and `streamkeep/erased/<store>` that of the file
+  with the IDs that were erased from the lake (`lake.erased`).
+- `streamkeep/fleet` says that positions are in these files. Earlier versions of this program had
+  those of a lake of one store in the log (`fleet.turning`).
 - `streamkeep/key/<bucket>` is updated by every commit that adds or erases entries of a stream. So a
   job that has read an entry before it was erased cannot add it afterwards.
 - `streamkeep/files/<bucket>` is updated by every commit that replaces files of a stream. delta-rs
@@ -43,7 +41,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -55,8 +53,6 @@ from deltalake.transaction import AddAction, RemoveAction
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, SYSTEM_COLUMNS
 from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.engine.system import failpoints
-from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.id_codec import bits
 from streamkeep.pipeline.lake.commit_check import check_commits
 from streamkeep.pipeline.lake.executor.parquet import described
 from streamkeep.pipeline.lake.files import (
@@ -69,7 +65,6 @@ from streamkeep.pipeline.lake.files import (
     Origin,
     ids_of_path,
     signed,
-    unsigned,
 )
 from streamkeep.pipeline.storage.places import (
     StorageError,
@@ -88,25 +83,6 @@ _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "
 FLEET: Final = "streamkeep/fleet"
 COLUMNS: Final = "streamkeep/columns"  # when columns were added, in Unix milliseconds
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
-
-
-class Counts(NamedTuple):
-    """What a lake knows about the entries of a stream up to its position.
-
-    Attributes:
-        added: entries that were ever added to the stream.
-        absent: those that were deleted, trimmed or erased before they could be copied.
-        erased: those that were copied, and then erased from the lake.
-    """
-
-    added: int = 0
-    absent: int = 0
-    erased: int = 0
-
-    @property
-    def rows(self) -> int:
-        """The number of rows that the lake should have."""
-        return self.added - self.absent - self.erased
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -157,15 +133,13 @@ class Lake:
         return cls(place, table)
 
     @classmethod
-    def create(cls, uri: str, promoted: pa.Schema | None = None, *, fleet: bool = False) -> Lake:
+    def create(cls, uri: str, promoted: pa.Schema | None = None) -> Lake:
         """Open a lake; make it if there is none.
 
         Args:
             promoted: fields that get columns of their own. None for those that the lake has. A
                 lake that lacks some of them gets them: null in the rows that it has, until
                 `compact` or `erase` writes these again.
-            fleet: a new lake is that of a fleet, whose positions are in files. A lake that already
-                has entries stays what it is.
 
         Raises:
             LakeError: the lake has one of the columns with another type, or the path holds
@@ -207,11 +181,6 @@ class Lake:
                 raise LakeError(f"{uri}: {error}") from error
         failpoints.hit("lake:made")
         lake = cls.open(uri)
-        if fleet and lake.version == 0 and not lake.is_fleet:
-            try:
-                lake = lake.commit("fleet", [], versions={FLEET: 1})
-            except LakeConflictError:
-                lake = cls.open(uri)  # another job made it
         return lake if promoted is None else lake.with_columns(promoted)
 
     def with_columns(self, wanted: pa.Schema) -> Lake:
@@ -259,7 +228,7 @@ class Lake:
 
     @property
     def is_fleet(self) -> bool:
-        """Return whether this is the lake of a fleet."""
+        """Return whether positions are in files, as in all lakes but those of earlier versions."""
         return self.transaction(FLEET) is not None
 
     @property
@@ -315,25 +284,12 @@ class Lake:
         found: int | None = self.table.transaction_version(application)
         return found
 
-    def checkpoint(self, application: str) -> StreamId | None:
-        """Return the position of an application; None if it has never committed."""
-        ms = self.transaction(f"{application}/ms")
-        seq = self.transaction(f"{application}/seq")
-        return None if ms is None or seq is None else StreamId(unsigned(ms), unsigned(seq))
-
-    def counts(self, application: str) -> Counts:
-        """Return the counts of a stream; zeros if none of its entries were copied."""
-        versions = (self.transaction(f"{application}/{n}") for n in Counts._fields)
-        return Counts(*(version or 0 for version in versions))
-
     def commit(
         self,
         job: str,
         added: Sequence[LakeFile],
         *,
         removed: Sequence[LakeFile] = (),
-        checkpoints: Mapping[str, StreamId] | None = None,
-        counts: Mapping[str, Counts] | None = None,
         origins: Iterable[Origin] = (),
         versions: Mapping[str, int] | None = None,
         moves_data: bool = True,
@@ -342,11 +298,9 @@ class Lake:
 
         Args:
             job: its name in the history of the table.
-            checkpoints: the new positions of applications.
-            counts: the new counts of applications.
             origins: the streams whose entries it adds or erases; simultaneous commits on the same
                 stream conflict.
-            versions: more applications, by name, and their new versions.
+            versions: of further applications, by name.
             moves_data: False if the same entries only move to other files.
 
         Raises:
@@ -366,12 +320,6 @@ class Lake:
         replaced = {file.origin.bucket for file in removed}
         moved += [Transaction(f"streamkeep/files/{bucket}", 0) for bucket in replaced]
         moved += [Transaction(name, version) for name, version in (versions or {}).items()]
-        for application, numbers in (counts or {}).items():
-            for name, number in numbers._asdict().items():
-                moved.append(Transaction(f"{application}/{name}", number))
-        for application, last in (checkpoints or {}).items():
-            moved.append(Transaction(f"{application}/ms", bits(last.ms)))
-            moved.append(Transaction(f"{application}/seq", bits(last.seq)))
         schema = pa.schema(self.table.schema().to_arrow())
         failpoints.hit("lake:commit")
         try:

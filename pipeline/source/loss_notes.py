@@ -5,18 +5,22 @@ the host of its driver, so a task that goes on without lost entries (`failOnData
 a file there, and the progress of the next batch has the number. A task that runs again replaces its
 note.
 
-The folder is made by the first note. For the driver and for executors.
+The folder is made by the first note, and removed when the query ends. Its name has the number of
+the process that plans the query, so that a later query removes the folders of processes that died.
+For the driver and for executors.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import tempfile
 import uuid
 from collections import Counter
 from pathlib import Path
 from shutil import rmtree
+from typing import Final
 
 import xxhash
 
@@ -24,10 +28,24 @@ from streamkeep.pipeline.source.slices import Slice
 
 _log = logging.getLogger(__name__)
 
+_PREFIX: Final = "streamkeep-losses-"
+
 
 def new_notes() -> str:
-    """Return the path of a folder for the notes of one query; it does not exist yet."""
-    return str(Path(tempfile.gettempdir()) / f"streamkeep-losses-{uuid.uuid4().hex}")
+    """Return the path of a folder for the notes of one query; it does not exist yet.
+
+    Removes the folders of queries whose process has died.
+    """
+    place = Path(tempfile.gettempdir())
+    for path in place.glob(f"{_PREFIX}*"):
+        process = path.name.removeprefix(_PREFIX).partition("-")[0]
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            remove_notes(str(path))
+        except (ValueError, PermissionError):
+            continue  # of another user
+    return str(place / f"{_PREFIX}{os.getpid()}-{uuid.uuid4().hex}")
 
 
 def note_loss(folder: str, one: Slice, lost: int) -> None:

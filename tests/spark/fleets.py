@@ -9,7 +9,7 @@ import streamkeep
 from spark.in_process import InProcess
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.jobs.audit import audit
-from streamkeep.pipeline.jobs.fleet_to_lake import fleet_to_lake
+from streamkeep.pipeline.jobs.to_lake import fleet_to_lake
 from streamkeep.pipeline.lake.executor.parquet import read_file
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.scheduling.units import Report

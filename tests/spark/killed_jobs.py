@@ -34,12 +34,13 @@ from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.archive import restore as restore_engine
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.fleet import live
+from streamkeep.pipeline.jobs import to_lake as to_lake_job
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
-from streamkeep.pipeline.jobs.fleet_to_lake import fleet_to_lake
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import _DeltaSink
-from streamkeep.pipeline.jobs.to_lake import to_lake
+from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake
 from streamkeep.pipeline.options import parse_read, parse_write
 from streamkeep.pipeline.scheduling import packing
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
@@ -292,6 +293,7 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
 def work(wanted: Plan) -> None:
     """Be a driver, as planned; leave what the job said, or why it failed."""
     packing.MIN_PARTITION_BYTES = _SMALL  # type: ignore[misc]
+    to_lake_job.SLICE_BYTES = live.SLICE_BYTES = _SMALL // 2  # type: ignore[misc]
     restore_engine._STEP_NODES = 2  # type: ignore[misc]
 
     def begin(attempt: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -42,37 +42,17 @@ from spark.s3_server import (  # noqa: E402
     serving,
 )
 from streamkeep.engine.system import failpoints  # noqa: E402
-from streamkeep.format.core.entry import StreamId  # noqa: E402
 from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError  # noqa: E402
-from streamkeep.format.segment.manifest import ADOPTED, ARCHIVED, SegmentRecord  # noqa: E402
-from streamkeep.format.segment.remote import (  # noqa: E402
-    Manifest,
-    RemoteSegment,
-    RemoteStream,
-)
 from streamkeep.pipeline.data_source import StreamkeepSource  # noqa: E402
 from streamkeep.pipeline.fleet.members import FleetError, find_members  # noqa: E402
-from streamkeep.pipeline.fleet.pieces import (  # noqa: E402
-    Member,
-    Positions,
-    StreamPosition,
-    new_pieces,
-    pack_groups,
-    stream_pieces,
-    unpack_group,
-)
+from streamkeep.pipeline.jobs import to_lake as to_lake_job  # noqa: E402
 from streamkeep.pipeline.jobs.audit import audit  # noqa: E402
 from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
-from streamkeep.pipeline.jobs.fleet_to_lake import fleet_to_lake  # noqa: E402
 from streamkeep.pipeline.jobs.restore import restore  # noqa: E402
-from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
+from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E402
 from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
-from streamkeep.pipeline.lake.read import read_lake  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
 from streamkeep.pipeline.options import OptionError  # noqa: E402
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="module")
@@ -90,99 +70,13 @@ def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Ser
     running.behave(GOOD)
 
 
-# --- pieces ---------------------------------------------------------------------------------------
-
-
-def segment(
-    first: int, last: int, *, sealed: bool = False, origin: int = ARCHIVED, sequence: int = 1
-) -> RemoteSegment:
-    record = SegmentRecord(
-        1, first, 0, last, 0, last - first + 1, 1, 9, 90, 7, sequence, 0, 0, 1, origin, "p", b"k"
-    )
-    return RemoteSegment(record, sealed)
-
-
-MEMBER = Member("u", "n", {}, uri="file:///x", version=3)
-
-
-def ranges(segments: list[RemoteSegment]) -> list[tuple[int, int, bool]]:
-    return [
-        (piece.start.ms, piece.end.ms, piece.sealed)
-        for piece in stream_pieces(MEMBER, b"k", segments)
-    ]
-
-
-def test_archived_segments_come_before_sealed_ones() -> None:
-    found = list(
-        stream_pieces(MEMBER, b"k", [segment(1, 9, sealed=True), segment(4, 6), segment(8, 20)])
-    )
-    assert [(piece.start, piece.end, piece.sealed) for piece in found] == [
-        (StreamId(1, 0), StreamId(4, 0).previous(), True),
-        (StreamId(4, 0), StreamId(6, 0), False),
-        (StreamId(6, 1), StreamId(8, 0).previous(), True),
-        (StreamId(8, 0), StreamId(20, 0), False),
-    ]
-
-
-def test_of_overlapping_sealed_segments_each_entry_comes_once() -> None:
-    found = list(
-        stream_pieces(MEMBER, b"k", [segment(1, 5, sealed=True), segment(1, 9, sealed=True)])
-    )
-    assert [(piece.start.ms, piece.end.ms) for piece in found] == [(1, 9)]
-    assert ranges([segment(1, 5, sealed=True), segment(3, 9, sealed=True)])[-1][1] == 9
-
-
-def manifest(complete: int, *segments: RemoteSegment) -> Manifest:
-    stream = RemoteStream(1, b"k", True, StreamId(99, 0), 9, 9, StreamId(complete, 0))
-    return Manifest({1: stream}, segments)
-
-
-def test_entries_above_a_gap_wait_until_the_gap_is_filled() -> None:
-    pieces, positions = new_pieces(MEMBER, manifest(5, segment(1, 5), segment(8, 9)), Positions())
-    assert [(piece.start.ms, piece.end.ms) for piece in pieces] == [(1, 5)]
-    assert positions.end_of(1) == StreamId(5, 0)
-    pieces, _ = new_pieces(MEMBER, manifest(9, segment(1, 5), segment(6, 9)), positions)
-    assert [(piece.start, piece.end.ms) for piece in pieces] == [(StreamId(6, 0), 9)]
-
-
-def test_a_segment_that_was_adopted_below_the_position_is_not_missed() -> None:
-    _, positions = new_pieces(MEMBER, manifest(9, segment(5, 9)), Positions())
-    late = segment(1, 3, origin=ADOPTED, sequence=2)
-    pieces, after = new_pieces(MEMBER, manifest(9, late, segment(5, 9)), positions)
-    assert [(piece.start.ms, piece.end.ms, piece.late) for piece in pieces] == [(1, 3, True)]
-    assert new_pieces(MEMBER, manifest(9, late, segment(5, 9)), after)[0] == []
-
-
-def test_positions_and_groups_survive_their_transport() -> None:
-    streams = {7: StreamPosition(b"\xff", StreamId((1 << 64) - 1, 5), 3, 1, 6, 9)}
-    positions = Positions(streams, "n", {"a": "b"}, 5)
-    assert positions.absent == 2
-    assert Positions.from_json(json.loads(json.dumps(positions.as_json()))) == positions
-    pieces = list(stream_pieces(MEMBER, b"k", [segment(1, 2), segment(3, 4)]))
-    assert [one for _, text in pack_groups(pieces) for one in unpack_group(text)] == pieces
-
-
-def test_positions_of_the_first_fleets_can_be_read() -> None:
-    text = (
-        b'{"streams": [[7, "k", "5-0", 3, 1]], "sequence": 9, "name": "n", "labels": {}, '
-        b'"sealed_ms": null}'
-    )
-    position = StreamPosition(b"k", StreamId(5, 0), 3, 1, None, 9)
-    assert Positions.from_json(json.loads(text)) == Positions({7: position}, "n")
-
-
 def test_two_copies_of_a_store_are_refused(tmp_path: Path) -> None:
-    import shutil
-
     make(tmp_path / "one", "a").close()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     with pytest.raises(FleetError, match="copies of one store"):
         find_members(str(tmp_path))
     with pytest.raises(FleetError, match="no archives"):
         find_members(str(tmp_path / "nothing"))
-
-
-# --- jobs -----------------------------------------------------------------------------------------
 
 
 def test_three_stores_with_equal_keys_and_ids_are_one_lake(
@@ -224,8 +118,6 @@ def test_three_stores_with_equal_keys_and_ids_are_one_lake(
 
 
 def test_new_entries_and_new_stores_come_and_gone_ones_stay(tmp_path: Path) -> None:
-    import shutil
-
     fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
     a = published(tmp_path / "a.store", "a", str(fleet))
     assert copy(fleet, lake).entries == 500
@@ -247,7 +139,7 @@ def test_a_file_that_was_taken_out_of_the_log_is_found(tmp_path: Path) -> None:
     table = Lake.open(lake)
     table.commit("foreign", [], removed=table.files())
     found = problems(fleet, lake)
-    assert any("500 entries were copied" in one and "names 0" in one for one in found)
+    assert any("the lake has 0 entries, expected 500" in one for one in found)
     assert any("the store has" in one for one in found)
 
 
@@ -260,8 +152,37 @@ def test_the_lake_of_one_store_becomes_that_of_a_fleet(tmp_path: Path) -> None:
     assert copy(fleet, lake).entries == 500
     assert rows_of(lake) == expected((a, "a"), (b, "b"))
     assert problems(fleet, lake) == []
-    with pytest.raises(LakeError, match="--fleet"):
-        to_lake(LOCAL, str(fleet / "a.store"), lake)
+    assert to_lake(LOCAL, str(fleet / "a.store"), lake).entries == 0
+
+
+def test_a_lake_of_an_earlier_version_keeps_working(tmp_path: Path) -> None:
+    """Positions and counts were in the log, and a file that was taken out of it is still missed."""
+    path, lake = tmp_path / "a.store", str(tmp_path / "lake")
+    with make(path, "a") as store:
+        a = store.uuid
+        store.xadd("other", {"of": "a", "n": "0"}, id=IDS[0])
+        to_lake(LOCAL, str(path), lake)
+        made = Lake.open(lake)
+        old = Lake.create(str(tmp_path / "old"))
+        for folder in Path(lake).glob("bucket=*"):
+            shutil.copytree(folder, Path(old.uri) / folder.name)
+        moved = {}
+        for number, count in ((1, 500), (2, 1)):
+            facts = {"added": count + 7, "absent": 4, "erased": 3}
+            facts |= {"ms": int(IDS[count - 1][:-2]), "seq": 0}
+            moved |= {f"streamkeep/{a}/{number}/{name}": facts[name] for name in facts}
+        old.commit("to-lake", made.files(), versions=moved)
+        assert audit(LOCAL, str(path), lake=old.uri).problems == [
+            f"stream '{key}' (number {number} of store {a}): the lake has counted {count + 7} "
+            f"entries that were ever added, the store has {count}"
+            for number, key, count in ((1, "orders", 500), (2, "other", 1))
+        ]
+        assert not Lake.open(old.uri).is_fleet
+        store.xadd_many("orders", [{"of": "a", "n": "new"}] * 9)
+        assert to_lake(LOCAL, str(path), old.uri).entries == 9
+        assert Lake.open(old.uri).is_fleet
+        assert erase(LOCAL, "orders", IDS[:1], lake=old.uri).details["erased_in_lake"] == 1
+        assert audit(LOCAL, lake=old.uri).problems == []
 
 
 def break_segment(fleet: Path, store: str) -> Path:
@@ -337,6 +258,31 @@ def test_entries_trimmed_between_two_runs_are_a_problem(tmp_path: Path) -> None:
         assert problems(fleet, lake) == []
 
 
+def test_entries_trimmed_after_the_plan_are_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
+    with make(fleet / "a.store", "a") as store:
+        store.set_retention("orders", archive=False)
+        store.xadd("other", {"of": "a", "n": "0"}, id=IDS[0])
+        write = to_lake_job.write_pieces
+
+        def trimmed_before(task: Any) -> list[str]:
+            store.xtrim("orders", maxlen=10, approximate=False)
+            return write(task)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(to_lake_job, "write_pieces", trimmed_before)
+            report = copy(fleet, lake)
+    (problem,) = report.problems
+    assert "490 of the 500 entries" in problem
+    assert "trimmed after the read was planned" in problem
+    assert report.entries == 1
+    report = fleet_to_lake(LOCAL, str(fleet), lake, fail_on_data_loss=False)
+    assert (report.entries, report.details["absent"]) == (10, 490)
+    assert problems(fleet, lake) == []
+
+
 def test_only_some_streams_of_a_fleet(tmp_path: Path) -> None:
     fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
     stores = []
@@ -399,7 +345,7 @@ def test_simultaneous_runs_all_win_in_the_end(tmp_path: Path) -> None:
     stores = [
         (published(tmp_path / f"{tag}.store", tag, fleet), tag) for tag in ("a", "b", "c", "d")
     ]
-    Lake.create(lake, fleet=True)
+    Lake.create(lake)
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -511,37 +457,6 @@ def test_a_lake_in_s3_of_archives_in_s3(tmp_path: Path, server: S3Server, mode: 
     done: Any = erase(LOCAL, "orders", IDS[:1], store=str(tmp_path / "a.store"), lake=lake)
     assert done.problems == []
     assert problems(fleet, lake) == []
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_fleet_on_spark(spark: SparkSession, tmp_path: Path) -> None:
-    fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
-    a = published(tmp_path / "a.store", "a", fleet)
-    with make(tmp_path / "fleet" / "c.store", "c") as store:
-        c = store.uuid
-    assert fleet_to_lake(spark, fleet, lake).entries == 1000
-    rows = read_lake(spark, lake, stores=[a])
-    assert rows.columns[0] == "store"
-    assert {row.store for row in rows.select("store").distinct().collect()} == {a}
-    assert rows.count() == 500
-    assert rows_of(lake) == expected((a, "a"), (c, "c"))
-    assert audit(spark, lake=lake, fleet=fleet).problems == []
-    frame = spark.read.format("streamkeep").option("fleet", fleet).load()
-    assert frame.columns[:3] == ["store", "stream", "incarnation"]
-    shown = [(row.store, row.id) for row in frame.select("store", "id").collect()]
-    assert sorted(shown) == sorted((uuid, one) for uuid in (a, c) for one in IDS)
-    part = (
-        spark.read.format("streamkeep")
-        .option("fleet", fleet)
-        .option("subscribe", "orders")
-        .option("startingOffsets", IDS[100])
-        .option("endingOffsets", IDS[399])
-        .schema("store string, id string, n int")
-        .load()
-    )
-    assert part.count() == 600
-    assert part.where("n = 100").count() == 2
 
 
 def test_a_fleet_is_a_dataframe(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from streamkeep.engine.archive import restore as restore_engine  # noqa: E402
 from streamkeep.engine.system import failpoints  # noqa: E402
 from streamkeep.format.core.entry import MAX_ID, StreamId  # noqa: E402
 from streamkeep.format.core.errors import IdTooSmallError  # noqa: E402
+from streamkeep.pipeline.fleet.pieces import Positions  # noqa: E402
+from streamkeep.pipeline.fleet.progress_files import POSITIONS  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
 from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
@@ -42,7 +44,7 @@ from streamkeep.pipeline.lake.files import (  # noqa: E402
     new_path,
     signed,
 )
-from streamkeep.pipeline.lake.table import Counts, Lake  # noqa: E402
+from streamkeep.pipeline.lake.table import FLEET, Lake  # noqa: E402
 from streamkeep.pipeline.storage.places import file_system  # noqa: E402
 
 if TYPE_CHECKING:
@@ -77,6 +79,16 @@ def write(
     writer = FileWriter(system, root, origin(key, number, store), lake.entry_schema)
     writer.add(rows(lake.entry_schema, ids))
     return writer.close()
+
+
+def committed(lake: Lake, files: list[LakeFile]) -> Lake:
+    """Commit files of one store as `to-lake` does."""
+    positions = Positions()
+    for file in files:
+        positions = positions.with_rows(file.origin.number, file.key, file.entries)
+    POSITIONS.write(lake.uri, STORE, 1, positions.as_json())
+    versions = {FLEET: 1, POSITIONS.application(STORE): 1}
+    return lake.commit("to-lake", files, origins={file.origin for file in files}, versions=versions)
 
 
 def fill(store: Store[bytes], start: int, count: int, key: str = "orders") -> None:
@@ -184,20 +196,12 @@ def test_an_abandoned_writer_leaves_no_file(lake: Lake) -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-def test_checkpoints_hold_any_id(lake: Lake) -> None:
-    assert lake.checkpoint("job") is None
-    for last in (StreamId(0, 0), StreamId(1 << 63, 7), MAX_ID):
-        lake = lake.commit("test", [], checkpoints={"job": last})
-        assert lake.checkpoint("job") == last
-
-
 def test_of_two_jobs_at_once_one_wins(lake: Lake) -> None:
     ours, theirs = Lake.open(lake.uri), Lake.open(lake.uri)
-    done = StreamId(9, 0)
-    ours.commit("ours", write(ours, [(5, 0)]), checkpoints={"job": done})
+    ours.commit("ours", write(ours, [(5, 0)]), versions={"job": 9})
     files = write(theirs, [(5, 0)])
     with pytest.raises(LakeConflictError, match="another job committed first"):
-        theirs.commit("theirs", files, checkpoints={"job": done})
+        theirs.commit("theirs", files, versions={"job": 9})
     theirs.discard(files)
     assert sum(file.entries for file in Lake.open(lake.uri).files()) == 1
     assert len(list(Path(lake.uri).rglob("*.parquet"))) == 1
@@ -352,8 +356,7 @@ def test_a_compaction_tries_until_it_wins(lake: Lake) -> None:
     for one in origins:
         for ms in (5, 7, 9):
             files += write(lake, [(ms, 0), (ms, 1)], one.key, one.number)
-    counts = {one.application: Counts(6) for one in origins}
-    lake = lake.commit("to-lake", files, counts=counts, origins=origins)
+    lake = committed(lake, files)
     erasures = [(KEY, "7-1"), (b"other", "5-0")]
 
     def interfere() -> None:
@@ -374,9 +377,7 @@ def test_a_compaction_tries_until_it_wins(lake: Lake) -> None:
 def test_files_of_other_programs_are_read_erased_and_made_ours(lake: Lake) -> None:
     spark: Any = InProcess()
     parts = [write(lake, ids) for ids in ([(5, 0), (5, 1)], [(9, 0)], [(7, 3), (8, 0)])]
-    counts = {origin().application: Counts(5)}
-    files = [file for part in parts for file in part]
-    lake = lake.commit("to-lake", files, counts=counts, origins=[origin()])
+    lake = committed(lake, [file for part in parts for file in part])
     lake.table.optimize.compact()
     (merged,) = Lake.open(lake.uri).files()
     assert merged.foreign
@@ -462,7 +463,7 @@ def test_a_file_that_was_taken_out_of_the_log_is_missed(
     lost = table.files()[0]
     table.commit("an accident", [], removed=[lost])
     (problem,) = audit_job.audit(spark, lake=lake).problems
-    assert f"the lake has {1999 - lost.entries} entries, expected 1999" in problem
+    assert f"the lake has {1999 - lost.entries:,} entries, expected 1,999" in problem
 
 
 def test_one_bad_stream_does_not_stop_the_others(

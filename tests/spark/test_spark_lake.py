@@ -11,15 +11,20 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
+from spark.fleets import IDS, make, published, rows_of  # noqa: E402
+from spark.fleets import expected as expected_rows  # noqa: E402
 from streamkeep.engine.api.store import Store  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
-from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
+from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E402
 from streamkeep.pipeline.lake.read import read_lake  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+pytestmark = pytest.mark.spark
 
 
 def fill(store: Store[bytes], start: int, count: int, key: str = "orders") -> None:
@@ -30,7 +35,6 @@ def fill(store: Store[bytes], start: int, count: int, key: str = "orders") -> No
     )
 
 
-@pytest.mark.spark
 def test_a_lake_grows_with_its_store_and_each_entry_comes_once(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:
@@ -64,3 +68,33 @@ def test_a_lake_grows_with_its_store_and_each_entry_comes_once(
     assert compact_job.compact(spark, lake).files == 0
     checked = audit_job.audit(spark, path, lake=lake)
     assert (checked.entries, checked.problems) == (3010, [])
+
+
+@pytest.mark.slow
+def test_a_fleet_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
+    a = published(tmp_path / "a.store", "a", fleet)
+    with make(tmp_path / "fleet" / "c.store", "c") as store:
+        c = store.uuid
+    assert fleet_to_lake(spark, fleet, lake).entries == 1000
+    rows = read_lake(spark, lake, stores=[a])
+    assert rows.columns[0] == "store"
+    assert {row.store for row in rows.select("store").distinct().collect()} == {a}
+    assert rows.count() == 500
+    assert rows_of(lake) == expected_rows((a, "a"), (c, "c"))
+    assert audit_job.audit(spark, lake=lake, fleet=fleet).problems == []
+    frame = spark.read.format("streamkeep").option("fleet", fleet).load()
+    assert frame.columns[:3] == ["store", "stream", "incarnation"]
+    shown = [(row.store, row.id) for row in frame.select("store", "id").collect()]
+    assert sorted(shown) == sorted((uuid, one) for uuid in (a, c) for one in IDS)
+    part = (
+        spark.read.format("streamkeep")
+        .option("fleet", fleet)
+        .option("subscribe", "orders")
+        .option("startingOffsets", IDS[100])
+        .option("endingOffsets", IDS[399])
+        .schema("store string, id string, n int")
+        .load()
+    )
+    assert part.count() == 600
+    assert part.where("n = 100").count() == 2

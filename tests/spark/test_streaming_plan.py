@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ Query = Callable[..., StreamkeepStreamReader]
 
 
 @pytest.fixture
-def query(store: Store[bytes]) -> Query:
+def query(store: Store[bytes]) -> Iterator[Query]:
     """A function that makes readers of streaming queries on the store."""
 
     def make(**options: object) -> StreamkeepStreamReader:
@@ -37,9 +37,13 @@ def query(store: Store[bytes]) -> Query:
             options.setdefault("subscribe", "s")
         options.setdefault("startingOffsets", "earliest")
         given = {name: str(value) for name, value in options.items()}
-        return StreamkeepStreamReader(parse_read({"path": str(store.path), **given}), SCHEMA)
+        made.append(StreamkeepStreamReader(parse_read({"path": str(store.path), **given}), SCHEMA))
+        return made[-1]
 
-    return make
+    made: list[StreamkeepStreamReader] = []
+    yield make
+    for one in made:
+        one.stop()
 
 
 def through_spark(offset: dict[str, Any]) -> dict[str, Any]:

@@ -101,17 +101,15 @@ def to_lake(
         spark_job.check_store(Path(store))
     spark_job.check_place(lake)
     with spark_job.running(master, settings) as session:
-        from streamkeep.pipeline.jobs.fleet_to_lake import fleet_to_lake
-        from streamkeep.pipeline.jobs.to_lake import promoted_columns
-        from streamkeep.pipeline.jobs.to_lake import to_lake as job
+        from streamkeep.pipeline.jobs import to_lake as jobs
 
-        promoted = None if columns is None else promoted_columns(session, columns)
+        promoted = None if columns is None else jobs.promoted_columns(session, columns)
         found: list[str] = []
         while True:
             began = time.monotonic()
             with spark_job.progress("to-lake") as advance:
                 if fleet is not None:
-                    report = fleet_to_lake(
+                    report = jobs.fleet_to_lake(
                         session,
                         fleet,
                         lake,
@@ -122,7 +120,7 @@ def to_lake(
                         progress=advance,
                     )
                 else:
-                    report = job(
+                    report = jobs.to_lake(
                         session,
                         stores[0],
                         lake,

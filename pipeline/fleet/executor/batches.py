@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streamkeep.arrow.batches import RowShape, record_batches
-from streamkeep.pipeline.fleet.executor.nodes import piece_nodes
+from streamkeep.pipeline.fleet.executor.nodes import nodes_of_pieces
 from streamkeep.pipeline.fleet.pieces import Piece
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.batches import freeze_imports
@@ -26,14 +26,18 @@ def read_pieces(
     if TaskContext.get() is not None:
         freeze_imports()
     target = to_arrow_schema(schema, timezone="UTC")
-    for piece in pieces:
-        shape = RowShape(target, piece.key, options.mode, store=piece.store, number=piece.number)
-        yield from record_batches(shape, piece_nodes(piece), piece.start, piece.end)
-        for column, count in shape.mismatched.items():
-            _log.warning(
-                "store %s stream %r: %d values of column %r are not of its type and became null",
-                piece.store,
-                piece.key,
-                count,
-                column,
+    with nodes_of_pieces() as nodes:
+        for piece in pieces:
+            shape = RowShape(
+                target, piece.key, options.mode, store=piece.store, number=piece.number
             )
+            yield from record_batches(shape, nodes(piece), piece.start, piece.end)
+            for column, count in shape.mismatched.items():
+                _log.warning(
+                    "store %s stream %r: %d values of column %r are not of its type and became "
+                    "null",
+                    piece.store,
+                    piece.key,
+                    count,
+                    column,
+                )

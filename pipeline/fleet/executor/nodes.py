@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from streamkeep.engine.system.object_store import open_objects
 from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
@@ -10,22 +11,42 @@ from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.format.core.errors import MissingSegmentError
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.pipeline.fleet.pieces import Piece
-from streamkeep.pipeline.source.executor.nodes import read_nodes
+from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.source.executor.nodes import nodes_of
 from streamkeep.pipeline.source.slices import Slice
-from streamkeep.pipeline.source.stores import reading
+
+Nodes = Iterator[list[CopiedNode]]
 
 
-def piece_nodes(piece: Piece) -> Iterator[list[CopiedNode]]:
-    """Yield the nodes of a piece, ascending; those at its ends may have entries outside of it.
+@contextmanager
+def nodes_of_pieces() -> Iterator[Callable[[Piece], Nodes]]:
+    """Provide, in a `with` block, a function that yields the nodes of a piece, ascending.
+
+    Nodes at the ends may have entries outside of the piece. One live store is open at a time.
 
     Raises:
+        DataLossError: entries that the plan counted were trimmed since.
         MissingSegmentError: the segment was replaced since the plan, by an erasure.
+        NotOnExecutorError: this host does not have a store under the path that the driver has.
     """
-    if piece.record is None:
-        with reading(piece.path) as store:
-            one = Slice(piece.key, piece.number, piece.start, piece.end, piece.size_bytes)
-            yield from read_nodes(store, one, piece.source)
-        return
+    with ExitStack() as stack:
+        reader: tuple[ReadOptions, Callable[[Slice], Nodes]] | None = None
+
+        def nodes(piece: Piece) -> Nodes:
+            nonlocal reader
+            if piece.live is None:
+                return _in_segment(piece)
+            options = piece.live.options
+            if reader is None or reader[0] != options:
+                stack.close()
+                reader = options, stack.enter_context(nodes_of(options))
+            return reader[1](piece.live.part)
+
+        yield nodes
+
+
+def _in_segment(piece: Piece) -> Nodes:
+    assert piece.record is not None
     archive = RemoteArchive(open_objects(piece.uri), piece.store)
     try:
         segment = archive.open(piece.record, sealed=piece.sealed, cache=ChunkCache(4 * CHUNK_BYTES))

@@ -1,62 +1,89 @@
-"""The part of `to-lake` on executors: decoding slices and writing Parquet files."""
+"""The part of `to-lake` on executors: copying pieces into files of the lake."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
 
 import pyarrow as pa
 
 from streamkeep.arrow.batches import RowShape, record_batches
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.lake.executor.parquet import FileWriter, without_ids
-from streamkeep.pipeline.lake.files import LakeError, Origin
-from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.source.executor.nodes import nodes_of
-from streamkeep.pipeline.source.slices import Slice
+from streamkeep.format.core.errors import StreamkeepError, UnreachableError
+from streamkeep.pipeline.fleet.executor.nodes import nodes_of_pieces
+from streamkeep.pipeline.fleet.pieces import Piece, unpack_group
+from streamkeep.pipeline.lake.executor.parquet import FileWriter, id_at, read_file, without_ids
+from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
 from streamkeep.pipeline.storage.places import StorageError, file_system
+
+_OF_ALL: Final = (UnreachableError, StorageError, LakeError)  # not of one stream
 
 
 @dataclass(frozen=True)
 class Task:
-    """The slices that one worker copies."""
+    """The pieces that one worker copies.
 
-    options: ReadOptions
+    Attributes:
+        schema: of the entries, serialized.
+        groups: of pieces, packed.
+        there: files of the lake that may hold entries of late pieces.
+    """
+
     lake: str
-    store: str  # its UUID
-    schema: bytes  # of the entries, serialized
-    slices: tuple[Slice, ...]
-    erased: Mapping[int, tuple[StreamId, ...]]  # IDs that the lake must not get, by stream
+    schema: bytes
+    groups: tuple[str, ...]
+    there: tuple[LakeFile, ...] = ()
 
 
-def write_files(task: Task) -> list[str]:
-    """Write the entries of a task into files of the lake; return the files. Runs in a worker.
+def write_pieces(task: Task) -> list[str]:
+    """Write the entries of a task into files of the lake; return the files.
 
-    An error of one stream does not stop the others: it is returned as `[key, number, message]`.
+    An error of one stream does not stop the others: it is returned as `[store, number, key,
+    message]`.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
+    pieces = [piece for text in task.groups for piece in unpack_group(text)]
     lines: list[str] = []
-    with nodes_of(task.options) as nodes:
-        for one in task.slices:
-            origin = Origin(task.store, one.number, one.key)
-            shape = RowShape(schema, one.key, wrapped=True)
+    with nodes_of_pieces() as nodes:
+        for (origin, _), mine in groupby(pieces, _file_of):
+            shape = RowShape(schema, origin.key, wrapped=True)
             writer = FileWriter(system, root, origin, schema)
             try:
-                for batch in record_batches(shape, nodes(one), one.start, one.end):
-                    kept = without_ids(batch, task.erased.get(one.number, ()))
-                    if len(kept):
-                        writer.add(kept)
+                for piece in mine:
+                    unwanted = set(piece.erased)
+                    if piece.late:
+                        unwanted |= _known(task, piece)
+                    for batch in record_batches(shape, nodes(piece), piece.start, piece.end):
+                        kept = without_ids(batch, unwanted)
+                        if len(kept):
+                            writer.add(kept)
                 lines += [file.as_json() for file in writer.close()]
-            except (StorageError, LakeError):
+            except BaseException as error:
                 writer.abandon()
-                raise
-            except StreamkeepError as error:
-                writer.abandon()
-                lines.append(json.dumps([one.key.hex(), one.number, str(error)]))
-            except BaseException:
-                writer.abandon()
-                raise
+                if not isinstance(error, StreamkeepError) or isinstance(error, _OF_ALL):
+                    raise
+                problem = [origin.store, origin.number, origin.key.hex(), str(error)]
+                lines.append(json.dumps(problem))
     return lines
+
+
+def _file_of(piece: Piece) -> tuple[Origin, object]:
+    """Return what pieces in one file have in common; a late one has files of its own."""
+    origin = Origin(piece.store, piece.number, piece.key)
+    return origin, piece.start if piece.late else None
+
+
+def _known(task: Task, piece: Piece) -> set[StreamId]:
+    """Return the IDs of a piece that the lake has already."""
+    system, root = file_system(task.lake)
+    known: set[StreamId] = set()
+    for file in task.there:
+        mine = (file.store, file.origin.number) == (piece.store, piece.number)
+        if mine and file.first <= piece.end and file.last >= piece.start:
+            for batch in read_file(system, root, file, ("ms", "seq")):
+                ids = (id_at(batch, row) for row in range(len(batch)))
+                known.update(one for one in ids if piece.start <= one <= piece.end)
+    return known
