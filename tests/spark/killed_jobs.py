@@ -293,7 +293,8 @@ def tail(spark: LocalSpark, wanted: Plan) -> int:
 def work(wanted: Plan) -> None:
     """Be a driver, as planned; leave what the job said, or why it failed."""
     packing.MIN_PARTITION_BYTES = _SMALL  # type: ignore[misc]
-    to_lake_job.SLICE_BYTES = live.SLICE_BYTES = _SMALL // 2  # type: ignore[misc]
+    live.SLICE_BYTES = _SMALL // 2  # type: ignore[misc]
+    to_lake_job.SLICE_BYTES = _SMALL // 2  # type: ignore[attr-defined]
     restore_engine._STEP_NODES = 2  # type: ignore[misc]
 
     def begin(attempt: int) -> None:

@@ -48,6 +48,7 @@ from streamkeep.pipeline.fleet.members import FleetError, find_members  # noqa: 
 from streamkeep.pipeline.jobs import to_lake as to_lake_job  # noqa: E402
 from streamkeep.pipeline.jobs.audit import audit  # noqa: E402
 from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
+from streamkeep.pipeline.jobs.executor.to_lake import write_pieces  # noqa: E402
 from streamkeep.pipeline.jobs.restore import restore  # noqa: E402
 from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E402
 from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
@@ -166,7 +167,7 @@ def test_a_lake_of_an_earlier_version_keeps_working(tmp_path: Path) -> None:
         old = Lake.create(str(tmp_path / "old"))
         for folder in Path(lake).glob("bucket=*"):
             shutil.copytree(folder, Path(old.uri) / folder.name)
-        moved = {}
+        moved: dict[str, int] = {}
         for number, count in ((1, 500), (2, 1)):
             facts = {"added": count + 7, "absent": 4, "erased": 3}
             facts |= {"ms": int(IDS[count - 1][:-2]), "seq": 0}
@@ -265,7 +266,7 @@ def test_entries_trimmed_after_the_plan_are_a_problem(
     with make(fleet / "a.store", "a") as store:
         store.set_retention("orders", archive=False)
         store.xadd("other", {"of": "a", "n": "0"}, id=IDS[0])
-        write = to_lake_job.write_pieces
+        write = write_pieces
 
         def trimmed_before(task: Any) -> list[str]:
             store.xtrim("orders", maxlen=10, approximate=False)
