@@ -98,15 +98,18 @@ class Acknowledger:
         return left
 
 
-def give_back(job: Job) -> None:
+def give_back(job: Job, *, delivered: bool = False) -> None:
     """Return a job that has not ended to its queue; log why if that is not possible.
 
     Another worker has it by then, or the store cannot commit: this process has it until it ends.
+
+    Args:
+        delivered: whether the program has seen the message, so that it is marked as redelivered.
     """
     if job.ended:
         return
     try:
-        job.give_back()
+        job.give_back(delivered=delivered)
     except StreamkeepError as error:
         log.warning("%s", error)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.jobs.admission import release
@@ -166,14 +166,16 @@ def _tell(step: Step, job_id: str) -> None:
         step.txn.wake(step.names.end_bell)
 
 
-def retry(step: Step, job: Taken, due_ms: int, *, counts: bool) -> None:
+def retry(step: Step, job: Taken, due_ms: int, *, counts: bool, delivered: bool = False) -> None:
     """Leave a job pending, without a consumer, until it is due.
 
     Args:
-        counts: whether this was an attempt.
+        counts: whether this was an attempt that failed.
+        delivered: whether the delivery counts although it was no attempt.
     """
     name = step.stream(job.place.priority)
-    step.txn.xnack(name, GROUP, "FAIL" if counts else "SILENT", job.place.entry_id)
+    mode: Literal["FAIL", "SILENT"] = "FAIL" if counts or delivered else "SILENT"
+    step.txn.xnack(name, GROUP, mode, job.place.entry_id)
     if job.runtime_key:
         step.unschedule(job.runtime_key)
     step.counters.retrying += 1

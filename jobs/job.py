@@ -264,19 +264,28 @@ class Job:
         """End the job for good, as a dead letter with this reason."""
         self.end_attempt("", "", "", final=reason)
 
-    def give_back(self) -> None:
-        """Return the job to the queue at once; this was no attempt."""
-        self.postpone(0)
+    def give_back(self, *, delivered: bool = False) -> None:
+        """Return the job to the queue at once; this was no attempt.
+
+        Args:
+            delivered: keep the count of deliveries, so that the next one is known not to be the
+                first; `attempt` is then higher, too.
+        """
+        self._return(0, delivered)
 
     def postpone(self, after: Duration) -> None:
         """Return the job to the queue for later; this was no attempt."""
+        self._return(after, False)
+
+    def _return(self, after: Duration, delivered: bool) -> None:
         taken = self._taken()
         self._check_running()
         after_ms = milliseconds(after, "after")
 
         def back(step: Step) -> None:
             ending.check_owned(step, [taken])
-            ending.retry(step, taken, step.now_ms + after_ms, counts=False)
+            due_ms = step.now_ms + after_ms
+            ending.retry(step, taken, due_ms, counts=False, delivered=delivered)
 
         self.queue.core.step(back, frees=True)
         self.ended = True

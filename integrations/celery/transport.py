@@ -66,7 +66,7 @@ class QoS(virtual.QoS):
         if job is None:
             return
         if requeue:
-            give_back(job)
+            give_back(job, delivered=True)
             return
         with suppress(JobLostError):  # another worker has it
             job.fail("the worker rejected it")
@@ -77,7 +77,7 @@ class QoS(virtual.QoS):
         self._delivered.clear()
         while self.jobs:
             _, job = self.jobs.popitem()
-            give_back(job)
+            give_back(job, delivered=True)
         return []
 
     def restore_unacked_once(self, stderr: Any = None) -> None:

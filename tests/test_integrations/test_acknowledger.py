@@ -31,7 +31,7 @@ class Job:
     def fail(self, reason: str) -> None:
         self._call()
 
-    def give_back(self) -> None:
+    def give_back(self, *, delivered: bool = False) -> None:
         self._call()
 
     def _call(self) -> None:

@@ -173,6 +173,25 @@ def test_a_message_whose_worker_died_is_marked_as_redelivered(url: str) -> None:
         inbox.close()
 
 
+def test_a_message_that_was_returned_is_marked_as_redelivered(
+    connection: Connection, url: str
+) -> None:
+    publish(connection, 1)
+    inbox = Inbox(connection)
+    inbox.wait(1)
+    inbox.messages[0].requeue()
+    inbox.wait(2)
+    assert [one.delivery_info["redelivered"] for one in inbox.messages] == [False, True]
+    inbox.close()  # returns it
+    again = Inbox(connection)
+    again.wait(1)
+    assert again.messages[0].delivery_info["redelivered"] is True
+    again.messages[0].ack()
+    again.close()
+    stats = jobs_of(url).stats()
+    assert (stats.done, stats.failed) == (1, 0)
+
+
 def test_one_message_is_taken_without_a_consumer(connection: Connection, url: str) -> None:
     publish(connection, 1, 2)
     bound = tasks()(connection.channel())
