@@ -216,6 +216,9 @@ def encode(elements: list[bytes]) -> bytes:
 
 def put_decimal(writer: BytesWriter, value: i64) -> None:
     """Append the decimal text of `value`, not as an element."""
+    if _SMALL_MIN <= value < -_SMALL_MIN:
+        writer.write(_SMALL_TEXT[value - _SMALL_MIN])
+        return
     if value < 0:
         if value == i64(_I64_MIN):
             writer.write(b"-9223372036854775808")
@@ -264,7 +267,8 @@ def put_text(writer: BytesWriter, data: bytes, position: i64) -> None:
             write_i64_le(writer, read_i64_le(data, start))
             start += 8
             size -= 8
-        writer.truncate(total)
+        if size < 0:
+            writer.truncate(total)
     elif is_integer_at(data, position):
         put_decimal(writer, integer_at(data, position))
     else:

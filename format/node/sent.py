@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from librt.strings import BytesWriter, write_i16_le
-from mypy_extensions import i64, u8
+from mypy_extensions import i64
 
 from streamkeep.format.node.listpack import integer_at, put_decimal, put_text, step
 from streamkeep.format.node.node import SAME_FIELDS, SlotCursor
@@ -137,19 +137,16 @@ class Sender:
                 size = _digits(ms) + 1 + digits
                 self._head = b"*2\r\n$%d\r\n%d-" % (int(size), int(ms))
             out.write(self._head)
-        if seq < 10:
-            out.append(u8(48 + seq))
-        else:
-            put_decimal(out, seq)
+        put_decimal(out, seq)
 
 
 def _digits(number: i64) -> i64:
     """Return how many digits a number has that is not negative."""
     count: i64 = 1
-    while number >= 10:
-        number //= 10
-        count += 1
-    return count
+    while number >= 1000:
+        number //= 1000
+        count += 3
+    return count + (2 if number >= 100 else 1 if number >= 10 else 0)
 
 
 def _put_string(out: BytesWriter, cursor: SlotCursor) -> None:
