@@ -18,17 +18,10 @@ from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
-from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
-from streamkeep.format.redis.stream_parts import (
-    NO_MESSAGES,
-    NOBODY,
-    GroupPart,
-    Id,
-    Messages,
-    Pending,
-)
+from streamkeep.format.redis.stream_parts import NO_MESSAGES, NOBODY, GroupPart, Messages, Pending
 from streamkeep.format.rows.group_records import UNKNOWN
 from streamkeep.format.rows.retention import NO_RETENTION
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.node import Pairs, peek_counts
@@ -13,7 +14,6 @@ from streamkeep.format.redis.stream_parts import (
     ConsumerPart,
     Counters,
     GroupPart,
-    Id,
     Messages,
     Node,
     Part,

@@ -9,12 +9,13 @@ import pandas
 import polars
 import pyarrow
 
-from streamkeep.engine.api.admin_commands import AdminCommands, PathLike, Progress
+from streamkeep.engine.api.admin_commands import AdminCommands, PathLike
 from streamkeep.engine.api.command_base import Condition, Id, Key, RangeId
 from streamkeep.engine.api.follow import Stop
 from streamkeep.engine.api.frame_commands import Columns, Errors, Repeated, Types
 from streamkeep.engine.archive import adopt, archiver, maintenance, restore, segments
 from streamkeep.engine.store.durability import Durability
+from streamkeep.engine.system.progress import Progress
 from streamkeep.format.core.entry import DeliveredEntry, Entry, StreamId, Text
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import RemoteSetting

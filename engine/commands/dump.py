@@ -16,6 +16,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import (
     IDEMPOTENCY_ORDER,
     PRODUCERS,
@@ -28,7 +29,6 @@ from streamkeep.format.redis.stream_parts import (
     ConsumerPart,
     Counters,
     GroupPart,
-    Id,
     Messages,
     Node,
     Parts,

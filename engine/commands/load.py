@@ -21,13 +21,13 @@ from streamkeep.engine.tables.node_walk import load_node
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, CorruptionError, KeyExistsError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.check import validate
 from streamkeep.format.redis.stream_dump import open_payload, read_value
 from streamkeep.format.redis.stream_parts import (
     NOBODY,
     Counters,
     GroupPart,
-    Id,
     Messages,
     Node,
     Part,

@@ -19,13 +19,14 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.recover import needs_recovery
-from streamkeep.engine.maintenance.copying import Convert, Progress, copy_data, finish_copy
+from streamkeep.engine.maintenance.copying import Convert, copy_data, finish_copy
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.swap import NEW_FOLDER, READY_FOLDER, finish_swap
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreError, StoreLockedError
 from streamkeep.format.core.keys import TABLES
@@ -59,7 +60,7 @@ class Rewriting(NamedTuple):
 
 
 def compact(
-    path: str | Path, progress: Progress | None = None, clock: Clock | None = None
+    path: str | Path, progress: Advance | None = None, clock: Clock | None = None
 ) -> Compacted:
     """Rewrite the data file of a store without its free pages; no process may have it open.
 
@@ -79,7 +80,7 @@ def compact(
 def rewrite(
     path: str | Path,
     rewriting: Rewriting,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
     clock: Clock | None = None,
 ) -> Compacted:
     """Replace the data file of a store with a compacted copy that may also be converted.
@@ -121,7 +122,7 @@ def _rewrite(
     folder: Folder,
     lock: CheckpointFile,
     rewriting: Rewriting,
-    progress: Progress | None,
+    progress: Advance | None,
     clock: Clock,
 ) -> Compacted:
     before = folder.size(DATA_FILE)

@@ -25,9 +25,10 @@ from streamkeep.engine.archive.erase import (
 from streamkeep.engine.archive.publish import publish, sealed_under
 from streamkeep.engine.commands.idempotency import Tracker, find_messages
 from streamkeep.engine.commands.xtrim import store_marked
-from streamkeep.engine.maintenance.scrub import Progress, is_due, mark_due, scrub
+from streamkeep.engine.maintenance.scrub import is_due, mark_due, scrub
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import archived_streams, erased_ids, put_erasure
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream

@@ -13,10 +13,10 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.tables.pel import Id, Page, Pel
+from streamkeep.engine.tables.pel import Page, Pel
 from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.format.core.checksum import open_row
-from streamkeep.format.core.id_codec import unpack_id
+from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.core.keys import (
     CONSUMER_PEL,
     PEL_ORDER,

@@ -16,6 +16,8 @@ from mypy_extensions import i64
 
 from streamkeep.format.core.errors import CorruptionError, InvalidIdError
 
+Id = tuple[int, int]  # ms, seq
+
 MAX: Final = (1 << 64) - 1
 _I64_MAX: Final = (1 << 63) - 1
 _MAX_TEXT: Final = 127

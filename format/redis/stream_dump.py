@@ -38,7 +38,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.listpack_check import convert_backlens
 from streamkeep.format.redis.crc64 import crc64
@@ -49,7 +49,6 @@ from streamkeep.format.redis.stream_parts import (
     ConsumerPart,
     Counters,
     GroupPart,
-    Id,
     Messages,
     Node,
     Part,

@@ -35,6 +35,7 @@ import zstandard
 
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ChecksumError, CorruptionError, StoreError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import ENVELOPE, OVERHEAD, Envelope, decode_envelope
 from streamkeep.format.node.ranges import has_live
@@ -44,7 +45,6 @@ from streamkeep.format.segment.index import (
     SEEK_MAGIC,
     SMALLEST,
     TRAILER,
-    Id,
     Index,
     Trailer,
     decode_index,

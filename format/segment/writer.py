@@ -12,6 +12,7 @@ import zstandard
 
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.tombstones import history_form
@@ -19,7 +20,6 @@ from streamkeep.format.segment.index import (
     CHECKSUM_SIZE,
     VERSION,
     Block,
-    Id,
     Index,
     Trailer,
     dictionary_frame,

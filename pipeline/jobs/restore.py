@@ -30,9 +30,10 @@ from streamkeep.engine.store.survey import STAGING_FOLDER
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.restoring import Restoring
-from streamkeep.pipeline.jobs.executor.restore import Id, Task, make_nodes
+from streamkeep.pipeline.jobs.executor.restore import Task, make_nodes
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.scheduling.packing import spread

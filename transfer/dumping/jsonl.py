@@ -28,8 +28,9 @@ from typing import Any
 from streamkeep.engine.commands.dump import counters_of, delivered_order, messages_of
 from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.txn.stream import Stream
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.json_form import json_bytes, json_line, json_pairs
-from streamkeep.format.redis.stream_parts import Id, Messages
+from streamkeep.format.redis.stream_parts import Messages
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 from streamkeep.format.rows.records import PAGE_FIT
 from streamkeep.format.rows.retention import NO_RETENTION

@@ -16,6 +16,7 @@ from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.xrange import exists
 from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.txn.stream import Stream
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.json_form import json_base64, json_bytes, json_line
 from streamkeep.format.redis.rdb import RdbWriter
 from streamkeep.format.redis.resp import encode_command
@@ -29,7 +30,7 @@ from streamkeep.format.redis.stream_dump import (
     Losses,
     write_payload,
 )
-from streamkeep.format.redis.stream_parts import NOBODY, GroupPart, Id, Messages, Pending
+from streamkeep.format.redis.stream_parts import NOBODY, GroupPart, Messages, Pending
 from streamkeep.format.rows.group_records import UNKNOWN
 from streamkeep.transfer.dumping.source import Source
 

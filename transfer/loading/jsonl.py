@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.commands.retention import RetentionChange
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CommandError, InvalidIdError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.json_form import from_json
 from streamkeep.format.redis.stream_parts import (
     NOBODY,
     ConsumerPart,
     Counters,
     GroupPart,
-    Id,
     Messages,
     Pending,
     ProducerPart,
