@@ -19,18 +19,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple
 
 import lmdb
 
-from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, meta_of, position_of
 from streamkeep.engine.journal.journal import Journal, sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.lock_file import LOCK_FILE as LOCK_FILE
 from streamkeep.engine.system.lock_order import make_reentrant_lock
+from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import begin_read
 from streamkeep.engine.txn.context import EngineContext
@@ -41,6 +43,7 @@ from streamkeep.format.journal.position import POSITION_KEY, LogPosition
 from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 
 DATA_FILE = "data.mdb"
+_POLL_S: Final = 0.005
 
 
 class Hold(NamedTuple):
@@ -60,6 +63,7 @@ class Checkpoints:
         self.file = file
         self.journal = journal
         self.lock = make_reentrant_lock("checkpoint", context.raw.path())
+        self.wait = LongWait("the lock of checkpoints", context.lmdb_lock.wait.users)
         self._depth = 0  # of nested `exclusive` blocks
         self._folder = journal.folder.open_again()
         self._handles = [self._folder]
@@ -96,7 +100,7 @@ class Checkpoints:
                 slot is not None
                 and slot.epoch == context.epoch
                 and slot.boot_id == boot_id()  # later processes see that it was made in this boot
-                and pin.id() <= lmdb_number(slot)
+                and pin.id() <= meta_of(slot).commit_number
                 and self.journal.control.file_number() > 0
             ):
                 context.pin = pin
@@ -124,7 +128,7 @@ class Checkpoints:
                     return False
                 slot = self.file.newest()
                 with context.raw.begin() as txn:
-                    if slot is None or txn.id() > lmdb_number(slot):
+                    if slot is None or txn.id() > meta_of(slot).commit_number:
                         return False
                 self.unpin()
                 return True
@@ -171,17 +175,32 @@ class Checkpoints:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Keep others from making checkpoints and from retiring journal files."""
+        """Keep others from making checkpoints and from retiring journal files.
+
+        Raises:
+            StoreLockedError: the process that does so is stopped.
+        """
         with self.lock:
             self._depth += 1
             try:  # an interrupt may arrive as soon as the lock is held
                 if self._depth == 1:
-                    fcntl.flock(self._folder, fcntl.LOCK_EX)
+                    self._lock_file()
                 yield
             finally:
                 self._depth -= 1
                 if self._depth == 0:
                     fcntl.flock(self._folder, fcntl.LOCK_UN)
+
+    def _lock_file(self) -> None:
+        """Lock the file; a process that is stopped may have it, or one with a slow disk."""
+        with self.wait:
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                if self.wait.is_long() and self.wait.stopped():
+                    self.wait.check()
+                time.sleep(_POLL_S)
 
     def _make(self, held: list[Hold] | None = None) -> int:
         context, journal = self.context, self.journal
@@ -237,7 +256,7 @@ class Checkpoints:
         """
         context = self.context
         context.check_not_writing()
-        with context.taking_write_lock():
+        with context.write_lock:
             writer = context.deferral.begin_alone(True)
             try:
                 position = self._position(writer)
@@ -269,14 +288,6 @@ class Checkpoints:
         if number is None:
             return None
         return os.pread(self._data, meta.page_size, number * meta.page_size)
-
-
-def lmdb_number(slot: CheckpointSlot) -> int:
-    """Return the number that LMDB gave to the commit of a checkpoint."""
-    meta = decode_meta_page(slot.meta_page)
-    if meta is None:
-        raise CorruptionError("steady", "the slot does not hold a meta page")
-    return meta.commit_number
 
 
 def sync_lmdb(raw: lmdb.Environment) -> None:

@@ -26,6 +26,7 @@ from streamkeep.format.journal.checkpoint import (
     decode_slot,
 )
 from streamkeep.format.journal.position import LogPosition
+from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 
 CHECKPOINT_FILE: Final = "steady"
 UNFINISHED: Final = b"SKP: being created"  # in the first slot until there is a checkpoint
@@ -246,6 +247,14 @@ def position_of(slot: CheckpointSlot) -> LogPosition:
     return LogPosition(
         slot.journal_file, slot.journal_offset, slot.journal_chain, slot.commit_number
     )
+
+
+def meta_of(slot: CheckpointSlot) -> MetaPage:
+    """Return the meta page of LMDB that a checkpoint holds."""
+    meta = decode_meta_page(slot.meta_page)
+    if meta is None:
+        raise CorruptionError("steady", "the slot does not hold a meta page")
+    return meta
 
 
 def _valid_slots(data: bytes) -> dict[int, CheckpointSlot]:

@@ -187,21 +187,15 @@ class Checkpointer:
         Returns:
             Whether that was tried.
         """
-        self._report_waits()
         context = self._context
         journal = context.journal
         assert journal is not None
+        for wait in context.lmdb_lock.wait, journal.sync_leader.wait:
+            wait.report()  # which process is stopped
         if journal.control.wanted() != WANTED_TO_READ or context.deferral.raw is not None:
             return False
         self._failures.attempt(_REPLAY, self._replay)
         return True
-
-    def _report_waits(self) -> None:
-        """Log which process is stopped if a thread waits for its lock."""
-        context = self._context
-        context.deferral.lock.wait.report()
-        if context.journal is not None:
-            context.journal.sync_leader.wait.report()
 
     def _replay(self) -> None:
         """Have LMDB make what it lacks."""

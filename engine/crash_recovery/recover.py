@@ -43,14 +43,10 @@ from typing import Final, NamedTuple
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE, read_meta_pages
-from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, meta_of, position_of
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.stored_version import stored_position
-from streamkeep.engine.journal.control_file import (
-    CONTROL_FILE,
-    ControlFile,
-    read_control_file,
-)
+from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, read_control_file
 from streamkeep.engine.journal.journal_files import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
@@ -73,7 +69,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import ADDED_LATER, META, TABLES
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot, root_checksum
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
-from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page, meta_page_for
+from streamkeep.format.lmdb_file.meta_page import MetaPage, meta_page_for
 from streamkeep.format.rows.records import decode_epoch, encode_number
 
 META_EPOCH: Final = b"epoch"
@@ -139,7 +135,7 @@ def prepare(
     journal = _clear_journal(store)
     state = examine(store, slot, force)
     if state.torn or state.after:
-        check_extent(store, slot_meta(slot))  # before any change, so that a refused store is intact
+        check_extent(store, meta_of(slot))  # before any change, so that a refused store is intact
         _check_roots(store, slot)
         checkpoint_file.rewrite()
         failpoints.hit("recover:point-safe")
@@ -252,7 +248,7 @@ def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
     if control is not None and control.poisoned:
         return State("a sync to the disk had failed")
     meta = _newest_meta(store)
-    if meta is None or meta.commit_number < slot_meta(slot).commit_number:
+    if meta is None or meta.commit_number < meta_of(slot).commit_number:
         return State("data.mdb is older than its checkpoint")
     if _is_healthy(store, slot):
         return State("", position_of(slot))
@@ -385,7 +381,7 @@ def _recover(
     raw = open_lmdb()
     try:
         pin = raw.begin()
-        expected = slot_meta(slot).commit_number
+        expected = meta_of(slot).commit_number
         if pin.id() != expected:
             problem = f"LMDB shows commit {pin.id()}, not {expected} of the checkpoint"
             raise CorruptionError(str(store.path), f"{problem}; next: run `streamkeep repair`")
@@ -432,7 +428,7 @@ def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, b
 
 def _check_roots(store: Folder, slot: CheckpointSlot) -> None:
     """Raise CorruptionError unless the root pages of the checkpoint are unchanged."""
-    meta = slot_meta(slot)
+    meta = meta_of(slot)
     handle = store.open(DATA_FILE)
     try:
         for root, expected in (
@@ -457,7 +453,7 @@ def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
     """Write the meta page of the checkpoint, whose root pages are sound, over both of LMDB's."""
     handle = store.open(DATA_FILE, os.O_RDWR)
     try:
-        newest, page_size = slot_meta(slot).commit_number, slot_meta(slot).page_size
+        newest, page_size = meta_of(slot).commit_number, meta_of(slot).page_size
         for position in (0, 1):
             commit = newest if newest % 2 == position else newest - 1
             files.write_at(
@@ -467,14 +463,6 @@ def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
         files.sync_data(handle)
     finally:
         os.close(handle)
-
-
-def slot_meta(slot: CheckpointSlot) -> MetaPage:
-    """Return the meta page of LMDB that a checkpoint holds."""
-    meta = decode_meta_page(slot.meta_page)
-    if meta is None:
-        raise CorruptionError("steady", "the slot does not hold a meta page")
-    return meta
 
 
 def _replay(raw: lmdb.Environment, tables: dict[int, lmdb._Database], reader: Reader) -> int:

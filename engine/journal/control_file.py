@@ -192,9 +192,13 @@ class ControlFile:
         Args:
             commit_number: a commit that was made; the result is this one or a later one.
         """
-        made = max(commit_number, self._words[_MADE], self._words[_JOURNALED])
+        made = max(commit_number, self.made())
         number = self._words[_FILE]  # after the commits: no file of theirs is higher
         return (number, made) if number else None
+
+    def made(self) -> int:
+        """Return a commit that was made: the newest, or one shortly before it."""
+        return max(self._words[_MADE], self._words[_JOURNALED])
 
     def set_made(self, commit_number: int) -> None:
         """Record that LMDB has made a commit."""

@@ -50,6 +50,7 @@ from streamkeep.engine.journal.sync_leader import SyncLeader
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.long_wait import PatientLock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
 from streamkeep.format.core.errors import RecoveryNeededError, StoreError, StreamkeepError
@@ -92,7 +93,7 @@ class Journal:
         self._next_offset = 0
         self._next_chain = 0
         self._written = 0, 0  # file and offset of the last record that was written
-        self._sync_lock = make_lock("sync")
+        self._make_lock()
         self._sync_handle = -1
         self._syncs = False  # callers have waited for the disk since a file was prepared
         self._synced = 0  # the number of the file of `_sync_handle`
@@ -107,8 +108,11 @@ class Journal:
     def abandon(self) -> None:
         """Close the files in a forked child, which must neither write to them nor hold locks."""
         self._close_files()
-        self._sync_lock = make_lock("sync")
+        self._make_lock()
         self.folder.close()
+
+    def _make_lock(self) -> None:
+        self._sync_lock = PatientLock(make_lock("sync"), self.sync_leader.wait)
 
     def _close_files(self) -> None:
         if self._file is not None:
@@ -361,11 +365,8 @@ class Journal:
         self._syncs = True
         if control.durable() >= commit_number:
             return True
-        self.sync_leader.wait.take(self._sync_lock)
-        try:
+        with self._sync_lock:
             return not self.sync_leader.lead(commit_number) or self._lead(commit_number)
-        finally:
-            self._sync_lock.release()
 
     def try_sync(self, commit_number: int) -> bool:
         """As `sync`, unless another thread or process is syncing; return whether it is on disk."""
@@ -465,16 +466,13 @@ class Journal:
             wipe: overwrite and remove these files, and recycle none of them.
         """
         control = self.control
-        self.sync_leader.wait.take(self._sync_lock)
-        try:
+        with self._sync_lock:
             self.sync_leader.lead()
             try:
                 if control.durable() < position.commit_number:
                     control.set_durable(position.file_number, position.commit_number)
             finally:
                 self.sync_leader.end()
-        finally:
-            self._sync_lock.release()
         # By name: a file that is just being begun may still have the header of its former use.
         for name in journal_names(self.folder):
             if named_number(name) < position.file_number:

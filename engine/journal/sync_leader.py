@@ -32,6 +32,7 @@ class SyncLeader:
         """Open or create the lock file, which is never written."""
         self.control = control
         self.wait = LongWait("the lock of the journal's syncs")
+        self.wait.progress = control.durable
         self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
 
     def close(self) -> None:
@@ -47,13 +48,12 @@ class SyncLeader:
             Whether the caller leads, until `end`; False if the commit is on disk.
         """
         leads = False
-        self.wait.begin()
         try:
-            _flock(self._handle, _LOCK)
+            with self.wait:
+                _flock(self._handle, _LOCK)
             leads = self.control.durable() < commit_number
             return leads
         finally:
-            self.wait.end()
             if not leads:
                 self.end()
 

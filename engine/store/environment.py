@@ -56,11 +56,7 @@ from streamkeep.engine.txn.begin import (
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext, keep_for_ever
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
-from streamkeep.format.core.errors import (
-    StoreFullError,
-    StoreLockedError,
-    StreamkeepError,
-)
+from streamkeep.format.core.errors import StoreFullError, StoreLockedError, StreamkeepError
 
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
 _POLL_S: Final = 0.001
@@ -126,7 +122,8 @@ class Environment:
                 journal.close()
                 raise
             context.journal = journal
-            journal.sync_leader.wait.users = context.deferral.lock.wait.users
+            journal.sync_leader.wait.users = context.lmdb_lock.wait.users
+            context.lmdb_lock.wait.progress = control.made
             context.erasures = journal.control.erasures()
             self.checkpointer = Checkpointer(context, self.checkpoints, self.failures)
         self.leases = context.leases = Leases(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
 from pathlib import Path
 from typing import Final
@@ -143,16 +142,8 @@ def _begin(raw: lmdb.Environment, control: ControlFile | None) -> lmdb.Transacti
     if control is None or not control.is_shared():
         return raw.begin(write=True)
     control.want(WANTED_TO_WRITE)
-    wait = LongWait(LMDB_LOCK)
-    wait.users = lambda: users_of(raw)
-    wait.begin()
-    timer = threading.Timer(wait.limit_s + 1, wait.report)
-    timer.daemon = True
-    timer.start()
-    try:
+    with LongWait(LMDB_LOCK, lambda: users_of(raw)).reporting():
         return raw.begin(write=True)
-    finally:
-        timer.cancel()
 
 
 def _create(raw: lmdb.Environment, txn: lmdb.Transaction[bytes], clock: Clock) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import lmdb
@@ -21,42 +21,63 @@ from streamkeep.format.core.errors import StoreLockedError
 LMDB_LOCK: Final = "the lock of the store"
 _LIMIT_S: Final = 10.0
 LOOK_S: Final = 1.0
+_MARGIN_S: Final = 0.1
 
 log = logging.getLogger("streamkeep")
 
 
 class LongWait:
-    """The wait for one lock; one thread of a process waits for it at a time.
+    """The wait for one lock, in a `with` block; one thread of a process waits for it at a time.
 
     Attributes:
-        limit_s: after how many seconds the wait is reported.
+        limit_s: after how many seconds without progress the wait is reported.
         users: returns the numbers of the processes that may have the lock.
+        progress: returns what changes while another process uses the lock.
     """
 
-    def __init__(self, lock: str) -> None:
+    def __init__(self, lock: str, users: Callable[[], list[int]] = list) -> None:
         """Name the lock, for messages."""
         self.limit_s = _LIMIT_S
-        self.users: Callable[[], list[int]] = list
+        self.users = users
+        self.progress: Callable[[], int] = int
         self._lock = lock
         self._since = 0.0
         self._reported = 0.0
+        self._seen = 0
+        self._moved = 0.0  # when the newest progress was seen
 
-    def begin(self) -> None:
-        """Note that this thread begins to wait."""
+    def __enter__(self) -> None:
         self._since = time.monotonic()
 
-    def end(self) -> None:
-        """Note that it has the lock, or does not wait any more."""
+    def __exit__(self, *raised: object) -> None:
         self._since = 0.0
 
-    def take(self, lock: threading.Lock) -> None:
-        """Take a lock of this process, whose holder may be the thread that waits.
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Wait in a `with` block, and log that it is long, where no thread of the store does so."""
+        timer = threading.Timer(self.limit_s + _MARGIN_S, self.report)
+        timer.daemon = True
+        timer.start()
+        try:
+            with self:
+                yield
+        finally:
+            timer.cancel()
 
-        Raises:
-            StoreLockedError: that thread has waited for too long.
-        """
-        while not lock.acquire(True, LOOK_S):
-            self.check()
+    def stopped(self) -> list[int]:
+        """Return the processes that may have the lock and are stopped."""
+        return [process for process in self.users() if _is_stopped(process)]
+
+    def is_long(self) -> bool:
+        """Return whether a thread has waited for too long."""
+        since = self._since
+        if not since:
+            return False
+        now = time.monotonic()
+        seen = self.progress()
+        if seen != self._seen:
+            self._seen, self._moved = seen, now
+        return now - max(since, self._moved) > self.limit_s
 
     def check(self) -> None:
         """Raise if a thread has waited for too long.
@@ -64,19 +85,18 @@ class LongWait:
         Raises:
             StoreLockedError: the process that has the lock is probably stopped.
         """
-        since = self._since
-        if since and time.monotonic() - since > self.limit_s:
+        if self.is_long():
             raise StoreLockedError(self._problem())
 
     def report(self) -> None:
         """Log it, once, if a thread has waited for too long."""
         since = self._since
-        if since and since != self._reported and time.monotonic() - since > self.limit_s:
+        if since != self._reported and self.is_long():
             self._reported = since
             log.warning("%s", self._problem())
 
     def _problem(self) -> str:
-        stopped = [process for process in self.users() if _is_stopped(process)]
+        stopped = self.stopped()
         if stopped:
             which = " and ".join(f"process {process}" for process in stopped)
             numbers = " ".join(map(str, stopped))
@@ -86,20 +106,40 @@ class LongWait:
         return f"for {self.limit_s:g} seconds {self._lock} has been taken by {next_step}"
 
 
-class Taking:
-    """A lock of this process for a `with` block, taken as `LongWait.take` does.
+class PatientLock:
+    """A lock among threads, whose holder may wait for another process.
 
-    Compiled, no interrupt can come between the lock and the block that releases it. It could come
-    between a call of `take` and the `try` after it, in code that is interpreted.
+    Taking it fails when that is a `LongWait`. Compiled, no interrupt can come between the lock and
+    the `with` block that releases it; it could come between `acquire` and a `try` after it, in code
+    that is interpreted.
     """
 
-    def __init__(self, wait: LongWait, lock: threading.Lock) -> None:
-        """Name the lock, and the wait of its holder."""
-        self._wait = wait
+    def __init__(self, lock: threading.Lock, wait: LongWait) -> None:
         self._lock = lock
+        self._wait = wait
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; return whether it was taken.
+
+        Raises:
+            StoreLockedError: its holder waits for a process that is probably stopped.
+        """
+        if not blocking or timeout >= 0:
+            return self._lock.acquire(blocking, timeout)
+        while not self._lock.acquire(True, LOOK_S):
+            self._wait.check()
+        return True
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def locked(self) -> bool:
+        """Return whether the lock is taken."""
+        return self._lock.locked()
 
     def __enter__(self) -> None:
-        self._wait.take(self._lock)
+        self.acquire()
 
     def __exit__(self, *raised: object) -> None:
         self._lock.release()

@@ -56,14 +56,11 @@ def _show_own(context: EngineContext) -> None:
     if context.writer == _get_ident():
         return  # this thread is in a command, whose changes no snapshot shows either
     deferral = context.deferral
-    context.take_write_lock()
-    try:
+    with context.write_lock:
         deferral.end(forced=True)
         if deferral.lags:
             context.check_open()
             deferral.catch_up()
-    finally:
-        context.write_lock.release()
 
 
 def _show_theirs(context: EngineContext, commit_number: int, deadline: float) -> None:
@@ -75,12 +72,9 @@ def _show_theirs(context: EngineContext, commit_number: int, deadline: float) ->
         control.want(WANTED_TO_READ)
         process = control.deferring()
     if context.journal is not None and context.writer != _get_ident():
-        context.take_write_lock()
-        try:
+        with context.write_lock:
             context.check_open()
             context.deferral.catch_up()
-        finally:
-            context.write_lock.release()
         return
     if time.monotonic() > deadline:  # a process that only reads cannot replay
         raise RecoveryNeededError(
@@ -99,7 +93,7 @@ def begin_write(context: EngineContext, *, own: bool = False, durable: bool = Fa
         durable: the caller waits until the commit is on disk.
     """
     context.check_not_writing()
-    context.take_write_lock()
+    context.write_lock.acquire()
     try:
         context.check_open()
         journal = context.journal

@@ -19,8 +19,9 @@ from streamkeep.engine.leases.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lock_order import make_lock
-from streamkeep.engine.system.long_wait import Taking
+from streamkeep.engine.system.long_wait import PatientLock
 from streamkeep.engine.txn.deferral import Deferral
+from streamkeep.engine.txn.lmdb_lock import LmdbLock
 from streamkeep.engine.txn.messages_due import MessagesDue
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import StoreClosedError, StoreError
@@ -74,6 +75,7 @@ class EngineContext:
         self.journal: Journal | None = None  # None for a read-only store
         self.control: ControlFile | None = None  # None if no other process can write
         self.segment_files: Any = None  # a `SegmentFiles`, for reading history
+        self.lmdb_lock = LmdbLock(raw)
         self.make_locks()
         # Protected by `write_lock`.
         self.cache: dict[bytes, Stream] = {}
@@ -109,21 +111,9 @@ class EngineContext:
     def make_locks(self) -> None:
         """Make the locks; also in a forked child, where threads of the parent may hold the old."""
         store = self.raw.path()
-        self.write_lock = make_lock("write", store)
+        self.write_lock = PatientLock(make_lock("write", store), self.lmdb_lock.wait)
         self.gate = make_lock("gate", store)  # held while the map is resized
         self.exit_gate = make_lock("exit gate", store)
-
-    def take_write_lock(self) -> None:
-        """Take the write lock.
-
-        Raises:
-            StoreLockedError: its holder waits for a process that is probably stopped.
-        """
-        self.deferral.lock.wait.take(self.write_lock)
-
-    def taking_write_lock(self) -> Taking:
-        """Return the write lock for a `with` block of interpreted code; see `take_write_lock`."""
-        return Taking(self.deferral.lock.wait, self.write_lock)
 
     def now_ms(self) -> int:
         """Return Unix time in milliseconds."""

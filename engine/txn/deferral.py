@@ -48,7 +48,6 @@ from streamkeep.engine.journal.replay import Replay
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.image_room import ImageRoom
 from streamkeep.engine.txn.image_thread import ImageThread, Task
-from streamkeep.engine.txn.lmdb_lock import LmdbLock
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
 from streamkeep.engine.txn.unsaved import Unsaved
 from streamkeep.format.core.errors import StreamkeepError
@@ -103,7 +102,7 @@ class Deferral:
         self.idle_s = IDLE_S
         self.longest_s = _LONGEST_S
         self.shared_s = _SHARED_S
-        self.lock = LmdbLock(context.raw)
+        self.lock = context.lmdb_lock
         self.unsaved = Unsaved()
         self._context = context
         self._commits = 0
@@ -144,7 +143,7 @@ class Deferral:
             return False
         control = journal.control
         self.lock.let_others(control)
-        self._image.do(self._begin, check=self.lock.patience(control))
+        self.lock.have(self._image, self._begin)
         return self.raw is not None
 
     def allow(self, data: int) -> None:

@@ -5,10 +5,9 @@ to write or to read. A writer gets the lock after SLICE_S, a reader after the co
 running. A process that has given the lock up for a writer lets others go first, for a moment.
 
 LMDB waits for its lock without a limit. So where a process that defers has the lock, the thread of
-the deferred transactions waits for it (`image_thread`), and its caller gives up after `patience_s`
-if the process that has it does nothing: it is probably stopped. Any other process has the lock for
-one commit, or for a transaction of its user, so a thread waits for it directly (`long_wait`).
-Compiled by mypyc.
+the deferred transactions waits for it (`image_thread`), and its caller gives up if that is a
+`LongWait`. Any other process has the lock for one commit, or for a transaction of its user, so a
+thread waits for it directly. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -19,17 +18,11 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.journal.control_file import (
-    WANTED_TO_READ,
-    WANTED_TO_WRITE,
-    ControlFile,
-)
+from streamkeep.engine.journal.control_file import WANTED_TO_READ, WANTED_TO_WRITE, ControlFile
 from streamkeep.engine.system.long_wait import LMDB_LOCK, LongWait, users_of
 from streamkeep.engine.txn.image_thread import ImageThread, Task
-from streamkeep.format.core.errors import StoreLockedError
 
 SLICE_S: Final = 0.0005  # how long a process keeps the lock that another one waits for
-_PATIENCE_S: Final = 10.0
 _YIELD_S: Final = 0.001  # how long a process lets others go first, at most
 _YIELD_STEP_S: Final = 0.00002
 
@@ -38,14 +31,11 @@ class LmdbLock:
     """The lock of one environment, as this process shares it with others.
 
     Attributes:
-        patience_s: how long a process may keep the lock, while it defers, without a commit.
         wait: the wait of a thread of this process for the lock.
     """
 
     def __init__(self, raw: lmdb.Environment) -> None:
-        self.patience_s = _PATIENCE_S
-        self.wait = LongWait(LMDB_LOCK)
-        self.wait.users = lambda: users_of(raw)
+        self.wait = LongWait(LMDB_LOCK, lambda: users_of(raw))
         self._raw = raw
         self._yields = False  # another process waits for the lock that this one has used
 
@@ -71,14 +61,16 @@ class LmdbLock:
         """
         self._ask(control)
         if control.deferring() and image.start():  # it may be stopped: do not block
-            image.do(self._begin_and_end, check=self.patience(control))
-        self.wait.begin()
-        try:
+            self.have(image, self._begin_and_end)
+        with self.wait:
             raw = self._raw.begin(None, None, True, False)
-        finally:
-            self.wait.end()
         self._got(control)
         return raw
+
+    def have(self, image: ImageThread, call: Callable[[Task], None]) -> None:
+        """Have the thread make a call that needs the lock; give up if that takes too long."""
+        with self.wait:
+            image.do(call, check=self.wait.check)
 
     def begin_for(self, task: Task, control: ControlFile) -> lmdb.Transaction[bytes] | None:
         """Begin a transaction of the calling thread, for a task; None if its caller gave up."""
@@ -98,10 +90,6 @@ class LmdbLock:
             while control.wanted() and time.monotonic() < deadline:
                 time.sleep(_YIELD_STEP_S)
 
-    def patience(self, control: ControlFile) -> Callable[[], None]:
-        """Return what raises if one process has the lock, and makes no commit for too long."""
-        return _Patience(control, self.patience_s).check
-
     def _ask(self, control: ControlFile) -> None:
         if control.is_shared() and not control.wanted():
             control.want(WANTED_TO_WRITE)
@@ -116,28 +104,3 @@ class LmdbLock:
     def _begin_and_end(self, task: Task) -> None:
         raw = self._raw.begin(None, None, True, False)
         raw.commit()  # nothing was written
-
-
-class _Patience:
-    """Waits for the lock while the process that has it does anything."""
-
-    def __init__(self, control: ControlFile, limit_s: float) -> None:
-        self._control = control
-        self._limit_s = limit_s
-        self._since = time.monotonic()
-        self._process = control.deferring()
-        self._journaled = control.journaled()
-
-    def check(self) -> None:
-        """Raise if one process has deferred commits, and made none, for the whole time."""
-        control = self._control
-        process, journaled = control.deferring(), control.journaled()
-        now = time.monotonic()
-        if not process or process != self._process or journaled != self._journaled:
-            self._since, self._process, self._journaled = now, process, journaled
-        elif now - self._since > self._limit_s:
-            raise StoreLockedError(
-                f"process {process} has the lock of the store, and for {self._limit_s:g} seconds "
-                "it has neither written nor let other processes write; next: let it go on if it is "
-                f"stopped (kill -CONT {process}), or end it: its commits stay"
-            )

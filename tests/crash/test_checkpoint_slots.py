@@ -13,8 +13,7 @@ from crash.losses import in_child
 from crash.power import another_boot
 from inside import checkpoint_file_of, checkpoint_now, defer_nothing
 from streamkeep import recovery
-from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
-from streamkeep.engine.crash_recovery.recover import slot_meta
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile, meta_of
 from streamkeep.engine.journal import control_file
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
@@ -77,7 +76,7 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
     slot = lock.newest()
     lock.close()
     assert slot is not None
-    meta = slot_meta(slot)
+    meta = meta_of(slot)
     assert meta.main_root is not None
     with (path / "data.mdb").open("r+b") as file:
         file.seek(meta.main_root * meta.page_size + 16)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from inside import context_of, journal_of
+from inside import checkpoint_now, context_of, environment_of, journal_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.long_wait import LongWait
+from streamkeep.engine.system.long_wait import LongWait, PatientLock
 from streamkeep.format.core.errors import StoreLockedError
 
 
@@ -59,7 +59,7 @@ def test_a_process_that_is_stopped_is_named(
     with Store(path) as store:
         child = stopped_child(lambda: work(path))
         wait: LongWait = (
-            context_of(store).deferral.lock.wait
+            context_of(store).lmdb_lock.wait
             if work is in_a_transaction
             else journal_of(store).sync_leader.wait
         )
@@ -78,6 +78,33 @@ def test_a_process_that_is_stopped_is_named(
             os.waitpid(child, 0)
         first.join(PATIENCE_S)
         assert store.xlen("s") == 2
+
+
+@pytest.mark.usefixtures("plain_locks")
+def test_a_checkpoint_names_the_process_that_is_stopped_in_one(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def in_a_checkpoint() -> None:
+        with Store(path) as own:
+            own.xadd("s", {"of": "the child"})
+            failpoints.arm("checkpoint:pinned", stop)
+            checkpoint_now(own)
+
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"of": "this process"})
+        child = stopped_child(in_a_checkpoint)
+        checkpoints = environment_of(store).checkpoints
+        assert checkpoints is not None
+        checkpoints.wait.limit_s = 0.1
+        try:
+            with pytest.raises(StoreLockedError, match=f"process {child}, which is stopped"):
+                checkpoint_now(store)
+            store.xadd("s", {"of": "this process"})
+        finally:
+            os.kill(child, signal.SIGCONT)
+            os.waitpid(child, 0)
+        checkpoint_now(store)
+        assert store.xlen("s") == 3
 
 
 @pytest.mark.slow
@@ -100,15 +127,23 @@ def test_an_opening_names_the_process_that_it_waits_for(
 
 def test_a_short_wait_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     wait = LongWait("the lock")
-    lock = threading.Lock()
-    wait.begin()
-    wait.take(lock)
-    wait.check()
-    wait.report()
-    assert lock.locked()
-    wait.limit_s = -1.0
-    with pytest.raises(StoreLockedError, match="the lock has been taken by another process"):
+    lock = PatientLock(threading.Lock(), wait)
+    with wait, lock:
         wait.check()
-    wait.end()
+        wait.report()
+        assert not lock.acquire(blocking=False)
+        wait.limit_s = -1.0
+        with pytest.raises(StoreLockedError, match="the lock has been taken by another process"):
+            wait.check()
     wait.check()
+
+
+def test_a_wait_is_not_long_while_another_process_works(caplog: pytest.LogCaptureFixture) -> None:
+    wait = LongWait("the lock")
+    commits = iter(range(1, 100))
+    wait.progress = lambda: next(commits)
+    wait.limit_s = 0.0
+    with wait:
+        wait.check()
+        wait.report()
     assert not caplog.text

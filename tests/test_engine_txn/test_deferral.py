@@ -292,7 +292,7 @@ def test_a_writer_is_told_which_process_is_stopped(tmp_path: Path) -> None:
             os.read(go[0], 1)
 
     with Store(path, sync="none") as store:
-        context_of(store).deferral.lock.patience_s = 0.2
+        context_of(store).lmdb_lock.wait.limit_s = 0.2
         child = os.fork()
         if child == 0:
             try:
@@ -302,10 +302,10 @@ def test_a_writer_is_told_which_process_is_stopped(tmp_path: Path) -> None:
         os.read(ready[0], 1)
         os.waitpid(child, os.WUNTRACED)
         for call in (lambda: store.xadd("s", {"n": COUNT}), lambda: store.xlen("s")):
-            with pytest.raises(StoreLockedError, match=f"process {child} has the lock"):
+            with pytest.raises(StoreLockedError, match=f"process {child}, which is stopped"):
                 call()
         os.kill(child, signal.SIGCONT)
-        context_of(store).deferral.lock.patience_s = 60.0
+        context_of(store).lmdb_lock.wait.limit_s = 60.0
         assert numbers(store) == expected(COUNT)
         store.xadd("s", {"n": COUNT})
         os.write(go[1], b"y")
