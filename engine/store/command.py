@@ -7,7 +7,7 @@ store, segments. A value runs once. Compiled by mypyc.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import lmdb
 
@@ -104,13 +104,31 @@ def wait(
     return command
 
 
-def write_relaxed(environment: Any, command: Command[object]) -> object:
-    """Run a command that writes, in an `Environment`; return its reply, not waiting for the disk.
+class Writer(Protocol):
+    """What `write_relaxed` needs of the environment that it is given."""
+
+    context: EngineContext
+    max_store_bytes: int | None
+
+    def write_alone(
+        self, command: Callable[..., object], args: tuple[object, ...], wait: bool, frees: bool
+    ) -> object:
+        """Run a command, after whatever it takes."""
+
+    def notice(self) -> None:
+        """Wake the checkpointer thread if that is due."""
+
+    def settle(self) -> None:
+        """Do what commits have made due."""
+
+
+def write_relaxed(environment: Writer, command: Command[object]) -> object:
+    """Run a command that writes; return its reply, not waiting for the disk.
 
     Most commits need nothing but this. If anything must be repaired first, nothing has happened,
-    and `Environment.write_alone` runs the command again.
+    and `write_alone` runs the command again.
     """
-    context: EngineContext = environment.context
+    context = environment.context
     if environment.max_store_bytes is None:
         try:
             reply = run_write(context, command.run, command.args, False)
