@@ -28,7 +28,6 @@ more calls wait than it has rows. Then the same loop looks every few millisecond
 
 from __future__ import annotations
 
-import atexit
 import math
 import threading
 from collections.abc import Callable, Generator
@@ -96,7 +95,6 @@ class Waiters:
             except (OSError, AttributeError):  # no table, no descriptors left; no named pipes
                 return None
             self._bells.add(bell)
-            _with_bells.add(self)
             return bell
 
     def give_back(self, bell: Bell | None, *, keep: bool) -> None:
@@ -128,7 +126,6 @@ class Waiters:
         self.remove_recycled()
         with self._lock:
             self._context.wait_table.close()
-        _with_bells.discard(self)
 
     def remove_recycled(self) -> None:
         """Remove the unused bells."""
@@ -146,7 +143,6 @@ class Waiters:
         self._bells.clear()
         self._spare.clear()
         self._context.wait_table.abandon()
-        _with_bells.discard(self)
 
     # --- the wait ---------------------------------------------------------------------------
 
@@ -335,16 +331,6 @@ class Waiters:
                     steps.close()
             finally:
                 self.give_back(bell, keep=again)
-
-
-_with_bells: set[Waiters] = set()
-
-
-@atexit.register
-def _leave_nothing() -> None:
-    """Remove the bells of stores that the process did not close."""
-    for waiters in list(_with_bells):
-        waiters.remove_recycled()
 
 
 def _look(txn: ReadTxn, call: BlockingCall, seen: int) -> tuple[int, int]:

@@ -3,6 +3,10 @@
 LMDB then has all commits, and the newest one is a checkpoint, so that the next opening recovers
 nothing. The store is closed as well, unless a thread of the program still uses it: such a thread
 runs until the interpreter ends it.
+
+This is a function of `atexit`, which calls the functions that were registered last first. So one
+that the program has registered before it imported the package finds its stores closed. There is no
+later moment: threads can no longer be started then, and the interpreter ends those that run.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ _PATIENCE_S: Final = 1.0
 def end_with_interpreter(environment: Environment) -> None:
     """Make a checkpoint of an open store, and close it if no thread uses it."""
     context = environment.context
+    lock = environment.lock
+    if lock is not None and lock.is_removed():
+        return  # a temporary folder that the program has removed: nothing is left to save
     if not environment.readonly:
         if not context.write_lock.acquire(timeout=_PATIENCE_S):
             return  # a thread is in a transaction

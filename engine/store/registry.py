@@ -130,6 +130,7 @@ class Registry:
                 end_with_interpreter(environment)
             except Exception as error:  # the next opening recovers the store
                 log.warning("%s: not closed by the program: %s", environment.path, error)
+            environment.waiters.remove_recycled()  # also if the store had to stay open
 
     def leave_to_parent(self) -> None:
         """Mark every environment closed in a forked child; LMDB's locks belong to the parent."""

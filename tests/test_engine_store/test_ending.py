@@ -79,3 +79,17 @@ def test_a_program_that_does_not_close_its_store_leaves_it_closed(
         assert store.durability().last_recovery is None
         assert store.xlen("s") == count >= 20
     assert list(recovery.check(path)) == []
+
+
+@pytest.mark.slow
+def test_a_program_that_has_removed_its_store_ends_without_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    code = ADDS + "import shutil\nadd(sys.argv[1])\nshutil.rmtree(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
