@@ -12,25 +12,22 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from streamkeep.engine.commands.history import Retired
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.tables.manifest import erased_ids, find_segment, is_named, segments_from
-from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import MAX, next_id
-from streamkeep.format.core.keys import RETIRED, node_key, pack_number, unpack_node_key
+from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import validate
-from streamkeep.format.node.envelope import PAGE_LISTPACK, decode_envelope, encode_envelope
+from streamkeep.format.node.envelope import PAGE_LISTPACK, encode_envelope
 from streamkeep.format.node.node import PAIRS, end_ids
 from streamkeep.format.node.ranges import Range, has_live, read_range
 from streamkeep.format.node.tombstones import history_form
-from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment
 
-Id = tuple[int, int]
 # (UUID of the writing store, stream number there, first ID, last ID) -> IDs that must not be shown
 Erased = Callable[[bytes, int, Id, Id], set[Id]]
 
@@ -139,29 +136,16 @@ def retired_from(
     txn: Txn, number: int, at: Id, before: Id | None, most: int = _RETIRED_AT_ONCE
 ) -> list[_RetiredRow]:
     """Return the first retired nodes with entries from `at` on and keys below `before`."""
-    cursor = txn.cursor(RETIRED)
-    prefix = pack_number(number)
-    key = node_key(number, *at)
-    # The node before may contain `at`.
-    found = at_or_below(cursor, key) and cursor.key().startswith(prefix)
-    found = found or cursor.set_range(key)
+    source = Retired(txn, number)
+    found = source.at_or_above(*at)  # the node before may contain `at`
     out: list[_RetiredRow] = []
-    while found and len(out) < most and cursor.key().startswith(prefix):
-        _, ms, seq = unpack_node_key(cursor.key())
-        if before is not None and (ms, seq) >= before:
-            break
-        if is_former_name(ms, seq):
-            found = cursor.next()
-            continue
-        where = f"retired node {ms}-{seq} of stream {number}"
-        envelope = decode_envelope(cursor.value(), where)
-        if (envelope.number, envelope.ms, envelope.seq) != (number, ms, seq):
-            raise CorruptionError(where, "the envelope belongs to another node")
-        last_slot = end_ids(envelope.listpack, ms, seq).last_slot
+    while found and len(out) < most and (before is None or (source.ms, source.seq) < before):
+        node = source.envelope()
+        last_slot = end_ids(node.listpack, node.ms, node.seq).last_slot
         if last_slot >= at:
-            data = history_form(envelope.listpack, ms, seq, envelope.trimmed)
-            out.append(_RetiredRow(ms, seq, data, last_slot))
-        found = cursor.next()
+            data = history_form(node.listpack, node.ms, node.seq, node.trimmed)
+            out.append(_RetiredRow(node.ms, node.seq, data, last_slot))
+        found = source.next()
     return out
 
 

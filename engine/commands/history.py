@@ -29,7 +29,7 @@ from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import MAX, next_id, previous_id
+from streamkeep.format.core.id_codec import MAX, Id, next_id, previous_id
 from streamkeep.format.core.keys import RETIRED, SEGMENTS, node_key, pack_number, unpack_node_key
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import Envelope, decode_envelope
@@ -40,7 +40,6 @@ from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment
 
-Id = tuple[int, int]
 _NOWHERE: Final = (MAX, MAX)
 
 
@@ -176,7 +175,8 @@ class Retired(Source):
         """See `Source`."""
         if self.at_or_below(ms, seq):
             return True
-        return self._take(self._cursor.set_range(node_key(self._number, ms, seq)))
+        after = max((ms, seq), (0, 1))  # 0-0 is the row with the name of a deleted stream
+        return self._take(self._cursor.set_range(node_key(self._number, *after)))
 
     def at_or_below(self, ms: int, seq: int) -> bool:
         """See `Source`."""
@@ -192,14 +192,15 @@ class Retired(Source):
 
     def load(self) -> bytes:
         """See `Source`."""
-        found = self._envelope()
+        found = self.envelope()
         return history_form(found.listpack, found.ms, found.seq, found.trimmed)
 
     def raw(self) -> bytes:
         """See `Source`."""
-        return self._envelope().listpack
+        return self.envelope().listpack
 
-    def _envelope(self) -> Envelope:
+    def envelope(self) -> Envelope:
+        """Return the node as it is stored."""
         where = f"retired node {self.ms}-{self.seq} of stream {self._number}"
         found = decode_envelope(self._cursor.value(), where)
         if (found.number, found.ms, found.seq) != (self._number, self.ms, self.seq):
