@@ -25,6 +25,7 @@ from streamkeep.format.redis.stream_parts import NO_MESSAGES, NOBODY, GroupPart,
 from streamkeep.format.rows.group_records import UNKNOWN
 from streamkeep.format.rows.retention import NO_RETENTION
 
+Name = TypeVar("Name", bytes, tuple[int, int])
 Named = TypeVar("Named")
 Entry = tuple[int, int, list[bytes]]
 
@@ -92,9 +93,9 @@ def _keys(txn: Txn, key: bytes | None) -> Iterator[tuple[bytes, int]]:
 
 
 def _merged(
-    ours: Iterable[tuple[bytes, Named]], theirs: Iterable[tuple[bytes, Named]]
-) -> Iterator[tuple[bytes, Named | None, Named | None]]:
-    """Merge two ascending sequences by name; None where one side lacks it."""
+    ours: Iterable[tuple[Name, Named]], theirs: Iterable[tuple[Name, Named]]
+) -> Iterator[tuple[Name, Named | None, Named | None]]:
+    """Merge two ascending sequences by name or ID; None where one side lacks it."""
     left, right = iter(ours), iter(theirs)
     a, b = next(left, None), next(right, None)
     while a is not None or b is not None:
@@ -276,23 +277,15 @@ def _diff_group(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Diff
 
 def _diff_pending(key: bytes, ours: GroupPart, theirs: GroupPart) -> Iterator[Difference]:
     run = _Run(key, "pending", ours.name)
-    left, right = iter(ours.pending), iter(theirs.pending)
-    a, b = next(left, None), next(right, None)
-    while a is not None or b is not None:
-        if b is None or (a is not None and a[:2] < b[:2]):
-            assert a is not None
-            yield from run.add(FIRST, a[:2])
-            a = next(left, None)
-        elif a is None or b[:2] < a[:2]:
-            yield from run.add(SECOND, b[:2])
-            b = next(right, None)
-        else:
-            yield from run.end()
-            one, other = _owned(ours, a), _owned(theirs, b)
-            if one != other:
-                what = _id_text(a[:2])
-                yield Difference("pending", key, ours.name, what, BOTH, one, other)
-            a, b = next(left, None), next(right, None)
+    left, right = (((one[:2], one) for one in part.pending) for part in (ours, theirs))
+    for entry_id, a, b in _merged(left, right):
+        if a is None or b is None:
+            yield from run.add(SECOND if a is None else FIRST, entry_id)
+            continue
+        yield from run.end()
+        one, other = _owned(ours, a), _owned(theirs, b)
+        if one != other:
+            yield Difference("pending", key, ours.name, _id_text(entry_id), BOTH, one, other)
     yield from run.end()
 
 

@@ -55,11 +55,10 @@ FILE_SYSTEMS: Final[dict[str, tuple[State, str]]] = {
         "is the layer of a container: locks and syncs work, and all is gone with the container; "
         "mount a volume",
     ),
-    "nfs": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
-    "nfs4": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
-    "cifs": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
-    "smb3": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
-    "ceph": ("wrong", "is a network file system: other machines do not see locks and maps in time"),
+    **dict.fromkeys(
+        ("nfs", "nfs4", "cifs", "smb3", "ceph"),
+        ("wrong", "is a network file system: other machines do not see locks and maps in time"),
+    ),
     "9p": (
         "wrong",
         "shares a folder of a host or of Windows: maps are not shared with the host and other "

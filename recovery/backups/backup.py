@@ -52,12 +52,7 @@ from streamkeep.format.core.errors import (
     StoreLockedError,
 )
 from streamkeep.format.core.keys import META
-from streamkeep.format.rows.backup import (
-    META_BACKUP,
-    META_LAST_BACKUP,
-    BackupRow,
-    decode_backup,
-)
+from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, BackupRow, decode_backup
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.store import check

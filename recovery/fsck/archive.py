@@ -40,6 +40,7 @@ from streamkeep.format.core.errors import (
     UnreachableError,
     UntrustedFileError,
 )
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import META, NODES, RETIRED, STREAMS, pack_number, unpack_node_key
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import decode_envelope
@@ -66,8 +67,6 @@ from streamkeep.recovery.fsck.single_rows import check_counter
 from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.pages.tree import Tables
 
-Id = tuple[int, int]
-
 _SEGMENT: Final = 0
 _RETIRED: Final = 1
 _LIVE: Final = 2
@@ -90,14 +89,11 @@ def check_archive(source: Source, scope: Scope) -> Iterator[Finding]:
 
 def check_retired(tables: Tables) -> Iterator[Finding]:
     """SK306: every retired node can be read and has a trimmed entry."""
-    cursor = tables.cursor(RETIRED)
-    found = cursor.first()
-    while found:
+    for row in tables.walk(RETIRED):
         try:
-            _check_retired(cursor.key(), cursor.value())
+            _check_retired(row.key(), row.value())
         except CorruptionError as error:
-            yield finding("SK306", _retired_place(cursor.key()), error.problem)
-        found = cursor.next()
+            yield finding("SK306", _retired_place(row.key()), error.problem)
 
 
 def _check_retired(db_key: bytes, value: bytes) -> None:
@@ -160,17 +156,13 @@ def _segment_places(tables: Tables, number: int) -> Iterator[_Place]:
 
 
 def _node_places(tables: Tables, table: int, number: int, kind: int) -> Iterator[_Place]:
-    cursor = tables.cursor(table)
-    prefix = pack_number(number)
-    found = cursor.set_range(prefix)
     name = "retired" if kind == _RETIRED else "macro"
-    while found and (db_key := cursor.key()).startswith(prefix):
-        if len(db_key) == 24:
-            _, ms, seq = unpack_node_key(db_key)
+    for row in tables.walk(table, pack_number(number)):
+        if len(row.key()) == 24:
+            _, ms, seq = unpack_node_key(row.key())
             where = f"{name} node {ms}-{seq} of stream number {number}"
             if not is_former_name(ms, seq):
                 yield _Place((ms, seq), kind, None, where)
-        found = cursor.next()
 
 
 def _tail_place(tables: Tables, number: int) -> Iterator[_Place]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, position_of
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, files_after_gap
 from streamkeep.engine.store.meta import META_UUID
-from streamkeep.engine.store.survey import STAGING_FOLDER
-from streamkeep.engine.store.swap import DONE_FOLDER, NEW_FOLDER
+from streamkeep.engine.store.survey import STORE_NAMES
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.journal import read_changes
@@ -19,21 +17,6 @@ from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.source import Source
 
 LOST_AND_FOUND: Final = "lost+found"  # folder in which repair saves what belongs nowhere
-_KNOWN: Final = frozenset(
-    (
-        DATA_FILE,
-        LOCK_FILE,
-        CHECKPOINT_FILE,
-        JOURNAL_FOLDER,
-        "waiters",
-        "leases",
-        "archive",
-        STAGING_FOLDER,
-        NEW_FOLDER,
-        DONE_FOLDER,
-        LOST_AND_FOUND,
-    )
-)
 
 
 def check_files(source: Source) -> Iterator[Finding]:
@@ -80,5 +63,5 @@ def check_journal(source: Source) -> Iterator[Finding]:
 def check_strays(source: Source) -> Iterator[Finding]:
     """SK025: the folder contains only files of the store."""
     for name in source.folder.names():
-        if name not in _KNOWN:
+        if name not in STORE_NAMES and name != LOST_AND_FOUND:
             yield finding("SK025", name, "unknown file, left as it is")

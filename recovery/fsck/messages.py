@@ -65,18 +65,15 @@ def check_message_numbers(tables: Tables) -> Iterator[Finding]:
     """SK262 to SK264: each number belongs to one stream, and all rows belong to a stream."""
     numbers = SortedPairs()
     readable = True
-    cursor = tables.cursor(STREAMS)
-    found = cursor.first()
-    while found:
+    for row in tables.walk(STREAMS):
         try:
-            stream = decode_stream(unpack_number(cursor.key()), b"", cursor.value())
+            stream = decode_stream(unpack_number(row.key()), b"", row.value())
             used = _idempotence(stream).number
         except CorruptionError:
             readable = False  # reported by the checks of that stream
         else:
             if used:
                 numbers.add(used, stream.number)
-        found = cursor.next()
     yield from _shared_numbers(numbers)
     yield from check_counter(tables, NEXT_IDEMPOTENCE, numbers.highest())
     garbage = Rows(tables).garbage(IDEMPOTENCE_ROWS)

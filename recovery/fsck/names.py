@@ -40,16 +40,12 @@ class KeyRow:
 
 def named_streams(tables: Tables) -> Iterator[tuple[int, bytes]]:
     """Yield (number, name) of every readable row of `keys`, in the order of the keys."""
-    cursor = tables.cursor(KEYS)
-    found = cursor.first()
-    while found:
+    for one in tables.walk(KEYS):
         try:
-            row = KeyRow(cursor.key(), cursor.value())
+            row = KeyRow(one.key(), one.value())
         except CorruptionError:
-            pass  # reported by check_names
-        else:
-            yield row.number, row.name
-        found = cursor.next()
+            continue  # reported by check_names
+        yield row.number, row.name
 
 
 def nameless_streams(tables: Tables) -> Iterator[int]:
@@ -61,12 +57,10 @@ def nameless_streams(tables: Tables) -> Iterator[int]:
 
 def check_names(tables: Tables) -> Iterator[Finding]:
     """SK001, SK010, SK012: every row of `keys` has the key of its name, and a stream record."""
-    cursor = tables.cursor(KEYS)
-    found = cursor.first()
-    while found:
-        db_key = cursor.key()
+    for one in tables.walk(KEYS):
+        db_key = one.key()
         try:
-            row = KeyRow(db_key, cursor.value())
+            row = KeyRow(db_key, one.value())
         except CorruptionError as error:
             yield finding("SK001", f"key row {quoted(db_key)}", error.problem)
         else:
@@ -76,7 +70,6 @@ def check_names(tables: Tables) -> Iterator[Finding]:
             if tables.lacks(STREAMS, pack_number(row.number)):
                 problem = f"stream number {row.number} has no record"
                 yield finding("SK012", f"stream {quoted(row.name)}", problem)
-        found = cursor.next()
 
 
 def check_numbers(tables: Tables) -> Iterator[Finding]:
@@ -118,13 +111,9 @@ def _names_of(tables: Tables, numbers: SortedPairs) -> Iterator[tuple[int, int]]
     """Yield the number of each stream record, and how many names refer to it."""
     named = iter(numbers)
     following = next(named, None)
-    cursor = tables.cursor(STREAMS)
-    found = cursor.first()
-    while found:
-        db_key = cursor.key()
-        found = cursor.next()
+    for row in tables.walk(STREAMS):
         try:
-            number = unpack_number(db_key)
+            number = unpack_number(row.key())
         except CorruptionError:
             continue  # reported by check_stream_keys
         names = 0

@@ -15,10 +15,11 @@ ten times as long. A test compares the two.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.system.progress import Advance
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
@@ -37,12 +38,10 @@ from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding, quoted
 from streamkeep.recovery.pages.tree import ROOT, Cursor, Edge, Tables, Tree
 
-Progress = Callable[[int], None]  # takes the number of pages done since the last call
-
 _LISTED: Final = 5  # lost pages that a finding lists
 _PIECE: Final = 1 << 20
 _REPORT_EVERY: Final = 256
-_NO_PROGRESS: Final[Progress] = lambda pages: None  # noqa: E731
+_NO_PROGRESS: Final[Advance] = lambda pages: None  # noqa: E731
 _U64: Final = struct.Struct("<Q")
 
 
@@ -106,7 +105,7 @@ class PageWalk:
     """
 
     def __init__(
-        self, tables: Tables, progress: Progress = _NO_PROGRESS, *, keep_free: bool = False
+        self, tables: Tables, progress: Advance = _NO_PROGRESS, *, keep_free: bool = False
     ) -> None:
         self.tables = tables
         last = min(tables.meta.last_page, tables.pages.size() // tables.pages.page_size)
@@ -204,16 +203,13 @@ class PageWalk:
 
     def _free_pages(self) -> Iterator[Finding]:
         """SK004, SK005: each record of the free list can be read, and none of its pages is used."""
-        cursor = Cursor(self.tables.free)
-        found = cursor.first()
-        while found:
-            page, index = cursor.place()
+        for row in Cursor(self.tables.free).walk():
+            page, index = row.place()
             try:
                 yield from self._free_record(page, index)
             except CorruptionError as error:
                 self.free_known = False
                 yield finding("SK004", f"the free list, {error.where}", error.problem)
-            found = cursor.next()
 
     def _free_record(self, page: TreePage, index: int) -> Iterator[Finding]:
         where = f"LMDB page {page.number}"

@@ -288,16 +288,13 @@ class Rows:
 
     def under(self, shape: Shape[T], prefix: bytes = b"") -> Iterator[T]:
         """Yield the rows whose keys begin with `prefix`."""
-        cursor = self.tables.cursor(shape.table)
-        found = cursor.set_range(prefix) if prefix else cursor.first()
-        while found and (db_key := cursor.key()).startswith(prefix):
+        for one in self.tables.walk(shape.table, prefix):
             try:
-                row = parse_row(shape, db_key, cursor.value())
+                row = parse_row(shape, one.key(), one.value())
             except CorruptionError:
                 self.unreadable += 1
-            else:
-                yield row
-            found = cursor.next()
+                continue
+            yield row
 
     def get(self, shape: Shape[T], db_key: bytes) -> T | None:
         """Return the row with a key; None if it is missing or cannot be read."""

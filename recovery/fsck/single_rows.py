@@ -39,17 +39,14 @@ _NEEDED: Final = (META_FORMAT, META_UUID, META_EPOCH)
 
 def check_meta(tables: Tables) -> Iterator[Finding]:
     """SK002: every row of `meta` can be read, and no required row is missing."""
-    cursor = tables.cursor(META)
-    found = cursor.first()
-    while found:
-        name = cursor.key()
+    for row in tables.walk(META):
+        name = row.key()
         where = f"meta {name.decode(errors='backslashreplace')}"
         try:
-            check_meta_row(name, open_row(META, name, cursor.value(), where), where)
+            check_meta_row(name, open_row(META, name, row.value(), where), where)
         except CorruptionError as error:
             if name not in _COUNTERS:  # `check_counter` reports these
                 yield finding("SK002", where, error.problem)
-        found = cursor.next()
     for name in _NEEDED:
         if tables.lacks(META, name):
             yield finding("SK002", f"meta {name.decode()}", "the row is missing")
@@ -82,14 +79,11 @@ def check_meta_row(name: bytes, body: bytes, where: str) -> None:
 def check_rows(tables: Tables) -> Iterator[Finding]:
     """SK001: every row of groups, messages, garbage and manifest can be read."""
     for shape in SHAPES:
-        cursor = tables.cursor(shape.table)
-        found = cursor.first()
-        while found:
+        for row in tables.walk(shape.table):
             try:
-                parse_row(shape, cursor.key(), cursor.value())
+                parse_row(shape, row.key(), row.value())
             except CorruptionError as error:
-                yield finding("SK001", row_place(shape.table, cursor.key()), error.problem)
-            found = cursor.next()
+                yield finding("SK001", row_place(shape.table, row.key()), error.problem)
 
 
 def check_garbage(tables: Tables) -> Iterator[Finding]:

@@ -61,15 +61,13 @@ class NodeWalk:
     def findings(self) -> Iterator[Finding]:
         """SK110, SK111, SK113, SK114: each node is sound, has its key, is above the one before."""
         stream, facts = self.stream, self.facts
-        prefix = stream.db_key
-        cursor = self._tables.cursor(NODES)
-        found = cursor.set_range(prefix)
         last_key = b""
         deep = not self._quick
-        while found and (db_key := cursor.key()).startswith(prefix):
+        for row in self._tables.walk(NODES, stream.db_key):
+            db_key = row.key()
             if len(db_key) == NODE_KEY_SIZE:
                 try:
-                    problems = facts.add_sealed(db_key, cursor.value(), deep)
+                    problems = facts.add_sealed(db_key, row.value(), deep)
                 except CorruptionError as error:
                     facts.damaged = True
                     problems = [Problem("SK110", f"{error.where}: {error.problem}")]
@@ -78,7 +76,6 @@ class NodeWalk:
                 last_key = db_key
                 if facts.sealed_nodes % _REPORT_EVERY == 0:
                     self._progress.advance(_REPORT_EVERY)
-            found = cursor.next()
         if self._quick and facts.sealed_nodes > 1:
             yield from self._last_sealed(last_key)
         if stream.has_tail():

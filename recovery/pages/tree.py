@@ -159,11 +159,11 @@ class Cursor:
             yield self._leaf
             found = self._next_leaf()
 
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows from the current one on, or from the first; raise CorruptionError."""
-        found = self._leaf is not None or self.first()
-        while found:
-            yield self.key(), self.value()
+    def walk(self, prefix: bytes = b"") -> Iterator[Cursor]:
+        """Yield this cursor at each row whose key begins with `prefix`."""
+        found = self.set_range(prefix) if prefix else self.first()
+        while found and self.key().startswith(prefix):
+            yield self
             found = self.next()
 
     # --- the walk -----------------------------------------------------------------------------
@@ -269,6 +269,10 @@ class Tables:
         """Return a cursor over a table."""
         return Cursor(self._trees[table])
 
+    def walk(self, table: int, prefix: bytes = b"") -> Iterator[Cursor]:
+        """Yield one cursor at each row of a table whose key begins with `prefix`."""
+        return self.cursor(table).walk(prefix)
+
     def rows(self, table: int) -> int:
         """Return the number of rows that LMDB states for a table."""
         return self._trees[table].database.entries
@@ -283,9 +287,6 @@ class Tables:
         known = {table.name.encode() for table in TABLES.values()}
         known.update(name.encode() for name in UNUSED_TABLES)
         known.add(POSITION_KEY)
-        cursor = Cursor(self.main)
-        found = cursor.first()
-        while found:
-            if cursor.key() not in known:
-                yield cursor.key()
-            found = cursor.next()
+        for row in Cursor(self.main).walk():
+            if row.key() not in known:
+                yield row.key()

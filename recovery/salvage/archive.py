@@ -31,6 +31,7 @@ from streamkeep.engine.tables.segment_files import (
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, StoreError, UntrustedFileError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import (
     ERASURES,
     META,
@@ -70,8 +71,6 @@ from streamkeep.recovery.salvage.retired import (
     read_segment_row,
     segment_rows,
 )
-
-Id = tuple[int, int]
 
 
 class ArchiveSalvage:
@@ -254,11 +253,7 @@ class ArchiveSalvage:
             db_key = retired_key(number, *key)
             if erased or self.out.get(RETIRED, db_key) is not None:
                 why = "a retired node has the same key"
-                slots = [
-                    slot
-                    for slot in live_slots(one.listpack, *key)
-                    if (slot.ms, slot.seq) not in erased
-                ]
+                slots = live_slots(one.listpack, *key, erased)
                 if erased:
                     why = "other entries of the node were erased"
                 self._keep(number, record.key, slots, why)
@@ -307,11 +302,7 @@ class ArchiveSalvage:
             except CorruptionError:
                 continue
             for node in nodes:
-                slots = [
-                    slot
-                    for slot in live_slots(node.listpack, node.ms, node.seq)
-                    if (slot.ms, slot.seq) not in erased
-                ]
+                slots = live_slots(node.listpack, node.ms, node.seq, erased)
                 self._keep(record.stream_number, record.key, slots, why)
         loss = self._loss(record)
         loss.notes.append(f"archived entries, from {record.first_id} on, are in lost+found: {why}")

@@ -8,11 +8,11 @@ be detected.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.core.id_codec import Id, next_id
 from streamkeep.format.core.keys import NODES, node_key, pack_number
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import Slot, read_until_damage
@@ -28,7 +28,6 @@ from streamkeep.format.node.envelope import (
 from streamkeep.format.rows.records import STREAM_RECORD
 from streamkeep.recovery.salvage.new_store import BulkStore
 
-Id = tuple[int, int]
 _MAX_RECORD: Final = 4096
 _LISTPACK_HEADER: Final = 6
 _MAX_BITMAP: Final = 64
@@ -36,9 +35,13 @@ _FEW_BYTES: Final = 4  # a header with at most as many wrong bytes is that of th
 _IDENTITY: Final = struct.Struct(">3sBIQQQ")  # the first fields of an envelope
 
 
-def live_slots(data: bytes, ms: int, seq: int) -> list[Slot]:
-    """Return the live entries of a node, as far as they can be read."""
-    return [slot for slot in read_until_damage(data, ms, seq)[0] if not slot.deleted]
+def live_slots(data: bytes, ms: int, seq: int, but: Collection[Id] = ()) -> list[Slot]:
+    """Return the live entries of a node, as far as they can be read, except those with some IDs."""
+    return [
+        slot
+        for slot in read_until_damage(data, ms, seq)[0]
+        if not slot.deleted and (slot.ms, slot.seq) not in but
+    ]
 
 
 def slots_of(

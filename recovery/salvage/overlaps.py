@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import (
     NODES,
     RETIRED,
@@ -25,8 +26,6 @@ from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record
 from streamkeep.recovery.salvage.new_store import BulkStore
-
-Id = tuple[int, int]
 
 _SEGMENT: Final = 0
 _RETIRED: Final = 1

@@ -13,12 +13,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreError
 from streamkeep.format.shown import size_text
@@ -33,8 +34,6 @@ from streamkeep.recovery.salvage.new_store import BulkStore
 from streamkeep.recovery.salvage.private_copy import recovered_copy
 from streamkeep.recovery.salvage.rebuild import drop_meta, rebuild
 from streamkeep.recovery.salvage.tables import Salvage
-
-Progress = Callable[[int], None]
 
 
 class Repaired:
@@ -59,7 +58,7 @@ class Repaired:
 
 
 def repair(
-    store: Path | str, output: Path | str, *, progress: Progress = lambda pages: None
+    store: Path | str, output: Path | str, *, progress: Advance = lambda pages: None
 ) -> Repaired:
     """Save everything readable of `store` in a new store at `output`. Never changes `store`.
 
@@ -104,7 +103,7 @@ def repair(
 
 
 def try_repair(
-    store: Path | str, *, scratch: Path | None = None, progress: Progress = lambda pages: None
+    store: Path | str, *, scratch: Path | None = None, progress: Advance = lambda pages: None
 ) -> Repaired:
     """Repair into a temporary folder and remove it, to see what would be lost.
 

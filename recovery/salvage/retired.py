@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import (
     ERASURES,
     NODES,
@@ -44,8 +45,6 @@ from streamkeep.recovery.salvage.notes import (
     damaged_nodes,
     split_candidate,
 )
-
-Id = tuple[int, int]
 
 
 class RetiredSalvage:
@@ -110,7 +109,7 @@ class RetiredSalvage:
             if last is None or not self._may_be_retired(number, (ms, seq), last):
                 continue
             erased = set(erasures(self.out, number, (ms, seq), last))
-            slots = [one for one in live_slots(history, ms, seq) if (one.ms, one.seq) not in erased]
+            slots = live_slots(history, ms, seq, erased)
             self._keep(number, slots, "the node may have been trimmed but not archived yet")
 
     def _may_be_retired(self, number: int, first: Id, last: Id) -> bool:

@@ -201,8 +201,7 @@ class StreamRebuilder:
             return
         number, ms, seq = unpack_node_key(db_key)
         envelope = decode_envelope(split_candidate(noted)[1], "page")
-        held = live_slots(envelope.listpack, ms, seq)
-        more = [slot for slot in held if (slot.ms, slot.seq) not in read]
+        more = live_slots(envelope.listpack, ms, seq, read)
         self._loss(number).moved += self.lost.keep_entries(
             "in an older copy of a damaged node; may have been deleted since",
             self._name(number),

@@ -11,11 +11,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.crash_recovery.recover import META_EPOCH
+from streamkeep.engine.system.progress import Advance
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
@@ -75,8 +75,6 @@ from streamkeep.recovery.salvage.notes import (
 )
 from streamkeep.recovery.salvage.placement import Placement, keep_node
 
-Progress = Callable[[int], None]
-
 _DERIVED: Final = (CONSUMER_PEL, PEL_ORDER)  # `rebuild` makes them
 _BAD_KEY: Final = "the key is not possible in its table"
 _NUMBER_SIZE: Final = 8
@@ -98,7 +96,7 @@ class Salvage:
         out: BulkStore,
         report: Report,
         lost: LostAndFound,
-        progress: Progress,
+        progress: Advance,
     ) -> None:
         self.source = source
         self.out = out
@@ -153,19 +151,16 @@ class Salvage:
         """Collect the numbers of rows that were deleted and only waited to be removed."""
         for kind in (STREAM_NODES, GROUP_ROWS, IDEMPOTENCE_ROWS):
             self._garbage[kind] = SortedPairs()
-        cursor = tables.cursor(GARBAGE)
-        found = cursor.first()
-        while found:
+        for row in tables.walk(GARBAGE):
             try:
-                body = open_row(GARBAGE, cursor.key(), cursor.value(), "garbage")
+                body = open_row(GARBAGE, row.key(), row.value(), "garbage")
                 kind, number = decode_garbage(body, "garbage")
             except CorruptionError:
                 self.damaged = True
-            else:
-                kept = kind == STREAM_NODES and not tables.lacks(STREAMS, pack_number(number))
-                if kind in self._garbage and not kept:
-                    self._garbage[kind].add(number)
-            found = cursor.next()
+                continue
+            kept = kind == STREAM_NODES and not tables.lacks(STREAMS, pack_number(number))
+            if kind in self._garbage and not kept:
+                self._garbage[kind].add(number)
 
     def _commit_of(self, tables: Tables) -> tuple[int, int] | None:
         """Return epoch and number of the commit of the trees; None if the epoch is unknown."""
@@ -185,18 +180,15 @@ class Salvage:
     def _copy_table(self, tables: Tables, table: int) -> None:
         kind = _GARBAGE_OF.get(table)
         doomed = self._garbage[kind].firsts() if kind is not None else None
-        cursor = tables.cursor(table)
-        found = cursor.first()
-        while found:
-            db_key = cursor.key()
+        for row in tables.walk(table):
+            db_key = row.key()
             prefix = int.from_bytes(db_key[:_NUMBER_SIZE], "big")
             if doomed is None or not doomed.has(prefix):
                 try:
-                    value = cursor.value()
+                    value = row.value()
                 except CorruptionError:
                     value = b""
                 self._copy_row(table, db_key, value)
-            found = cursor.next()
 
     def _copy_row(self, table: int, db_key: bytes, value: bytes) -> None:
         former_name = table == RETIRED and db_key[_NUMBER_SIZE:] == _NO_ID
