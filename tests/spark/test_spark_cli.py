@@ -30,7 +30,7 @@ def running(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have commands use the session of the tests: starting one takes seconds."""
 
     @contextmanager
-    def session(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
+    def session() -> Iterator[SparkSession]:
         yield spark
 
     monkeypatch.setattr(spark_job, "running", session)

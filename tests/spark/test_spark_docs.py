@@ -33,9 +33,9 @@ jobs, sessions, open_ones = [], [], ExitStack()
 
 
 @contextmanager
-def running(master, settings):
+def running():
     if not sessions:
-        sessions.append(open_ones.enter_context(start(master, settings)))
+        sessions.append(open_ones.enter_context(start()))
     yield sessions[0]
 
 

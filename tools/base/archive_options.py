@@ -11,7 +11,7 @@ from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
 from streamkeep.format.segment.remote import segment_name
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Bytes, Id
+from streamkeep.tools.base.arguments import Bytes, Id, Number
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
@@ -23,8 +23,7 @@ def number_option(function: Function) -> Function:
     """Add --stream-number."""
     return click.option(
         "--stream-number",
-        type=click.IntRange(min=1),
-        metavar="N",
+        type=Number(min=1),
         help="The stream of this number instead of KEY. A deleted stream has no other name.",
     )(function)
 
@@ -51,8 +50,7 @@ def block_limit_option(function: Function) -> Function:
     """Add --max-block-bytes."""
     return click.option(
         "--max-block-bytes",
-        type=click.IntRange(min=1),
-        metavar="N",
+        type=Number(min=1),
         default=MAX_BLOCK_BYTES,
         show_default=True,
         help="Refuse a segment with a block that takes more memory; a small file can hold much.",

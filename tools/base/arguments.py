@@ -96,6 +96,14 @@ class Id(_BytesType):
             self.fail(f"{value}: {error}", param, ctx)
 
 
+class Number(click.IntRange):
+    """A whole number in a range."""
+
+    def get_metavar(self, *_: object) -> str:
+        """Return what help texts call it."""
+        return "N"
+
+
 class Duration(_IntType):
     """A duration with its unit, in milliseconds: the one form for all options."""
 
@@ -220,10 +228,9 @@ def count_option(
     return click.option(
         "-n",
         "--count",
-        type=click.IntRange(min=least),
+        type=Number(min=least),
         default=default,
         show_default=default is not None,
-        metavar="N",
         help=text,
     )
 

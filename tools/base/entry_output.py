@@ -1,6 +1,9 @@
 """How entries are printed: what `range`, `read`, `claim` and `info stream --full` share.
 
 A line of text begins with the ID, and a JSON object has it as `id`: `ack -` reads either.
+
+A delivery changes the store and is committed before anything is printed: an entry on the screen is
+pending.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
-from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.entry import ClaimedEntry, Entry, StreamId
 from streamkeep.tools.base import output
 from streamkeep.tools.base.statuses import Exit, Failure
 
@@ -75,6 +78,24 @@ def print_id(
         output.json_line(kind, **id_members(key, entry_id))
     else:
         output.line(f"{id_text(key, entry_id, show_time=show_time)}{ending}")
+
+
+def print_delivered(
+    entry: Entry | ClaimedEntry, *, show_time: bool = False, key: bytes | None = None
+) -> None:
+    """Print one entry on one line; with `key`, the stream that it is from."""
+    if not entry.fields:  # every entry has fields: this one was deleted, and is still pending
+        print_id("deleted", entry.stream_id, show_time=show_time, key=key, ending="  (deleted)")
+        return
+    members: dict[str, int] = {}
+    ending = ""
+    if isinstance(entry, ClaimedEntry):
+        idle_ms, count = entry.former_idle_ms, entry.former_delivery_count
+        members = {"idle_ms": idle_ms, "times_delivered": count}
+        if count:
+            idle, times = output.span_text(idle_ms / 1000), output.count_text(count, "time")
+            ending = f"  (idle {idle}, delivered {times})"
+    print_entry(entry, show_time=show_time, key=key, ending=ending, **members)
 
 
 def id_members(key: bytes | None, entry_id: StreamId) -> dict[str, object]:

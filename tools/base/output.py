@@ -19,8 +19,8 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -45,6 +45,9 @@ from streamkeep.format.shown import time_text as time_text
 from streamkeep.tools.base import common
 from streamkeep.tools.base.common import as_json as as_json
 from streamkeep.tools.base.terminal import guard, unguarded, visible
+
+if TYPE_CHECKING:
+    from streamkeep.transfer.progress import Progress, ProgressCallback
 
 Advance = Callable[[int, int], None]  # takes what is done of the total, and entries so far
 
@@ -178,6 +181,40 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: Sequ
         line(text)
 
 
+Row = TypeVar("Row")
+
+
+def listing(
+    kind: str,
+    rows: Sequence[Row],
+    members: Callable[[Row], dict[str, Any]],
+    headings: Sequence[str],
+    cells: Callable[[Row], Sequence[Cell]],
+    *,
+    left: Sequence[int],
+) -> None:
+    """Write a list: a JSON object of each row, or a table if there is a row.
+
+    Args:
+        kind: the type of the objects.
+        members, cells: return what JSON and the table say of a row.
+        left: as for `table`.
+    """
+    if as_json():
+        for row in rows:
+            json_line(kind, **members(row))
+    elif rows:
+        table(headings, [cells(row) for row in rows], left=left)
+
+
+def total(text: str, **members: Any) -> None:
+    """End a list: with a note that counts it, or with a summary with these members."""
+    if as_json():
+        summary(**members)
+    else:
+        note(text)
+
+
 def table_lines(
     headings: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -277,24 +314,41 @@ def result(text: str, **members: Any) -> None:
 
 
 @contextmanager
-def steps(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how many parts of some work are done; yield what takes that number and all of them."""
+def _bar(
+    label: str, columns: Callable[[Any], list[Any]], total: int | None
+) -> Iterator[Callable[..., None]]:
+    """Show progress, if it is wanted; yield what updates it.
+
+    Args:
+        columns: return what to show after the label, of `rich.progress`.
+    """
     wanted = common.given().progress
     if not (sys.stderr.isatty() if wanted is None else wanted):
-        yield lambda done, total: None
+        yield lambda **state: None
         return
+    from rich import progress
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    shown = [progress.TextColumn("{task.description}"), *columns(progress)]
     console = Console(
         file=unguarded(sys.stderr), force_terminal=True if wanted else None, highlight=False
     )
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+    with progress.Progress(*shown, console=console, transient=True) as bar:
         guard()  # rich takes over the streams, to put other output above the bar
-        task = bar.add_task(escape(cut(visible(label), 20)), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(escape(cut(visible(label), 20)), total=total, told="")
+        yield lambda **state: bar.update(task, **state)
+
+
+@contextmanager
+def steps(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many parts of some work are done; yield what takes that number and all of them."""
+
+    def columns(rich: Any) -> list[Any]:
+        return [rich.BarColumn(bar_width=16), rich.MofNCompleteColumn(), rich.TimeElapsedColumn()]
+
+    with _bar(label, columns, None) as update:
+        yield lambda done, total: update(completed=done, total=total)
 
 
 @contextmanager
@@ -306,34 +360,16 @@ def progress(label: str, total: int | None, *, sized: bool, unit: str = "") -> I
         sized: what is done is counted in bytes.
         unit: what is counted, when that is not entries.
     """
-    wanted = common.given().progress
-    if not (sys.stderr.isatty() if wanted is None else wanted):
-        yield lambda done, entries: None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        ProgressColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    columns: list[ProgressColumn] = [TextColumn("{task.description}")]
-    if total is not None:
-        columns += [BarColumn(bar_width=16), TaskProgressColumn()]
-    columns.append(TextColumn("{task.fields[told]}"))
-    if total is not None:
-        columns.append(TimeRemainingColumn())
-    console = Console(
-        file=unguarded(sys.stderr), force_terminal=True if wanted else None, highlight=False
-    )
+    def columns(rich: Any) -> list[Any]:
+        told = rich.TextColumn("{task.fields[told]}")
+        if total is None:
+            return [told]
+        bar = rich.BarColumn(bar_width=16)
+        return [bar, rich.TaskProgressColumn(), told, rich.TimeRemainingColumn()]
+
     began = time.perf_counter()
-    with Progress(*columns, console=console, transient=True) as bar:
-        guard()  # rich takes over the streams, to put other output above the bar
-        task = bar.add_task(escape(cut(visible(label), 20)), total=total, told="")
+    with _bar(label, columns, total) as update:
 
         def advance(done: int, entries: int) -> None:
             rate = entries / max(time.perf_counter() - began, 1e-9)
@@ -341,6 +377,26 @@ def progress(label: str, total: int | None, *, sized: bool, unit: str = "") -> I
             told = f"{counted}, {rate:,.0f}/s"
             if sized and total is None:
                 told = f"{size_text(done)}, {told}"
-            bar.update(task, completed=done, told=told)
+            update(completed=done, told=told)
 
         yield advance
+
+
+@contextmanager
+def shown_progress(label: str, *, sized: bool) -> Iterator[ProgressCallback]:
+    """Yield what `streamkeep.transfer` calls; the first call shows a bar, where one is wanted.
+
+    Args:
+        sized: the work is counted in bytes.
+    """
+    with ExitStack() as stack:
+        advance: Advance | None = None
+
+        def moved(state: Progress) -> None:
+            nonlocal advance
+            if advance is None:
+                bar = progress(label, state.total, sized=sized)
+                advance = stack.enter_context(bar)
+            advance(state.done, state.entries)
+
+        yield moved

@@ -22,37 +22,36 @@ from streamkeep.tools.base.statuses import Exit, Failure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.pipeline.scheduling.units import Progress, Report
+    from streamkeep.pipeline.scheduling.units import Report
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _URI: Final = re.compile(r"[a-z][a-z0-9]+:/")
-_SHIP_CODE: Final = "streamkeep.spark.ship_code"
+_META: Final = "streamkeep.spark."
 
 
-def _note_shipping(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    """Keep --ship-code for `running`, so that no job needs to pass it on."""
-    ctx.meta[_SHIP_CODE] = value
+def _job_option(name: str, **settings: Any) -> Callable[[Function], Function]:
+    """Return an option that `running` reads, so that no job needs to pass it on."""
+
+    def keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
+        ctx.meta[f"{_META}{param.name}"] = value
+
+    return click.option(name, expose_value=False, callback=keep, **settings)
 
 
 def job_options(function: Function) -> Function:
     """Add the options of all jobs: where Spark runs, and its settings."""
     for add in (
-        click.option(
+        _job_option(
             "--conf",
-            "settings",
             multiple=True,
             metavar="NAME=VALUE",
             help="A setting of Spark; may be given again.",
         ),
-        click.option(
-            "--ship-code",
-            is_flag=True,
-            expose_value=False,
-            callback=_note_shipping,
-            help="Send this package to executors that do not have it.",
+        _job_option(
+            "--ship-code", is_flag=True, help="Send this package to executors that do not have it."
         ),
-        click.option(
+        _job_option(
             "--master",
             default="local[*]",
             show_default=True,
@@ -126,12 +125,14 @@ def lake_argument(function: Function) -> Function:
 
 
 @contextmanager
-def running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
-    """Start Spark for a job, and stop it."""
+def running() -> Iterator[SparkSession]:
+    """Start Spark for a job, as `job_options` say, and stop it."""
     from streamkeep.pipeline.spark_session.start import QUIET_JVM, missing, session
 
+    meta = click.get_current_context().meta
+    master = meta[f"{_META}master"]
     conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}
-    for setting in settings:
+    for setting in meta[f"{_META}conf"]:
         name, found, value = setting.partition("=")
         if not found or not name:
             raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--conf")
@@ -140,7 +141,7 @@ def running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
     started = session(
         master,
         fast_start=master.startswith("local"),
-        ship_code=click.get_current_context().meta[_SHIP_CODE],
+        ship_code=meta[f"{_META}ship_code"],
         **conf,
     )
     try:
@@ -149,13 +150,6 @@ def running(master: str, settings: tuple[str, ...]) -> Iterator[SparkSession]:
         raise missing(error) from error
     finally:
         started.stop()
-
-
-@contextmanager
-def progress(label: str) -> Iterator[Progress]:
-    """Show how many parts of the work are done."""
-    with output.steps(label) as advance:
-        yield advance
 
 
 def check_store(path: Path) -> None:

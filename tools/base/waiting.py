@@ -27,7 +27,6 @@ block_option = click.option(
     "--block",
     "block_ms",
     type=Duration(),
-    metavar="DURATION",
     help="Wait for entries, at most so long: 500ms, 30s, 10m; 0 without limit.",
 )
 

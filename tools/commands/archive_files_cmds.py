@@ -66,14 +66,13 @@ def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> No
                     for problem in one.problems:
                         output.line(str(problem))
     seconds = time.perf_counter() - began
-    if output.as_json():
-        output.summary(
-            segments=len(records),
-            damaged=bad,
-            problems=problems,
-            size_bytes=size,
-            seconds=round(seconds, 3),
-        )
+    output.done(
+        segments=len(records),
+        damaged=bad,
+        problems=problems,
+        size_bytes=size,
+        seconds=round(seconds, 3),
+    )
     verdict = f"{output.count_text(bad, 'segment')} damaged" if bad else "all whole"
     output.note(
         f"{output.count_text(len(records), 'segment')}, {output.size_text(size)} in "
@@ -149,8 +148,7 @@ def adopt(
             elif record is not None:
                 left = f", without {output.entries_text(one.erased)} erased" if one.erased else ""
                 output.line(f"{one.source}: {output.entries_text(record.entries)}{left}")
-    if output.as_json():
-        output.summary(adopted=adopted, known=known, entries=entries)
+    output.done(adopted=adopted, known=known, entries=entries)
     output.note(
         f"adopted {output.count_text(adopted, 'segment')} with {output.entries_text(entries)}"
         + (f", {known:,} known already" if known else "")
@@ -197,8 +195,7 @@ def export(
                     output.json_line("exported", file=str(path))
                 else:
                     output.line(str(path))
-    if output.as_json():
-        output.summary(segments=copied, size_bytes=size)
+    output.done(segments=copied, size_bytes=size)
     output.note(f"exported {output.count_text(copied, 'segment')}, {output.size_text(size)}")
 
 

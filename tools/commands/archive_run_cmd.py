@@ -13,7 +13,7 @@ from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import store_argument
+from streamkeep.tools.base.arguments import Number, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -32,18 +32,16 @@ _MOST_BLOCK: Final = 64 << 20
 )
 @click.option(
     "--block-bytes",
-    type=click.IntRange(4096, _MOST_BLOCK),
+    type=Number(4096, _MOST_BLOCK),
     default=DEFAULT_BLOCK_BYTES,
     show_default=True,
-    metavar="N",
     help="Bytes compressed together: a higher number makes smaller files, and slower single reads.",
 )
 @click.option(
     "--target-bytes",
-    type=click.IntRange(1 << 20, 1 << 32),
+    type=Number(1 << 20, 1 << 32),
     default=TARGET_BYTES,
     show_default=True,
-    metavar="N",
     help="Bytes of macro nodes after which a segment ends; writers wait for each to be committed.",
 )
 @click.option(

@@ -21,9 +21,8 @@ from streamkeep.tools.base.arguments import (
     store_argument,
 )
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.delivery import print_delivered
 from streamkeep.tools.base.entry_ids import given_ids, ids_argument
-from streamkeep.tools.base.entry_output import print_id
+from streamkeep.tools.base.entry_output import print_delivered, print_id
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.commands.pending_cmds import force_option, retry_count_option
 
@@ -37,7 +36,6 @@ def min_idle_option(**settings: Any) -> Callable[[Any], Any]:
     return click.option(
         "--min-idle",
         type=Duration(),
-        metavar="DURATION",
         help="Claim only entries that were delivered at least this long ago, such as 10m.",
         **settings,
     )
@@ -61,10 +59,7 @@ def parse_moment(ctx: click.Context, param: click.Parameter, text: str | None) -
 @ids_argument
 @min_idle_option(default=0)
 @click.option(
-    "--idle",
-    type=Duration(),
-    metavar="DURATION",
-    help="Set the delivery time to this long ago, instead of now.",
+    "--idle", type=Duration(), help="Set the delivery time to this long ago, instead of now."
 )
 @click.option(
     "--time",
@@ -76,9 +71,7 @@ def parse_moment(ctx: click.Context, param: click.Parameter, text: str | None) -
 @retry_count_option
 @force_option
 @justid_option
-@click.option(
-    "--last-id", type=Id(), metavar="ID", help="Set the last delivered ID of the group, if higher."
-)
+@click.option("--last-id", type=Id(), help="Set the last delivered ID of the group, if higher.")
 def claim(
     store_path: Path,
     key: bytes,
@@ -125,8 +118,7 @@ def claim(
                 last_id=last_id,
             )
     print_claimed(claimed, justid=justid)
-    if output.as_json():
-        output.summary(key=output.json_bytes(key), entries=len(claimed))
+    output.done(key=output.json_bytes(key), entries=len(claimed))
 
 
 @command()
@@ -141,7 +133,6 @@ def claim(
     type=Id("from"),
     default="0-0",
     show_default=True,
-    metavar="ID",
     help="Look at pending entries from this ID or time on.",
 )
 @count_option("Claim at most N entries, and look at ten times as many.", default=100)

@@ -77,8 +77,7 @@ def doctor(place: Path) -> None:
         for check in _store(place):
             tell(check)
     wrong = [check.name for check in checks if check.state == "wrong"]
-    if output.as_json():
-        output.summary(path=str(place), healthy=not wrong, wrong=wrong)
+    output.done(path=str(place), healthy=not wrong, wrong=wrong)
     if wrong:
         click.get_current_context().exit(Exit.ATTENTION)
 

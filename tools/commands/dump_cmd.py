@@ -32,7 +32,6 @@ from streamkeep.tools.base.library_terms import as_options
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import binary_output
-from streamkeep.tools.base.transfer_progress import shown_progress
 from streamkeep.transfer import DUMP_FORMATS, DumpFormat, DumpReport, Heading, Piece, Slot
 from streamkeep.transfer import dump as dump_file
 from streamkeep.transfer.dump_file import DEFAULT_REDIS, dump_group
@@ -76,8 +75,8 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     help="Write to FILE, which appears when it is complete; - is standard output.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists, when it is complete.")
-@click.option("--start", type=Id("from"), metavar="ID", help="From this ID or time on.")
-@click.option("--end", type=Id("to"), metavar="ID", help="Up to this ID or time, included.")
+@click.option("--start", type=Id("from"), help="From this ID or time on.")
+@click.option("--end", type=Id("to"), help="Up to this ID or time, included.")
 @count_option("At most N entries per stream, or N rows of --table.", least=0)
 @click.option(
     "--history",
@@ -121,7 +120,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     show_default=True,
     help="For parquet: what becomes of a --field that an entry has more than once.",
 )
-@click.option("--node", type=Id(), metavar="ID", help="Show the macro node of KEY that holds ID.")
+@click.option("--node", type=Id(), help="Show the macro node of KEY that holds ID.")
 @click.option("--group", type=Bytes(), metavar="GROUP", help="Show a group of KEY.")
 @click.option("--table", type=click.Choice(TABLE_NAMES), help="Show rows of a sub-database.")
 @_file_option("segment", "Show an archive segment.")
@@ -229,7 +228,7 @@ def dump(
         raise Failure(f"{chosen} is not for a terminal", hint="--output FILE")
     with (
         open_store(store_path, readonly=True) as store,
-        shown_progress(str(store_path), sized=False) as moved,
+        output.shown_progress(str(store_path), sized=False) as moved,
     ):
         out: str | BinaryIO = target if target != STDOUT else binary_output()
         try:
@@ -304,7 +303,7 @@ def _look(
         elif group is not None:
             form: Literal["jsonl", "text"] = "jsonl" if output.as_json() else "text"
             dump_group(store, binary_output(), key, group, format=form)
-            _end(0)
+            output.done(damaged=0)
 
 
 def _print(items: Iterable[Item]) -> None:
@@ -325,12 +324,7 @@ def _print(items: Iterable[Item]) -> None:
         else:
             damaged += item.name == "damage"
             _print_piece(item)
-    _end(damaged)
-
-
-def _end(damaged: int) -> None:
-    if output.as_json():
-        output.summary(damaged=damaged)
+    output.done(damaged=damaged)
 
 
 def _print_slot(slot: Slot) -> None:

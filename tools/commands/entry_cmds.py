@@ -11,6 +11,7 @@ from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
+    Number,
     key_argument,
     policy_options,
     refuse_options,
@@ -26,11 +27,9 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.command_base import RefPolicy
     from streamkeep.engine.api.views import Snapshot
 
-maxlen_option = click.option(
-    "--maxlen", type=click.IntRange(min=0), metavar="N", help="Keep the newest N entries."
-)
+maxlen_option = click.option("--maxlen", type=Number(min=0), help="Keep the newest N entries.")
 minid_option = click.option(
-    "--minid", type=Id("from"), metavar="ID", help="Keep entries from this ID, or this time, on."
+    "--minid", type=Id("from"), help="Keep entries from this ID, or this time, on."
 )
 exact_option = click.option(
     "--exact/--approximate",
@@ -40,8 +39,7 @@ exact_option = click.option(
 )
 limit_option = click.option(
     "--limit",
-    type=click.IntRange(min=0),
-    metavar="N",
+    type=Number(min=0),
     help="Trim at most about N entries, with --approximate only; 0 for no limit.",
 )
 
@@ -76,7 +74,6 @@ def check_trimming(
     "entry_id",
     type=Id(),
     default="*",
-    metavar="ID",
     help="*: from the clock (the default); ms-*: the next one in that millisecond; or a full ID.",
 )
 @maxlen_option

@@ -36,7 +36,6 @@ from streamkeep.tools.base.statuses import Failure
     type=Duration(),
     default="1m",
     show_default=True,
-    metavar="DURATION",
     help="How long to wait for readers of old snapshots.",
 )
 @yes_option
@@ -101,10 +100,7 @@ def erase(
                 f"{len(left)} entries with these fields are in the store: {shown}",
                 hint="if another process has appended them since, run the command again",
             )
-        if output.as_json():
-            output.summary(count=count)
-        else:
-            output.line(str(count))
+        output.result(str(count), count=count)
         if key is not None:
             with store.snapshot() as snapshot:
                 check_exists(snapshot, key)

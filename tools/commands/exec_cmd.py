@@ -106,8 +106,7 @@ def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
                 _print_error(error)
                 continue
             _print(given, reply)
-        if output.as_json():
-            output.summary(commands=commands, errors=failures)
+        output.done(commands=commands, errors=failures)
         if failures:  # here, where a store that was created for nothing is removed again
             click.get_current_context().exit(Exit.ABORTED)
 

@@ -114,8 +114,7 @@ def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | No
 
 def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
     """Say what came of it, and what to do next."""
-    if output.as_json():
-        output.summary(path=str(path), **figures, seconds=round(seconds, 3))
+    output.done(path=str(path), **figures, seconds=round(seconds, 3))
     counted = [
         output.count_text(figures[f"{name}s"], name, f"{name}s")
         for name in ("error", "warning", "note")

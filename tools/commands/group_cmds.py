@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
+    Number,
     consumer_argument,
     group_argument,
     key_argument,
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 entries_read_option = click.option(
     "--entries-read",
-    type=click.IntRange(min=0),
-    metavar="N",
+    type=Number(min=0),
     help="How many entries the group has read so far, if you know it: makes the lag exact.",
 )
 
@@ -170,34 +169,28 @@ def group_list(store_path: Path, key: bytes | None) -> None:
 
 def print_groups(snapshot: Snapshot, keys: list[bytes]) -> None:
     """Print the groups of streams: a table, or an object each."""
-    found = [(key, one) for key in keys for one in snapshot.xinfo_groups(key)]
-    if output.as_json():
-        for key, one in found:
-            output.json_line("group", key=output.json_bytes(key), **json_members(one))
-        output.summary(groups=len(found))
-        return
-    if found:
-        output.table(
-            ("key", "group", "consumers", "pending", "last-delivered-id", "entries-read", "lag"),
-            [
-                (
-                    output.cut(output.shown(key)),
-                    output.cut(output.shown(one["name"])),
-                    one["consumers"],
-                    one["pending"],
-                    one["last-delivered-id"].decode(),
-                    one["entries-read"],
-                    one["lag"],
-                )
-                for key, one in found
-            ],
-            left=(0, 1),
-        )
-    output.note(output.count_text(len(found), "group"))
+    found = [{"key": key, **one} for key in keys for one in snapshot.xinfo_groups(key)]
+    output.listing(
+        "group",
+        found,
+        json_members,
+        ("key", "group", "consumers", "pending", "last-delivered-id", "entries-read", "lag"),
+        lambda one: (
+            output.cut(output.shown(one["key"])),
+            output.cut(output.shown(one["name"])),
+            one["consumers"],
+            one["pending"],
+            one["last-delivered-id"].decode(),
+            one["entries-read"],
+            one["lag"],
+        ),
+        left=(0, 1),
+    )
+    output.total(output.count_text(len(found), "group"), groups=len(found))
 
 
 def json_members(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return the XINFO figures of a group or a consumer as JSON members."""
+    """Return the XINFO figures of a group as JSON members."""
     return {
         name.replace("-", "_"): output.json_bytes(value) if isinstance(value, bytes) else value
         for name, value in figures.items()
@@ -315,49 +308,37 @@ def consumer_list(store_path: Path, key: bytes, group: bytes | None) -> None:
 
 def print_consumers(snapshot: Snapshot, key: bytes, group: bytes | None) -> None:
     """Print the consumers of a group, or of all: a table, or an object each."""
-    found = list(_consumers(snapshot, key, group))
-    if output.as_json():
-        for name, one in found:
-            inactive = one["inactive"]
-            output.json_line(
-                "consumer",
-                key=output.json_bytes(key),
-                group=output.json_bytes(name),
-                name=output.json_bytes(one["name"]),
-                pending=one["pending"],
-                idle_ms=one["idle"],
-                inactive_ms=None if inactive < 0 else inactive,
-                lease=one["lease"],
-            )
-        output.summary(key=output.json_bytes(key), consumers=len(found))
-        return
-    if found:
-        output.table(
-            ("group", "consumer", "pending", "idle", "inactive", "lease"),
-            [
-                (
-                    output.cut(output.shown(name)),
-                    output.cut(output.shown(one["name"])),
-                    one["pending"],
-                    idle_text(one["idle"]),
-                    idle_text(one["inactive"]),
-                    one["lease"],
-                )
-                for name, one in found
-            ],
-            left=(0, 1),
-        )
-    output.note(output.count_text(len(found), "consumer"))
-
-
-def _consumers(
-    snapshot: Snapshot, key: bytes, group: bytes | None
-) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the name of each group with the XINFO CONSUMERS figures of each of its consumers."""
     groups = [one["name"] for one in snapshot.xinfo_groups(key)] if group is None else [group]
-    for name in groups:
-        for one in snapshot.xinfo_consumers(key, name, leases=True):
-            yield name, one
+    found = [
+        {"group": name, **one}
+        for name in groups
+        for one in snapshot.xinfo_consumers(key, name, leases=True)
+    ]
+    output.listing(
+        "consumer",
+        found,
+        lambda one: {
+            "key": output.json_bytes(key),
+            "group": output.json_bytes(one["group"]),
+            "name": output.json_bytes(one["name"]),
+            "pending": one["pending"],
+            "idle_ms": one["idle"],
+            "inactive_ms": None if one["inactive"] < 0 else one["inactive"],
+            "lease": one["lease"],
+        },
+        ("group", "consumer", "pending", "idle", "inactive", "lease"),
+        lambda one: (
+            output.cut(output.shown(one["group"])),
+            output.cut(output.shown(one["name"])),
+            one["pending"],
+            idle_text(one["idle"]),
+            idle_text(one["inactive"]),
+            one["lease"],
+        ),
+        left=(0, 1),
+    )
+    count = output.count_text(len(found), "consumer")
+    output.total(count, key=output.json_bytes(key), consumers=len(found))
 
 
 def idle_text(ms: int) -> str:

@@ -75,8 +75,7 @@ def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
         if full:
             for one in full_groups(snapshot, key, count):
                 print_full_group(key, one)
-    if output.as_json():
-        output.summary(key=output.json_bytes(key), entries=printed)
+    output.done(key=output.json_bytes(key), entries=printed)
 
 
 def print_entries(snapshot: Snapshot, key: bytes, count: int) -> int:

@@ -9,21 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    KeyExistsError,
-    LoadError,
-    StreamkeepError,
-)
+from streamkeep.format.core.errors import ArgumentError, KeyExistsError, LoadError, StreamkeepError
 from streamkeep.format.core.times import TIME_UNITS, TimeUnit
 from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Bytes, store_argument, was_given
+from streamkeep.tools.base.arguments import Bytes, Number, store_argument, was_given
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.library_terms import as_options
 from streamkeep.tools.base.statuses import Failure
-from streamkeep.tools.base.transfer_progress import shown_progress
 from streamkeep.tools.commands.retention_cmd import Size
 from streamkeep.transfer import LOAD_FORMATS, LoadReport
 from streamkeep.transfer import load as load_file
@@ -70,17 +64,15 @@ STDIN: Final = "-"
 @click.option("--drop-empty", is_flag=True, help="Leave out empty CSV cells.")
 @click.option(
     "--batch",
-    type=click.IntRange(min=1),
+    type=Number(min=1),
     default=1000,
     show_default=True,
-    metavar="N",
     help="Append N entries per transaction.",
 )
 @click.option(
     "--from-line",
-    type=click.IntRange(min=1),
+    type=Number(min=1),
     default=1,
-    metavar="N",
     help="Begin at line N; of CSV the line with the names is read, too. For resp: at command N.",
 )
 @click.option(
@@ -162,7 +154,7 @@ def load(
     chosen = kind or _format_of(file)
     name = "standard input" if file == STDIN else file
     source = sys.stdin.buffer if file == STDIN else file
-    with shown_progress(os.path.basename(name), sized=True) as moved:
+    with output.shown_progress(os.path.basename(name), sized=True) as moved:
         try:
             report = load_file(
                 store_path,

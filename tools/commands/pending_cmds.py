@@ -14,6 +14,7 @@ from streamkeep.tools.base.arguments import (
     Bytes,
     Duration,
     Id,
+    Number,
     count_option,
     group_argument,
     key_argument,
@@ -35,10 +36,7 @@ LISTED: Final = 100  # pending entries that are printed unless another count is 
 _BATCH: Final = 1000
 
 retry_count_option = click.option(
-    "--retry-count",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Set the delivery count to N.",
+    "--retry-count", type=Number(min=0), help="Set the delivery count to N."
 )
 force_option = click.option(
     "--force", is_flag=True, help="Also take entries of the stream that are not pending."
@@ -150,13 +148,12 @@ def nack(
 @store_argument
 @key_argument
 @group_argument
-@click.option("--start", type=Id("from"), metavar="ID", help="From this ID or time on.")
-@click.option("--end", type=Id("to"), metavar="ID", help="Up to this ID or time.")
+@click.option("--start", type=Id("from"), help="From this ID or time on.")
+@click.option("--end", type=Id("to"), help="Up to this ID or time.")
 @count_option(f"Print at most N of them; {LISTED} by default, 0 for all.", least=0)
 @click.option(
     "--idle",
     type=Duration(),
-    metavar="DURATION",
     help="Only entries that were delivered at least so long ago, or have no owner.",
 )
 @click.option("--consumer", type=Bytes(), metavar="CONSUMER", help="Only entries of this consumer.")
@@ -190,26 +187,22 @@ def pending(
         most = LISTED if count is None else count or None
         found = list(islice(rows, most))
         more = next(rows, None) is not None
+    output.listing(
+        "pending",
+        found,
+        lambda row: {"key": output.json_bytes(key), **row_members(row)},
+        ("id", "consumer", "idle", "delivered"),
+        lambda row: (
+            row["message_id"].decode(),
+            owner_text(row["consumer"], row["time_since_delivered"]),
+            idle_text(row["time_since_delivered"]),
+            row["times_delivered"],
+        ),
+        left=(0, 1),
+    )
     if output.as_json():
-        for row in found:
-            output.json_line("pending", key=output.json_bytes(key), **row_members(row))
         output.summary(key=output.json_bytes(key), entries=len(found), more=more)
-        return
-    if found:
-        output.table(
-            ("id", "consumer", "idle", "delivered"),
-            [
-                (
-                    row["message_id"].decode(),
-                    owner_text(row["consumer"], row["time_since_delivered"]),
-                    idle_text(row["time_since_delivered"]),
-                    row["times_delivered"],
-                )
-                for row in found
-            ],
-            left=(0, 1),
-        )
-    if more:
+    elif more:
         output.note(f"next: --start '({found[-1]['message_id'].decode()}' continues")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Duration, store_argument
+from streamkeep.tools.base.arguments import Duration, Number, store_argument
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -19,6 +19,7 @@ from streamkeep.tools.base.statuses import Exit, Failure
 if TYPE_CHECKING:
     from streamkeep.jobs.dead_letters import Letter
     from streamkeep.jobs.queue import Queue
+    from streamkeep.jobs.stats import QueueStats
 
 _MOST_TEXT: Final = 60
 
@@ -94,34 +95,32 @@ def status(store_path: Path, name: str | None) -> None:
             one: stats_of(snapshot.as_bytes(), Names(one))
             for one in ([name] if name is not None else names)
         }
-    if output.as_json():
-        for one, stats in found.items():
-            output.json_line("queue", name=one, **stats._asdict())
-        output.summary(queues=len(found))
-        return
     headings = ("queue", "waiting", "running", "delayed", "dead", "done", "per-min", "failed")
-    if found:
-        output.table(
-            (*headings, "oldest", "workers", "state"),
-            [
-                (
-                    one,
-                    stats.waiting,
-                    stats.running,
-                    stats.delayed,
-                    stats.dead,
-                    stats.done,
-                    round(stats.done_per_minute),
-                    stats.failed,
-                    output.span_text(stats.oldest_ms / 1000) if stats.waiting else "-",
-                    stats.workers,
-                    "paused" if stats.paused else "draining" if stats.draining else "open",
-                )
-                for one, stats in found.items()
-            ],
-            left=(0, 10),
-        )
-    output.note(output.count_text(len(found), "queue"))
+    output.listing(
+        "queue",
+        [*found],
+        lambda one: {"name": one, **found[one]._asdict()},
+        (*headings, "oldest", "workers", "state"),
+        lambda one: _cells(one, found[one]),
+        left=(0, 10),
+    )
+    output.total(output.count_text(len(found), "queue"), queues=len(found))
+
+
+def _cells(name: str, stats: QueueStats) -> tuple[output.Cell, ...]:
+    return (
+        name,
+        stats.waiting,
+        stats.running,
+        stats.delayed,
+        stats.dead,
+        stats.done,
+        round(stats.done_per_minute),
+        stats.failed,
+        output.span_text(stats.oldest_ms / 1000) if stats.waiting else "-",
+        stats.workers,
+        "paused" if stats.paused else "draining" if stats.draining else "open",
+    )
 
 
 @queue.command("show")
@@ -167,9 +166,7 @@ def show(store_path: Path, job_id: str, name: str) -> None:
 @queue_option
 @click.option("--reason", metavar="TEXT", help="Only with this text in reason or error.")
 @click.option("--task", metavar="TASK", help="Only of this task.")
-@click.option(
-    "-n", "--count", type=click.IntRange(min=1), default=100, metavar="N", help="At most N."
-)
+@click.option("-n", "--count", type=Number(min=1), default=100, help="At most N.")
 @click.option("--drop", is_flag=True, help="Remove them for good.")
 @click.option("--yes", is_flag=True, help="With --drop: do not ask.")
 def dead(
@@ -202,42 +199,28 @@ def dead(
 
 
 def _print_letters(letters: list[Letter]) -> None:
-    if output.as_json():
-        for one in letters:
-            output.json_line(
-                "letter",
-                id=one.id,
-                job=one.job,
-                task=one.task,
-                reason=one.reason,
-                error=one.error,
-                message=one.message,
-                traceback=one.traceback,
-                attempts=one.attempts,
-                deaths=one.deaths,
-                queued_ms=one.queued_ms,
-                failed_ms=one.failed_ms,
-                payload=output.json_bytes(one.fields.get(b"payload", b"")),
-            )
-        output.summary(letters=len(letters))
-        return
-    if letters:
-        output.table(
-            ("job", "task", "attempts", "deaths", "reason", "error"),
-            [
-                (
-                    one.job,
-                    one.task,
-                    one.attempts,
-                    one.deaths,
-                    _brief(one.reason),
-                    _brief(_error(one)),
-                )
-                for one in letters
-            ],
-            left=(0, 1, 4, 5),
-        )
-    output.note(output.count_text(len(letters), "dead letter"))
+    output.listing(
+        "letter",
+        letters,
+        _letter_json,
+        ("job", "task", "attempts", "deaths", "reason", "error"),
+        lambda one: (
+            one.job,
+            one.task,
+            one.attempts,
+            one.deaths,
+            _brief(one.reason),
+            _brief(_error(one)),
+        ),
+        left=(0, 1, 4, 5),
+    )
+    output.total(output.count_text(len(letters), "dead letter"), letters=len(letters))
+
+
+def _letter_json(letter: Letter) -> dict[str, Any]:
+    members = letter._asdict()
+    fields = members.pop("fields")
+    return {**members, "payload": output.json_bytes(fields.get(b"payload", b""))}
 
 
 def _error(letter: Letter) -> str:
@@ -258,7 +241,7 @@ def _brief(text: str) -> str:
 @click.argument("payload", metavar="JSON")
 @queue_option
 @click.option("--task", metavar="TASK", help="Call this task; JSON is the list of its arguments.")
-@click.option("--delay", type=Duration(), metavar="DURATION", help="Not before this time is over.")
+@click.option("--delay", type=Duration(), help="Not before this time is over.")
 @click.option("--key", metavar="KEY", help="At most one job of this key runs at a time.")
 @click.option("--unique", metavar="NAME", help="Only if no job of this name waits or runs.")
 @click.option("--priority", type=click.Choice(["high", "normal", "low"]), help="Its priority.")
@@ -412,7 +395,7 @@ def resume(store_path: Path, name: str) -> None:
 @queue.command("drain")
 @store_argument
 @queue_option
-@click.option("--timeout", type=Duration(), metavar="DURATION", help="Wait no longer.")
+@click.option("--timeout", type=Duration(), help="Wait no longer.")
 def drain(store_path: Path, name: str, timeout: int | None) -> None:
     """Refuse new jobs, and wait until all others have ended.
 

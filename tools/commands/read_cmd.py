@@ -15,12 +15,17 @@ from streamkeep.tools.base.arguments import (
     Bytes,
     Duration,
     Id,
+    Number,
     count_option,
     store_argument,
 )
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.delivery import print_delivered
-from streamkeep.tools.base.entry_output import no_stream, print_entry, shape_options
+from streamkeep.tools.base.entry_output import (
+    no_stream,
+    print_delivered,
+    print_entry,
+    shape_options,
+)
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.waiting import block_option, last_id
 
@@ -56,10 +61,7 @@ class Limits(NamedTuple):
 )
 @count_option("Print at most N entries per stream.")
 @click.option(
-    "--maxcount",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Print at most N entries of all streams together.",
+    "--maxcount", type=Number(min=1), help="Print at most N entries of all streams together."
 )
 @click.option(
     "--maxsize",
@@ -79,7 +81,6 @@ class Limits(NamedTuple):
     "--claim",
     "claim_ms",
     type=Duration(),
-    metavar="DURATION",
     help="First take over entries that have been pending for this long, of any consumer.",
 )
 @click.option(
@@ -180,8 +181,7 @@ def read(
             for one in batch:
                 print_delivered(one, show_time=show_time, key=shown)
             printed.append(len(batch))
-    if output.as_json():
-        output.summary(streams=sum(map(bool, printed)), entries=sum(printed))
+    output.done(streams=sum(map(bool, printed)), entries=sum(printed))
     if missing and len(missing) == len(keys):
         raise no_stream(store_path, *missing)
     for key in missing:

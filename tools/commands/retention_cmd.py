@@ -171,10 +171,9 @@ def set_(
             keep_max_bytes=keep_max_bytes,
             when_full=when_full,
         )
-    if output.as_json():
-        output.summary(key=output.json_bytes(key), **settings._asdict())
-    else:
-        output.line(f"{output.named(key)}: {told(settings)}")
+    output.result(
+        f"{output.named(key)}: {told(settings)}", key=output.json_bytes(key), **settings._asdict()
+    )
 
 
 @retention.command("show")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Duration, path_of, store_argument
+from streamkeep.tools.base.arguments import Duration, Number, path_of, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.opening import note_opened
@@ -91,23 +91,18 @@ if TYPE_CHECKING:
 @click.option(
     "--archive-every",
     type=Duration(),
-    metavar="DURATION",
     help="Maintain and archive the store so often: retention, and segments of what was trimmed.",
 )
 @click.option("--allow-flush", is_flag=True, help="Allow FLUSHDB and FLUSHALL.")
 @click.option(
     "--max-clients",
-    type=click.IntRange(min=1),
+    type=Number(min=1),
     default=10_000,
     show_default=True,
-    metavar="N",
     help="Refuse further clients.",
 )
 @click.option(
-    "--timeout",
-    type=Duration(),
-    metavar="DURATION",
-    help="Close connections that are idle so long; by default none.",
+    "--timeout", type=Duration(), help="Close connections that are idle so long; by default none."
 )
 def serve(
     store_path: Path,

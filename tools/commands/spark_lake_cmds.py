@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from streamkeep.tools.base.arguments import (
     Bytes,
     Duration,
     Id,
+    Number,
     key_argument,
     optional_store,
     refuse_options,
@@ -54,7 +56,6 @@ _MIB: Final = 1 << 20
     type=Duration(),
     default="1m",
     show_default=True,
-    metavar="DURATION",
     help="Begin a round this often, with --follow.",
 )
 @job_options
@@ -68,8 +69,6 @@ def to_lake(
     tail_export: str | None,
     follow: bool,
     every: int,
-    master: str,
-    settings: tuple[str, ...],
 ) -> None:
     """Copy new entries into a lake, archived and live ones.
 
@@ -100,37 +99,25 @@ def to_lake(
     for store in stores:
         spark_job.check_store(Path(store))
     spark_job.check_place(lake)
-    with spark_job.running(master, settings) as session:
+    with spark_job.running() as session:
         from streamkeep.pipeline.jobs import to_lake as jobs
 
+        copy = jobs.fleet_to_lake if fleet else partial(jobs.to_lake, tail_export=tail_export)
         promoted = None if columns is None else jobs.promoted_columns(session, columns)
         found: list[str] = []
         while True:
             began = time.monotonic()
-            with spark_job.progress("to-lake") as advance:
-                if fleet is not None:
-                    report = jobs.fleet_to_lake(
-                        session,
-                        fleet,
-                        lake,
-                        streams=spark_job.texts(streams),
-                        pattern=pattern,
-                        columns=promoted,
-                        fail_on_data_loss=fail_on_data_loss,
-                        progress=advance,
-                    )
-                else:
-                    report = jobs.to_lake(
-                        session,
-                        stores[0],
-                        lake,
-                        streams=spark_job.texts(streams),
-                        pattern=pattern,
-                        columns=promoted,
-                        fail_on_data_loss=fail_on_data_loss,
-                        tail_export=tail_export,
-                        progress=advance,
-                    )
+            with output.steps("to-lake") as advance:
+                report = copy(
+                    session,
+                    fleet or stores[0],
+                    lake,
+                    streams=spark_job.texts(streams),
+                    pattern=pattern,
+                    columns=promoted,
+                    fail_on_data_loss=fail_on_data_loss,
+                    progress=advance,
+                )
             if follow:  # one bad stream must not end it
                 known, found = found, report.problems
                 for problem in found:
@@ -166,7 +153,6 @@ def to_lake(
     type=Duration(),
     default="7d",
     show_default=True,
-    metavar="DURATION",
     help="Keep replaced files so long, in whole hours, for readers of older versions and for "
     "running jobs.",
 )
@@ -176,9 +162,7 @@ def to_lake(
     help="Write all files again that lack columns which `to-lake --columns` added later.",
 )
 @job_options
-def compact(
-    lake: str, target: int, keep: int, fill: bool, master: str, settings: tuple[str, ...]
-) -> None:
+def compact(lake: str, target: int, keep: int, fill: bool) -> None:
     """Merge small files of a lake, and remove old ones.
 
     The entries stay the same. Readers see either all old files or all new ones.
@@ -191,7 +175,7 @@ def compact(
     if rest:
         raise click.BadParameter("whole hours, such as 12h or 7d", param_hint="--keep")
     spark_job.check_lake(lake)
-    with spark_job.running(master, settings) as session, spark_job.progress("compact") as advance:
+    with spark_job.running() as session, output.steps("compact") as advance:
         from streamkeep.pipeline.jobs.compact import compact as job
 
         report = job(
@@ -222,8 +206,6 @@ def audit(
     store_path: Path | None,
     lake: str | None,
     fleet: str | None,
-    master: str,
-    settings: tuple[str, ...],
 ) -> None:
     """Read and check every file of an archive and of a lake.
 
@@ -246,7 +228,7 @@ def audit(
         spark_job.check_store(store_path)
     if lake is not None:
         spark_job.check_lake(lake)
-    with spark_job.running(master, settings) as session, spark_job.progress("audit") as advance:
+    with spark_job.running() as session, output.steps("audit") as advance:
         from streamkeep.pipeline.jobs.audit import audit as job
 
         report = job(
@@ -273,8 +255,7 @@ def audit(
 @click.option("--store-id", metavar="UUID", help="Of the store, if the lake has several.")
 @click.option(
     "--incarnation",
-    type=click.IntRange(min=1),
-    metavar="N",
+    type=Number(min=1),
     help="Number of the stream, if it was deleted and made again.",
 )
 @click.option(
@@ -293,8 +274,6 @@ def restore(
     start: bytes,
     end: bytes,
     staging: str | None,
-    master: str,
-    settings: tuple[str, ...],
 ) -> None:
     """Write entries of a lake back into a stream of STORE.
 
@@ -309,7 +288,7 @@ def restore(
     """
     if not (Path(source) / "data.mdb").is_file():
         spark_job.check_lake(source)
-    with spark_job.running(master, settings) as session, spark_job.progress("restore") as advance:
+    with spark_job.running() as session, output.steps("restore") as advance:
         from streamkeep.pipeline.jobs.restore import restore as job
 
         report = job(
@@ -358,8 +337,6 @@ def erase(
     store_id: str | None,
     where: str | None,
     yes: bool,
-    master: str,
-    settings: tuple[str, ...],
 ) -> None:
     """Erase entries from store, archive and lake, with proof.
 
@@ -387,7 +364,7 @@ def erase(
         "Erase?",
         yes=yes,
     )
-    with spark_job.running(master, settings) as session, spark_job.progress("erase") as advance:
+    with spark_job.running() as session, output.steps("erase") as advance:
         from streamkeep.pipeline.jobs.erase import erase as job
 
         report = job(

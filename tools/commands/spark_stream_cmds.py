@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from streamkeep.tools.base import output, spark_job
-from streamkeep.tools.base.arguments import Duration, store_argument
+from streamkeep.tools.base.arguments import Duration, Number, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.spark_job import (
     data_loss_option,
@@ -51,8 +51,6 @@ def report(
     measures: tuple[str, ...],
     by: tuple[str, ...],
     tail_export: str | None,
-    master: str,
-    settings: tuple[str, ...],
 ) -> None:
     """Draw plots of streams on a page.
 
@@ -66,7 +64,7 @@ def report(
     """
     spark_job.check_streams(streams, pattern)
     spark_job.check_store(store_path)
-    with spark_job.running(master, settings) as session, spark_job.progress("report") as advance:
+    with spark_job.running() as session, output.steps("report") as advance:
         from streamkeep.pipeline.jobs.report import report as job
 
         done = job(
@@ -106,15 +104,13 @@ def report(
     type=Duration(),
     default="0",
     show_default=True,
-    metavar="DURATION",
     help="Wait this long from one batch to the next; 0 for as soon as possible.",
 )
 @click.option(
     "--max-entries",
-    type=click.IntRange(min=1),
+    type=Number(min=1),
     default=1_000_000,
     show_default=True,
-    metavar="N",
     help="Take N entries at a time.",
 )
 @click.option(
@@ -140,8 +136,6 @@ def tail(
     fail_on_data_loss: bool,
     tail_export: str | None,
     staging: str | None,
-    master: str,
-    settings: tuple[str, ...],
 ) -> None:
     """Follow streams with a streaming query, to files or a store.
 
@@ -158,7 +152,7 @@ def tail(
     if (path is None) != (target == "console"):
         raise click.UsageError(f"--to {target} takes {'no' if path else 'a'} --path")
     spark_job.check_store(store_path)
-    with spark_job.running(master, settings) as session:
+    with spark_job.running() as session:
         from streamkeep.pipeline.jobs.tail import tail as job
 
         report = job(

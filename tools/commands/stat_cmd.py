@@ -90,8 +90,7 @@ def stat(store_path: Path, key: bytes | None, chart: bool | None, plot: Path | N
                 output.note(f"wrote {plot}")
         elif plot is not None:
             output.note(f"no entries: {plot} was not written")
-    if output.as_json():
-        output.summary(path=str(store_path), **figures)
+    output.done(path=str(store_path), **figures)
 
 
 def _figures(store: Store, stats: list[StreamStat]) -> dict[str, Any]:

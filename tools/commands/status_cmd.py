@@ -15,7 +15,7 @@ from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
 from streamkeep.format.rows.backup import BackupRow
 from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import Duration, path_of, store_argument
+from streamkeep.tools.base.arguments import Duration, Number, path_of, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.open_by import processes_with
 from streamkeep.tools.base.opening import open_store
@@ -59,14 +59,10 @@ class Lag(NamedTuple):
 @click.option(
     "--max-backup-age",
     type=Duration(),
-    metavar="DURATION",
     help="A newest backup that is older needs attention, and no backup at all.",
 )
 @click.option(
-    "--max-lag",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="A group that has more entries to read needs attention.",
+    "--max-lag", type=Number(min=0), help="A group that has more entries to read needs attention."
 )
 def status(
     store_path: Path, backup_path: Path | None, max_backup_age: int | None, max_lag: int | None

@@ -12,6 +12,7 @@ from streamkeep.tools.base.arguments import (
     Bytes,
     Duration,
     Id,
+    Number,
     key_argument,
     store_argument,
     yes_option,
@@ -46,20 +47,14 @@ def streams(store_path: Path, pattern: bytes) -> None:
         found = [stat for stat in snapshot.stats() if stat.name in wanted]
     entries = sum(stat.length for stat in found)
     size = sum(stat.node_bytes for stat in found)
-    if output.as_json():
-        for stat in found:
-            output.json_line("stream", **stream_json(stat))
-        output.summary(streams=len(found), entries=entries, size_bytes=size)
-        return
-    if found:
-        output.table(
-            ("key", "entries", "first", "last", "nodes", "size"),
-            [stream_row(stat) for stat in found],
-            left=(0, 2, 3),
-        )
-    output.note(
+    headings = ("key", "entries", "first", "last", "nodes", "size")
+    output.listing("stream", found, stream_json, headings, stream_row, left=(0, 2, 3))
+    output.total(
         f"{output.count_text(len(found), 'stream')}, {output.entries_text(entries)}, "
-        f"{output.size_text(size)}"
+        f"{output.size_text(size)}",
+        streams=len(found),
+        entries=entries,
+        size_bytes=size,
     )
 
 
@@ -162,13 +157,11 @@ def loss_text(store: Store, key: bytes) -> str:
 @click.option(
     "--idmp-duration",
     type=Duration(),
-    metavar="DURATION",
     help="How long a message of a producer is remembered: whole seconds, at most 1d.",
 )
 @click.option(
     "--idmp-maxsize",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
+    type=Number(1, 10_000),
     help="How many messages of each producer are remembered.",
 )
 @yes_option
@@ -216,12 +209,9 @@ def config(
 @key_argument
 @click.argument("last_id", metavar="ID", type=Id())
 @click.option(
-    "--entries-added",
-    type=click.IntRange(0, (1 << 63) - 1),
-    metavar="N",
-    help="How many entries were ever added.",
+    "--entries-added", type=Number(0, (1 << 63) - 1), help="How many entries were ever added."
 )
-@click.option("--max-deleted-id", type=Id(), metavar="ID", help="The highest ID ever deleted.")
+@click.option("--max-deleted-id", type=Id(), help="The highest ID ever deleted.")
 def set_id(
     store_path: Path,
     key: bytes,

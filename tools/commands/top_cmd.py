@@ -29,12 +29,7 @@ _LEAVE: Final = "\x1b[?25h\x1b[?1049l"
 @command()
 @store_argument
 @click.option(
-    "--interval",
-    type=Duration(),
-    default="1s",
-    show_default=True,
-    metavar="DURATION",
-    help="Time between two looks.",
+    "--interval", type=Duration(), default="1s", show_default=True, help="Time between two looks."
 )
 @click.option("--once", is_flag=True, help="Print one table, with rates over one interval.")
 def top(store_path: Path, interval: int, once: bool) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamkeep.tools.base.arguments import Duration
+from streamkeep.tools.base.arguments import Duration, Number
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import as_json
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -38,10 +38,9 @@ _RELOADING: Final = "STREAMKEEP_RELOADING"
 @click.option(
     "-c",
     "--concurrency",
-    type=click.IntRange(1, 1000),
+    type=Number(1, 1000),
     default=1,
     show_default=True,
-    metavar="N",
     help="Run this many jobs at a time.",
 )
 @click.option("--threads", "mode", flag_value="threads", help="Run them in threads. The default.")
@@ -57,7 +56,6 @@ _RELOADING: Final = "STREAMKEEP_RELOADING"
     type=Duration(),
     default="30s",
     show_default=True,
-    metavar="DURATION",
     help="How long running jobs may go on after SIGTERM or Ctrl-C.",
 )
 @click.option(
