@@ -7,7 +7,7 @@ its key. A deleted stream has a history but no key, and is named by its number, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
@@ -20,23 +20,12 @@ from streamkeep.engine.api.command_base import (
     start_bound,
     to_condition,
 )
-from streamkeep.engine.archive import (
-    adopt,
-    archiver,
-    maintenance,
-    publish,
-    restore,
-    segments,
-)
-from streamkeep.engine.commands.arguments import (
-    as_given,
-    parse_ids,
-    to_bytes,
-    to_id_text,
-)
+from streamkeep.engine.archive import adopt, archiver, maintenance, publish, restore, segments
+from streamkeep.engine.commands.arguments import as_given, parse_ids, to_bytes, to_id_text
 from streamkeep.engine.maintenance import erase, remains
 from streamkeep.engine.store.durability import Durability
 from streamkeep.engine.system.lmdb_errors import translated
+from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import remote_setting
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId, Text
@@ -49,7 +38,6 @@ if TYPE_CHECKING:
     from streamkeep.engine.store.environment import Environment
 
 PathLike = Path | str
-Progress = Callable[[int, int], None]
 
 
 class AdminCommands(Generic[Text]):

@@ -16,12 +16,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from streamkeep.engine.api.async_commands import AsyncCommands
 from streamkeep.engine.api.async_methods import AsyncMethods
-from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking
+from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking, never
 from streamkeep.engine.api.redis_pipeline import Pipeline, results_of, run_together
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
@@ -51,10 +50,6 @@ from streamkeep.format.segment.manifest import SegmentRecord
 Result = TypeVar("Result")
 
 
-def _never() -> bool:
-    return False
-
-
 class AsyncPipeline(Pipeline):
     """Queues commands; `await pipeline.execute()` runs them in one transaction."""
 
@@ -75,12 +70,7 @@ class AsyncPipeline(Pipeline):
     async def __aenter__(self) -> AsyncPipeline:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         self.reset()
 
 
@@ -104,12 +94,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
     async def __aenter__(self) -> AsyncStore[Text]:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
     def _repr_html_(self) -> str:
@@ -177,7 +162,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
     ) -> list[Item]:
         """Run `work(txn)` until it returns something; see `Store.apply_when`."""
         call = WorkCall(self._store, work, when)
-        check = checking(self._store, stop or _never)
+        check = checking(self._store, stop or never)
         try:
             found = await self._wait_for(
                 call, check_block("XREAD", block), check, self._store._waits(sync)

@@ -278,6 +278,16 @@ def named_streams(
     return [(to_bytes(name, "the name of a stream"), to_id_text(one)) for name, one in pairs]
 
 
+def group_names(name: Key, groupname: Key) -> tuple[bytes, bytes]:
+    """Return the names of a stream and a group as bytes."""
+    return to_bytes(name, "name"), to_bytes(groupname, "groupname")
+
+
+def consumer_names(name: Key, groupname: Key, consumername: Key) -> tuple[bytes, bytes, bytes]:
+    """Return the names of a stream, a group and a consumer as bytes."""
+    return (*group_names(name, groupname), to_bytes(consumername, "consumername"))
+
+
 def id_texts(ids: Iterable[Id]) -> list[bytes]:
     """Return the texts of IDs."""
     return [to_id_text(one) for one in ids]

@@ -13,12 +13,7 @@ from streamkeep.engine.api.command_base import CommandBase, Key, RangeId, after_
 from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
 from streamkeep.engine.blocking.history_call import HistoryCall
 from streamkeep.engine.commands import xread, xreadgroup
-from streamkeep.engine.commands.arguments import (
-    as_given,
-    check_block,
-    check_count,
-    to_bytes,
-)
+from streamkeep.engine.commands.arguments import as_given, check_block, check_count, to_bytes
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.format.core.entry import DeliveredEntry, Entry, Text
 from streamkeep.format.core.errors import ArgumentError
@@ -149,7 +144,7 @@ class FollowCommands(CommandBase[Text]):
             if must_close:
                 txn.close()
         plan = Following(name, after, wanted, self._shape, history)
-        return self._iterate(plan, _block_ms(block), stop or _never)
+        return self._iterate(plan, _block_ms(block), stop or never)
 
     def consume(
         self,
@@ -199,7 +194,7 @@ class FollowCommands(CommandBase[Text]):
             counted=True,
         )
         plan = Consuming(to_bytes(key, "key"), delivery)
-        entries = self._iterate(plan, _block_ms(block), stop or _never)
+        entries = self._iterate(plan, _block_ms(block), stop or never)
         return cast("Iterator[DeliveredEntry[Text]]", entries)
 
     def _iterate(self, plan: Plan, block_ms: int | None, stop: Stop) -> Iterator[Entry[Text]]:
@@ -239,7 +234,7 @@ def _claims_dead(claim: object) -> bool:
     return claim is not None
 
 
-def _never() -> bool:
+def never() -> bool:
     """Never stop an iteration."""
     return False
 

@@ -13,7 +13,9 @@ from streamkeep.engine.api.command_base import (
     RefPolicy,
     Streams,
     after_text,
+    consumer_names,
     free,
+    group_names,
     id_texts,
     listed,
     named_streams,
@@ -24,12 +26,7 @@ from streamkeep.engine.api.command_base import (
 )
 from streamkeep.engine.api.read_commands import ReadCommands
 from streamkeep.engine.blocking.calls import GroupCall
-from streamkeep.engine.commands import (
-    xack,
-    xgroup,
-    xinfo,
-    xreadgroup,
-)
+from streamkeep.engine.commands import xack, xgroup, xinfo, xreadgroup
 from streamkeep.engine.commands.arguments import (
     as_given,
     check_block,
@@ -89,8 +86,7 @@ class GroupCommands(ReadCommands[Text]):
             write(
                 xgroup.xgroup_create,
                 (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
+                    *group_names(name, groupname),
                     _group_start(after_text("id", id, self._now_ms)),
                     bool(mkstream),
                     to_optional_integer("entries_read", entries_read),
@@ -100,11 +96,7 @@ class GroupCommands(ReadCommands[Text]):
 
     def xgroup_exists(self, name: Key, groupname: Key) -> bool:
         """Return whether the stream exists and has this group; cheaper than XINFO GROUPS."""
-        return self._run(
-            read_briefly(
-                xgroup.group_exists, (to_bytes(name, "name"), to_bytes(groupname, "groupname"))
-            )
-        )
+        return self._run(read_briefly(xgroup.group_exists, group_names(name, groupname)))
 
     def xgroup_setid(
         self, name: Key, groupname: Key, id: RangeId, entries_read: int | None = None
@@ -112,12 +104,7 @@ class GroupCommands(ReadCommands[Text]):
         """Set the last ID that a group has read; pending entries stay (XGROUP SETID)."""
         last = _setid_start(after_text("id", id, self._now_ms))
         read = to_optional_integer("entries_read", entries_read)
-        return self._run(
-            write(
-                xgroup.xgroup_setid,
-                (to_bytes(name, "name"), to_bytes(groupname, "groupname"), last, read),
-            )
-        )
+        return self._run(write(xgroup.xgroup_setid, (*group_names(name, groupname), last, read)))
 
     def xgroup_destroy(self, name: Key, groupname: Key) -> bool:
         """Destroy a group with its consumers and its pending entries (XGROUP DESTROY).
@@ -127,23 +114,12 @@ class GroupCommands(ReadCommands[Text]):
         Returns:
             False if there was no such group.
         """
-        return self._run(
-            remove(
-                xgroup.xgroup_destroy, (to_bytes(name, "name"), to_bytes(groupname, "groupname"))
-            )
-        )
+        return self._run(remove(xgroup.xgroup_destroy, group_names(name, groupname)))
 
     def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
         """Create a consumer; return 0 if it exists (XGROUP CREATECONSUMER)."""
         return self._run(
-            write(
-                xgroup.xgroup_createconsumer,
-                (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
-                    to_bytes(consumername, "consumername"),
-                ),
-            )
+            write(xgroup.xgroup_createconsumer, consumer_names(name, groupname, consumername))
         )
 
     def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
@@ -152,14 +128,7 @@ class GroupCommands(ReadCommands[Text]):
         These are not delivered again, so claim them first.
         """
         return self._run(
-            free(
-                xgroup.xgroup_delconsumer,
-                (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
-                    to_bytes(consumername, "consumername"),
-                ),
-            )
+            free(xgroup.xgroup_delconsumer, consumer_names(name, groupname, consumername))
         )
 
     # --- deliver ----------------------------------------------------------------------------------
@@ -328,12 +297,7 @@ class GroupCommands(ReadCommands[Text]):
         if not ids:
             raise ArgumentError("XACKDEL requires at least one message ID")
         policy = check_policy("XACKDEL", ref_policy)
-        return self._run(
-            free(
-                xack.xackdel,
-                (to_bytes(name, "name"), to_bytes(groupname, "groupname"), id_texts(ids), policy),
-            )
-        )
+        return self._run(free(xack.xackdel, (*group_names(name, groupname), id_texts(ids), policy)))
 
     def xdelex(self, name: Key, *ids: Id, ref_policy: RefPolicy = "KEEPREF") -> list[int]:
         """Delete entries under a reference policy (XDELEX).
@@ -381,8 +345,7 @@ class GroupCommands(ReadCommands[Text]):
             write(
                 xack.xnack,
                 (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
+                    *group_names(name, groupname),
                     _MODES.index(mode),
                     id_texts(ids),
                     count,
@@ -413,7 +376,7 @@ class GroupCommands(ReadCommands[Text]):
         return self._run(
             read(
                 xinfo.xinfo_consumers,
-                (to_bytes(name, "name"), to_bytes(groupname, "groupname"), bool(leases)),
+                (*group_names(name, groupname), bool(leases)),
                 listed(self._text),
             )
         )

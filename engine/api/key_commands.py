@@ -5,31 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from streamkeep.engine.api.command_base import (
-    CommandBase,
-    Key,
-    read,
-    read_briefly,
-    remove,
-    write,
-)
-from streamkeep.engine.commands import (
-    dump,
-    keys,
-    load,
-    retention,
-)
-from streamkeep.engine.commands.arguments import (
-    no_arguments,
-    to_bytes,
-)
+from streamkeep.engine.api.command_base import CommandBase, Key, read, read_briefly, remove, write
+from streamkeep.engine.commands import dump, keys, load, retention
+from streamkeep.engine.commands.arguments import no_arguments, to_bytes
 from streamkeep.engine.commands.glob import glob
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Text
-from streamkeep.format.core.errors import (
-    ArgumentError,
-)
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.redis.stream_dump import TARGETS
 from streamkeep.format.rows.retention import Retention
 

@@ -12,17 +12,16 @@ from streamkeep.engine.api.command_base import (
     Id,
     Key,
     RangeId,
+    consumer_names,
     end_bound,
+    group_names,
     id_texts,
     read,
     start_bound,
     to_text,
     write,
 )
-from streamkeep.engine.commands import (
-    xclaim,
-    xpending,
-)
+from streamkeep.engine.commands import xclaim, xpending
 from streamkeep.engine.commands.arguments import (
     as_given,
     check_integer,
@@ -33,10 +32,7 @@ from streamkeep.engine.commands.arguments import (
 from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.commands.xinfo import Info
 from streamkeep.format.core.entry import Entry, Text
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CommandError,
-)
+from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.id_codec import id_text
 
 
@@ -55,11 +51,7 @@ class PendingCommands(CommandBase[Text]):
                 "consumers": to_text(consumers) if self._decode else consumers,
             }
 
-        return self._run(
-            read(
-                xpending.xpending, (to_bytes(name, "name"), to_bytes(groupname, "groupname")), shape
-            )
-        )
+        return self._run(read(xpending.xpending, group_names(name, groupname), shape))
 
     def xpending_range(
         self,
@@ -109,8 +101,7 @@ class PendingCommands(CommandBase[Text]):
             read(
                 xpending.xpending_range,
                 (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
+                    *group_names(name, groupname),
                     start_bound("min", min, self._now_ms),
                     end_bound("max", max, self._now_ms),
                     most,
@@ -228,9 +219,7 @@ class PendingCommands(CommandBase[Text]):
             write(
                 xclaim.xclaim,
                 (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
-                    to_bytes(consumername, "consumername"),
+                    *consumer_names(name, groupname, consumername),
                     least,
                     id_texts(message_ids),
                     options,
@@ -352,9 +341,7 @@ class PendingCommands(CommandBase[Text]):
             write(
                 xclaim.xautoclaim,
                 (
-                    to_bytes(name, "name"),
-                    to_bytes(groupname, "groupname"),
-                    to_bytes(consumername, "consumername"),
+                    *consumer_names(name, groupname, consumername),
                     least,
                     start_bound("start_id", start_id, self._now_ms),
                     most,

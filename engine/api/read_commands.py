@@ -25,27 +25,15 @@ from streamkeep.engine.api.command_base import (
     to_text,
 )
 from streamkeep.engine.blocking.calls import ReadCall
-from streamkeep.engine.commands import (
-    history,
-    xinfo,
-    xrange,
-    xread,
-)
-from streamkeep.engine.commands.arguments import (
-    check_block,
-    check_count,
-    to_bytes,
-    to_integer,
-)
+from streamkeep.engine.commands import history, xinfo, xrange, xread
+from streamkeep.engine.commands.arguments import check_block, check_count, to_bytes, to_integer
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries, check_budget
 from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Entry, StreamId, Text
-from streamkeep.format.core.errors import (
-    StoreClosedError,
-)
+from streamkeep.format.core.errors import StoreClosedError
 from streamkeep.format.node.node import ENTRY
 from streamkeep.format.node.ranges import Range
 from streamkeep.format.node.where import Where

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import cast
 
 import lmdb
 
 from streamkeep.engine.api.admin_commands import AdminCommands, checked_record
 from streamkeep.engine.api.command_base import Result
-from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking
+from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking, never
 from streamkeep.engine.api.frame_commands import FrameCommands
 from streamkeep.engine.api.key_container import KeyContainer
 from streamkeep.engine.api.redis_pipeline import Pipeline
@@ -51,11 +50,7 @@ from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format import html
 from streamkeep.format.core.entry import Entry, Text
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    StoreClosedError,
-    StoreError,
-)
+from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
 from streamkeep.format.core.keys import ROWS
 from streamkeep.format.segment.manifest import SegmentRecord
 
@@ -193,12 +188,7 @@ class Store(
     def __enter__(self) -> Store[Text]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -323,7 +313,7 @@ class Store(
             What `work` returned; [] when the time is over, or after `stop`.
         """
         call = WorkCall(self, work, when)
-        check = checking(self, stop or _never)
+        check = checking(self, stop or never)
         try:
             block_ms = check_block("XREAD", block)
             found = self._wait_for(call, block_ms, check, self._waits(sync))
@@ -492,7 +482,3 @@ class Store(
 
     def _collect_garbage(self) -> None:
         garbage.collect(self._environment)
-
-
-def _never() -> bool:
-    return False

@@ -28,13 +28,7 @@ from streamkeep.engine.api.key_commands import KeyCommands
 from streamkeep.engine.api.pending_commands import PendingCommands
 from streamkeep.engine.api.read_commands import Delete
 from streamkeep.engine.api.row_commands import RowCommands
-from streamkeep.engine.commands import (
-    idempotency,
-    xadd,
-    xdel,
-    xinfo,
-    xtrim,
-)
+from streamkeep.engine.commands import idempotency, xadd, xdel, xinfo, xtrim
 from streamkeep.engine.commands.arguments import (
     as_given,
     check_integer,
@@ -50,10 +44,7 @@ from streamkeep.engine.commands.arguments import (
 )
 from streamkeep.engine.commands.idempotency import check_idempotent
 from streamkeep.format.core.entry import Text
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CommandError,
-)
+from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.rows.producers import content_iid
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from copy import copy
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import lmdb
@@ -71,12 +70,7 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
     def __enter__(self) -> Snapshot[Text]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     @property
@@ -126,7 +120,7 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
             (to_bytes(name, "name"), xreadgroup.NEW) for name in names
         ]
         group, owned = to_bytes(groupname, "groupname"), claim_dead == "owned"
-        return self._run(read(_ready_in, (streams, group, bool(claim_dead), owned)))
+        return self._run(read(xreadgroup.pause, (streams, group, None, bool(claim_dead), owned)))
 
     def _run(self, command: Command[Result]) -> Result:
         if command.writes:
@@ -271,16 +265,6 @@ class SyncView(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         return self._store._begin_scan()
-
-
-def _ready_in(
-    txn: Txn,
-    streams: list[tuple[bytes, xreadgroup.Position]],
-    group: bytes,
-    dead: bool,
-    owned: bool,
-) -> int:
-    return xreadgroup.pause(txn, streams, group, None, dead, owned)
 
 
 def _stat(txn: Txn, name: bytes) -> StreamStat:
