@@ -17,16 +17,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from streamkeep.engine.archive.iterate import nodes_without, retired_from
 from streamkeep.engine.archive.lock import archive_lock
-from streamkeep.engine.archive.segment_output import segment_output
+from streamkeep.engine.archive.segment_output import copy_segment, segment_output
 from streamkeep.engine.commands.keys import name_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.object_store import normal_uri, open_objects
+from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import erased_ids, overlapping, put_segment, take_file_number
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.remote_archive import RemoteArchive
@@ -40,6 +41,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import NEXT_STREAM, Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import META, STREAMS, pack_number
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.records import decode_counter, encode_file_garbage, is_safe_path
@@ -47,11 +49,6 @@ from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord, record_of
 from streamkeep.format.segment.remote import segment_name
 from streamkeep.format.segment.segment import SUFFIX, Segment, segment_path
 from streamkeep.format.segment.writer import SegmentWriter
-
-Id = tuple[int, int]
-Progress = Callable[[int, int], None]  # (bytes done, of)
-
-_COPY_BYTES: Final = 1 << 20
 
 
 class Adopted(NamedTuple):
@@ -175,7 +172,7 @@ def _adopt_one(
     for problem in segment.check():
         raise problem
     if target.named is not None:
-        _copy(environment, segment, target.named.path)
+        copy_segment(segment, environment.folder, stored_name(target.named.path))
         return Adopted(path, target.named, 0)
     gone = {one for one in target.erased if segment.has_any([one])}
     at_home = _below_archive(environment, path) if isinstance(path, Path) else None
@@ -183,12 +180,12 @@ def _adopt_one(
         where = at_home
     else:
         file_number, where = _new_path(environment, target, segment)
-        with segment_output(environment.folder, stored_name(where)) as output:
-            parts = (
-                _without(segment, gone, environment, file_number) if gone else _bytes_of(segment)
-            )
-            for part in parts:
-                output.write(part)
+        if gone:
+            with segment_output(environment.folder, stored_name(where)) as output:
+                for part in _without(segment, gone, environment, file_number):
+                    output.write(part)
+        else:
+            copy_segment(segment, environment.folder, stored_name(where))
         segment = open_stored(environment.folder, where)
     failpoints.hit("adopt:copied")
     replaced = at_home if gone else None
@@ -207,13 +204,6 @@ def _is_there(environment: Environment, record: SegmentRecord) -> bool:
     if remote is None:
         return False
     return remote.objects.size(remote.name(segment_name(record.path))) is not None
-
-
-def _copy(environment: Environment, segment: Segment, path: str) -> None:
-    """Copy the file of a segment unchanged to a free name in the archive."""
-    with segment_output(environment.folder, stored_name(path)) as output:
-        for part in _bytes_of(segment):
-            output.write(part)
 
 
 def _new_path(environment: Environment, target: _Target, segment: Segment) -> tuple[int, str]:
@@ -327,12 +317,6 @@ def _below_archive(environment: Environment, path: Path) -> str | None:
 
 
 # --- the contents of the file -------------------------------------------------------------------
-
-
-def _bytes_of(segment: Segment) -> Iterator[bytes]:
-    """Yield the bytes of a segment's file."""
-    for at in range(0, segment.size, _COPY_BYTES):
-        yield segment.read_at(at, min(_COPY_BYTES, segment.size - at))
 
 
 def _without(

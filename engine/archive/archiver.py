@@ -24,7 +24,7 @@ Memory is bounded by one block and the keys of a run, and a transaction by one r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,8 +34,10 @@ from streamkeep.engine.archive.segment_output import TEMPORARY, segment_output
 from streamkeep.engine.commands.keys import iter_keys, name_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import (
     find_segment,
+    is_named,
     list_segments,
     put_segment,
     segments_from,
@@ -45,7 +47,7 @@ from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, 
 from streamkeep.engine.txn.scan import has_rows, rows_with, stream_numbers
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, StoreError
-from streamkeep.format.core.id_codec import MAX, next_id
+from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.core.keys import (
     NODES,
     RETIRED,
@@ -64,8 +66,6 @@ from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL,
 TARGET_BYTES: Final = 32 << 20
 _NOWHERE: Final = (MAX, MAX)
 
-Id = tuple[int, int]
-Progress = Callable[[int, int], None]  # (bytes of nodes archived, estimated total)
 
 log = logging.getLogger("streamkeep")
 
@@ -268,7 +268,8 @@ def _archive_run(
 
     A record without entries means that the run had only nodes without visible entries.
     """
-    while environment.read(_has_rows, number):
+    start = node_key(number, 0, 1)
+    while environment.read(has_rows, RETIRED, pack_number(number), start):
         file_number = environment.write(take_file_number, frees=True)
         rows, record = _write_run(environment, number, name, file_number, options)
         if not rows:
@@ -279,7 +280,7 @@ def _archive_run(
         except Changed:
             made = None
         except BaseException:
-            if record is not None and not environment.read(_is_listed, record):
+            if record is not None and not environment.read(is_named, record):
                 _remove(environment, record.path)
             raise
         if made is not None:
@@ -288,10 +289,6 @@ def _archive_run(
         if record is not None:
             _remove(environment, record.path)
     return None
-
-
-def _has_rows(txn: Txn, number: int) -> bool:
-    return has_rows(txn, RETIRED, pack_number(number), node_key(number, 0, 1))
 
 
 def _write_run(
@@ -338,15 +335,16 @@ def _write_run(
             block_bytes=options.block_bytes,
             dictionary=dictionary,
         )
+        where = f"retired node of stream {number}"
         place = segment_path(number, name, (0, 0), (0, 0), epoch, file_number)
         try:
             with segment_output(environment.folder, stored_name(place)) as output:
                 for envelope in held:
-                    output.write(writer.add(envelope, _where(number, envelope)))
+                    output.write(writer.add(envelope, where))
                 held.clear()
                 for db_key, envelope in nodes:
                     rows.append(_Row(db_key, envelope[-CHECKSUM_SIZE:]))
-                    output.write(writer.add(envelope, _where(number, envelope)))
+                    output.write(writer.add(envelope, where))
                 if writer.first_id is None or writer.last_id is None:
                     raise _Empty
                 output.write(writer.finish())
@@ -364,10 +362,6 @@ class _Empty(Exception):
     """The nodes of a run have no entries that history shows."""
 
 
-def _where(number: int, envelope: bytes) -> str:
-    return f"retired node of stream {number}"
-
-
 def _commit_run(
     txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRecord | None
 ) -> SegmentRecord:
@@ -381,21 +375,11 @@ def _commit_run(
     prefix = pack_number(number)
     if cursor.set_range(prefix) and cursor.key() == former_name_key(number):
         only = not (cursor.next() and cursor.key()[:8] == prefix)
-        if only and not _has_nodes(txn, number):
+        if only and not has_rows(txn, NODES, prefix):  # removing those may retire more
             txn.delete(RETIRED, former_name_key(number))
     if record is None:
         return SegmentRecord(number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ARCHIVED, "", b"")
     return put_segment(txn, record)
-
-
-def _has_nodes(txn: Txn, number: int) -> bool:
-    """Return whether a deleted stream still has nodes; removing them may retire more."""
-    return has_rows(txn, NODES, pack_number(number))
-
-
-def _is_listed(txn: Txn, record: SegmentRecord) -> bool:
-    found = find_segment(txn, record.stream_number, record.first_ms, record.first_seq)
-    return found is not None and found.path == record.path
 
 
 def _remove(environment: Environment, path: str) -> None:
@@ -455,9 +439,5 @@ def _is_undone(environment: Environment, path: str) -> bool:
         node = segment.block(0)[0]
     except (CorruptionError, StoreError):
         return False
-    found = environment.read(_node_of, segment.index.stream_number, node.ms, node.seq)
-    return found is not None
-
-
-def _node_of(txn: Txn, number: int, ms: int, seq: int) -> bytes | None:
-    return txn.get(RETIRED, node_key(number, ms, seq))
+    db_key = node_key(segment.index.stream_number, node.ms, node.seq)
+    return environment.read(lambda txn: txn.get(RETIRED, db_key)) is not None

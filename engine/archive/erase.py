@@ -35,15 +35,16 @@ from streamkeep.engine.tables.manifest import (
     put_segment,
     take_file_number,
 )
+from streamkeep.engine.tables.node_walk import encode_node
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
 from streamkeep.engine.txn.scan import at_or_below
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key
 from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
 from streamkeep.format.node.envelope import (
     decode_envelope,
-    encode_envelope,
     set_trimmed,
     trimmed_slots,
 )
@@ -54,7 +55,6 @@ from streamkeep.format.segment.manifest import REWRITTEN, SegmentRecord, record_
 from streamkeep.format.segment.segment import Segment, segment_path
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, SegmentWriter
 
-Id = tuple[int, int]
 Ids = list[Id]
 
 _LEVEL: Final = 9  # a file is rewritten once and read often
@@ -100,9 +100,7 @@ def erase_retired(txn: WriteTxn, number: int, ids: Ids) -> int:
         if not history_form(erased.data, ms, seq, bitmap):
             txn.delete(RETIRED, db_key)
             continue
-        epoch, commit_number = txn.context.epoch, txn.commit_number
-        value = encode_envelope(number, ms, seq, epoch, commit_number, b"", erased.data, bitmap)
-        txn.put(RETIRED, db_key, value)
+        txn.put(RETIRED, db_key, encode_node(txn, number, ms, seq, erased.data, bitmap))
     return count
 
 

@@ -14,7 +14,7 @@ from streamkeep.engine.commands import keys
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.segment_files import stored_name
-from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
+from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.core.keys import GARBAGE
@@ -30,7 +30,7 @@ def collect(environment: Environment) -> None:
     removes the rest.
     """
     try:
-        if not environment.read(_has_garbage):
+        if not environment.read(lambda txn: txn.rows(GARBAGE)):
             return
         while environment.write(keys.collect_garbage, wait=False, frees=True):
             environment.settle()
@@ -76,10 +76,6 @@ def doomed_files(txn: Txn) -> list[tuple[bytes, str]]:
         if decode_garbage(body, "garbage")[0] == ARCHIVE_FILE:
             found.append((db_key, decode_file_garbage(body, "garbage")))
     return found
-
-
-def _has_garbage(txn: ReadTxn) -> bool:
-    return txn.rows(GARBAGE) > 0
 
 
 def _forget(txn: WriteTxn, db_keys: list[bytes]) -> None:

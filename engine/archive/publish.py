@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
@@ -32,10 +32,8 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.object_store import normal_uri, put_bytes
-from streamkeep.engine.tables.manifest import (
-    put_remote_setting,
-    remote_setting,
-)
+from streamkeep.engine.system.progress import Progress
+from streamkeep.engine.tables.manifest import put_remote_setting, remote_setting
 from streamkeep.engine.tables.remote_archive import (
     CHUNK_BYTES,
     ChunkCache,
@@ -44,7 +42,6 @@ from streamkeep.engine.tables.remote_archive import (
     remote_archive,
 )
 from streamkeep.engine.tables.segment_files import check_means, open_stored, stored_name
-from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, StoreError
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
 from streamkeep.format.segment.remote import (
@@ -67,7 +64,6 @@ from streamkeep.format.segment.segment import Segment
 _AT_ONCE: Final = 8  # objects written or removed at the same time
 _KEPT_MANIFESTS: Final = 2  # the newest, and the one that a reader may just have found
 
-Progress = Callable[[int, int], None]  # (bytes done, of)
 
 log = logging.getLogger("streamkeep")
 
@@ -145,16 +141,12 @@ def sealed_under(environment: Environment, name: bytes) -> set[int]:
     newest = remote_archive(setting, str(environment.uuid)).newest()
     if newest is None:
         return set()
-    living = {number for _, number in environment.read(_keys)}
+    living = environment.read(lambda txn: {number for _, number in iter_keys(txn)})
     return {
         one.record.stream_number
         for one in newest[1].segments
         if one.sealed and one.record.key == name and one.record.stream_number not in living
     }
-
-
-def _keys(txn: Txn) -> list[tuple[bytes, int]]:
-    return list(iter_keys(txn))
 
 
 def _setting(
@@ -377,7 +369,7 @@ class _Publication:
         self._put_checked(head.manifest, data)
         failpoints.hit("publish:manifest")
         # From here on segments may be only there, so the setting is durable before they move.
-        self.environment.write(_note, self.setting, wait=True, frees=True)
+        self.environment.write(put_remote_setting, self.setting, wait=True, frees=True)
         failpoints.hit("publish:noted")
         self._put_checked(HEAD, head.encode())
         failpoints.hit("publish:head")
@@ -471,7 +463,3 @@ def check_copy(remote: RemoteArchive, record: SegmentRecord, *, sealed: bool = F
     segment = remote.open(record, sealed=sealed, cache=ChunkCache(4 * CHUNK_BYTES))
     check_means(record, segment)
     check_checksums(segment)
-
-
-def _note(txn: WriteTxn, setting: RemoteSetting) -> None:
-    put_remote_setting(txn, setting)

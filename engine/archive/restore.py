@@ -17,19 +17,17 @@ from streamkeep.engine.archive.iterate import ArchivedNode, archived_nodes, coun
 from streamkeep.engine.archive.restore_check import compare, last_id_of
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.engine.tables.node_walk import load_node, seal_tail
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError, IdTooSmallError
-from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.core.id_codec import Id, next_id
 from streamkeep.format.node.ranges import has_live
 from streamkeep.format.rows.extension import RESTORING, with_section, without_section
 from streamkeep.format.rows.restoring import Restoring, restoring_of
-
-Id = tuple[int, int]
-Progress = Callable[[int, int], None]  # (entries done, estimated total)
 
 _STEP_BYTES: Final = 1 << 20  # of listpacks per transaction, which then takes a few milliseconds
 _STEP_NODES: Final = 256
@@ -71,7 +69,7 @@ def restore(
     """
     asked = Restoring(source.uuid.bytes, number, *start, *end)
     checked = number if source.uuid == target.uuid else None
-    if source is target and target.read(_number_of, name) == number:
+    if source is target and target.read(lambda txn: txn.stream_number(name)) == number:
         raise ArgumentError(
             f"stream {name!r} cannot be restored into itself; next: name another stream"
         )
@@ -160,12 +158,6 @@ def restore_nodes(
         None if last is None else StreamId(*last),
         begun is not None,
     )
-
-
-def _number_of(txn: Txn, name: bytes) -> int | None:
-    """Return the number of a stream; None if it does not exist."""
-    stream = txn.find_stream(name)
-    return None if stream is None else stream.number
 
 
 def _begun(txn: Txn, name: bytes, asked: Restoring) -> Restoring | None:

@@ -21,11 +21,9 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import IdTooSmallError
-from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.core.id_codec import Id, next_id
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
-
-Id = tuple[int, int]
 
 _ALL: Final = 1 << 40
 

@@ -33,7 +33,7 @@ from streamkeep.engine.tables.remote_archive import (
 from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId
-from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.node import PAIRS, end_ids
 from streamkeep.format.node.ranges import Range, read_range
@@ -43,8 +43,6 @@ from streamkeep.format.segment.segment import Segment, segment_path
 from streamkeep.format.segment.writer import SegmentWriter
 
 _TARGET_BYTES: Final = 32 << 20  # of nodes in one sealed segment
-
-Id = tuple[int, int]
 
 
 class SealedCopies:

@@ -15,59 +15,28 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreError
+from streamkeep.format.segment.segment import Segment
 
 TEMPORARY: Final = ".tmp"
+_COPY_BYTES: Final = 1 << 20
 
 
 class SegmentOutput:
-    """A segment file that is being written; `finish` names it, `abandon` removes it."""
+    """A segment file that is being written.
 
-    def __init__(self, folder: Folder, name: str) -> None:
-        """Begin a file below a folder; missing folders on the way to it are made."""
-        self._handle = -1
-        self.folder = folder
+    Attributes:
+        name: what it will be called, below its folder.
+    """
+
+    def __init__(self, handle: int, name: str) -> None:
         self.name = name
-        self.size = 0
-        self._temporary = name + TEMPORARY
-        if "/" in name:
-            folder.make_folder(name.rpartition("/")[0])
-        self._handle = folder.replace(self._temporary)
-        failpoints.hit("segment:begun")
+        self._handle = handle
+        self._size = 0
 
     def write(self, data: bytes) -> None:
         """Append `data` to the file."""
-        files.write_at(self._handle, data, self.size)
-        self.size += len(data)
-
-    def finish(self) -> None:
-        """Sync the file and give it its name, which must be new.
-
-        Raises:
-            StoreError: a file of that name exists; names of segments are never used twice.
-        """
-        failpoints.hit("segment:written")
-        files.sync_data(self._handle)
-        self._close()
-        failpoints.hit("segment:synced")
-        if self.folder.exists(self.name):
-            path = self.folder.path / self.name
-            raise StoreError(
-                f"{path} exists, and a segment never replaces a file; next: move that file away"
-            )
-        self.folder.rename(self._temporary, self.name)
-        failpoints.hit("segment:renamed")
-        self.folder.sync(self.name.rpartition("/")[0])
-        failpoints.hit("segment:named")
-
-    def abandon(self) -> None:
-        """Remove the file, unless it has its name."""
-        self._close()
-        self.folder.remove(self._temporary)
-
-    def _close(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        files.write_at(self._handle, data, self._size)
+        self._size += len(data)
 
 
 @contextmanager
@@ -79,14 +48,39 @@ def segment_output(folder: Folder, name: str) -> Iterator[SegmentOutput]:
 
     Raises:
         StoreFullError: the disk is full; nothing of the file remains.
+        StoreError: a file of that name exists; names of segments are never used twice.
     """
-    output: SegmentOutput | None = None
+    temporary = name + TEMPORARY
+    handle = -1
     try:
-        output = SegmentOutput(folder, name)
+        if "/" in name:
+            folder.make_folder(name.rpartition("/")[0])
+        handle = folder.replace(temporary)
+        failpoints.hit("segment:begun")
+        output = SegmentOutput(handle, name)
         yield output
-        output.finish()
+        failpoints.hit("segment:written")
+        files.sync_data(handle)
+        failpoints.hit("segment:synced")
+        if folder.exists(output.name):
+            path = folder.path / output.name
+            raise StoreError(
+                f"{path} exists, and a segment never replaces a file; next: move that file away"
+            )
+        folder.rename(temporary, output.name)
+        failpoints.hit("segment:renamed")
+        folder.sync(output.name.rpartition("/")[0])
+        failpoints.hit("segment:named")
     except OSError as error:
         raise translate_os(error) from error
     finally:
-        if output is not None:
-            output.abandon()
+        if handle >= 0:
+            os.close(handle)
+            folder.remove(temporary)
+
+
+def copy_segment(segment: Segment, folder: Folder, name: str) -> None:
+    """Copy the file of a segment unchanged; see `segment_output`."""
+    with segment_output(folder, name) as output:
+        for at in range(0, segment.size, _COPY_BYTES):
+            output.write(segment.read_at(at, min(_COPY_BYTES, segment.size - at)))

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.archiver import stream_name
 from streamkeep.engine.archive.lock import archive_lock
-from streamkeep.engine.archive.segment_output import segment_output
+from streamkeep.engine.archive.segment_output import copy_segment
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import delete_segment, is_named, iter_segments
 from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    FormatVersionError,
-    StreamkeepError,
-)
+from streamkeep.format.core.errors import CorruptionError, FormatVersionError, StreamkeepError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import RETIRED, pack_number, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.node import end_ids
@@ -30,10 +28,6 @@ from streamkeep.format.rows.records import encode_file_garbage
 from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.manifest import SegmentRecord
 
-Id = tuple[int, int]
-Progress = Callable[[int, int], None]  # (bytes done, of)
-
-_COPY_BYTES: Final = 1 << 20
 _DROP_AT_ONCE: Final = 256
 
 
@@ -178,9 +172,7 @@ def export(
         if target is None:
             files.create_folder(folder)
             target = Folder(folder, outside=True)
-        with segment_output(target, record.path) as output:
-            for at in range(0, segment.size, _COPY_BYTES):
-                output.write(segment.read_at(at, min(_COPY_BYTES, segment.size - at)))
+        copy_segment(segment, target, record.path)
         done += record.size_bytes
         if progress is not None:
             progress(done, total)
