@@ -17,9 +17,10 @@ What is loaded may be compressed with gzip, and its name end in `.gz`; Parquet m
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, TransferError
+from streamkeep.supported import install_hint
 
 DumpFormat = Literal["text", "jsonl", "csv", "parquet", "resp", "dump", "rdb"]
 LoadFormat = Literal["jsonl", "csv", "tsv", "parquet", "resp", "dump", "rdb"]
@@ -95,3 +96,13 @@ def _unknown(wanted: str | None, name: str | None, formats: tuple[str, ...]) -> 
     if name is None:
         return ArgumentError(f"there is no file name to give the format; choose one of {known}")
     return ArgumentError(f"{name}: the name does not give the format; choose one of {known}")
+
+
+def arrow() -> Any:
+    """Return pyarrow with its Parquet module; raise TransferError where it is not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise TransferError("Parquet needs pyarrow", hint=install_hint("parquet")) from None
+    return pyarrow

@@ -18,7 +18,7 @@ from streamkeep.engine.commands.arguments import to_bytes, to_id
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.segment_files import SegmentFile, open_named
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, TransferError
 from streamkeep.format.core.keys import (
@@ -87,7 +87,6 @@ class Slot(NamedTuple):
 
 
 Item = Heading | Slot | Piece
-Row = tuple[int, bytes, bytes]  # table, LMDB key, value
 
 
 # --- of a store ---------------------------------------------------------------------------------
@@ -164,10 +163,10 @@ def inspect_group(source: AnySource, key: Key, group: Key) -> Iterator[Item]:
         stream = existing_stream(txn, name)
         found = group_in(txn, stream, to_bytes(group, "group"))
         db_key = name_key(stream.db_key, found.record.name)
-        yield from _row((GROUPS, db_key, txn.get(GROUPS, db_key) or b""))
+        yield from _row(GROUPS, db_key, txn.get(GROUPS, db_key) or b"")
         for table in (CONSUMERS, PEL, PEL_ORDER, CONSUMER_PEL):
-            for row in _rows(txn, table, found.prefix):
-                yield from _row(row)
+            for row in rows_with(txn, table, found.prefix):
+                yield from _row(table, *row)
 
 
 def inspect_table(
@@ -191,26 +190,13 @@ def inspect_table(
         prefix = b""
         if key is not None:
             prefix = pack_number(existing_stream(txn, to_bytes(key, "key")).number)
-        for row in islice(_rows(txn, _TABLES[table], prefix), count):
-            yield from _row(row)
+        for row in islice(rows_with(txn, _TABLES[table], prefix), count):
+            yield from _row(_TABLES[table], *row)
 
 
-def _rows(txn: Txn, table: int, prefix: bytes) -> Iterator[Row]:
-    cursor = txn.cursor(table)
-    found = cursor.set_range(prefix) if prefix else cursor.first()
-    while found and (db_key := cursor.key()).startswith(prefix):
-        yield table, db_key, cursor.value()
-        found = cursor.next()
-
-
-def _row(row: Row) -> Iterator[Item]:
-    table, db_key, value = row
+def _row(table: int, db_key: bytes, value: bytes) -> Iterator[Item]:
     name = TABLES[table].name
-    members: dict[str, object] = {
-        "table": name,
-        "db_key": db_key.hex(),
-        "size_bytes": len(value),
-    }
+    members: dict[str, object] = {"table": name, "db_key": db_key.hex(), "size_bytes": len(value)}
     yield Heading("row", f"{name} {db_key.hex()}: {len(value):,} bytes", members)
     yield from describe_row(table, db_key, value)
 

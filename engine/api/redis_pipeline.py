@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamkeep.engine.api.command_base import Result
@@ -35,7 +36,12 @@ class Pipeline(PipelineCommands):
     def __enter__(self) -> Pipeline:
         return self
 
-    def __exit__(self, *raised: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.reset()
 
     def __len__(self) -> int:

@@ -9,14 +9,7 @@ from typing import Final
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError, InvalidIdError
-from streamkeep.format.core.id_codec import (
-    MAX,
-    cut_id,
-    id_text,
-    next_id,
-    parse_id,
-    previous_id,
-)
+from streamkeep.format.core.id_codec import MAX, cut_id, id_text, next_id, parse_id, previous_id
 
 _TOO_LARGE: Final = 1 << 63
 _MOST_DIGITS: Final = 19

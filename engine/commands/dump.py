@@ -17,12 +17,7 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.core.keys import (
-    IDEMPOTENCY_ORDER,
-    PRODUCERS,
-    is_name_key,
-    pack_number,
-)
+from streamkeep.format.core.keys import IDEMPOTENCY_ORDER, PRODUCERS, is_name_key, pack_number
 from streamkeep.format.redis.stream_dump import TARGETS, Losses, write_payload
 from streamkeep.format.redis.stream_parts import (
     NOBODY,

@@ -31,12 +31,8 @@ from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    StoreFullError,
-    StreamFullError,
-)
-from streamkeep.format.core.id_codec import MAX, next_id, previous_id
+from streamkeep.format.core.errors import ArgumentError, StoreFullError, StreamFullError
+from streamkeep.format.core.id_codec import MAX, Id, next_id, previous_id
 from streamkeep.format.core.keys import RETIRED
 from streamkeep.format.node.envelope import set_trimmed
 from streamkeep.format.node.node import end_ids, peek_counts
@@ -45,8 +41,6 @@ from streamkeep.format.rows.retention import NO_RETENTION, NONE, Retention
 
 WITH_APPEND: Final = 8  # nodes that an append removes at most
 PER_STEP: Final = 256  # and a transaction of `maintain`
-
-Id = tuple[int, int]
 
 
 class RetentionChange(NamedTuple):

@@ -10,11 +10,9 @@ from streamkeep.engine.tables.pel_walks import OrderWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
-from streamkeep.format.core.id_codec import parse_id
+from streamkeep.format.core.id_codec import Id, parse_id
 from streamkeep.format.rows.group_records import Consumer
 from streamkeep.format.rows.nacks import MAX_COUNT, Nack, count_nacks, decode_nack, position_of
-
-Id = tuple[int, int]
 
 MOST_COUNT = (1 << 63) // 16 - 1
 VISITS_PER_RESULT = 10

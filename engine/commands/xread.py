@@ -17,14 +17,13 @@ from streamkeep.engine.tables.read_cursor import ReadCursor
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CommandError
-from streamkeep.format.core.id_codec import MAX, next_id, parse_id, previous_id, until_nul
+from streamkeep.format.core.id_codec import MAX, Id, next_id, parse_id, previous_id, until_nul
 from streamkeep.format.node.node import PAIRS, RESP
 from streamkeep.format.node.ranges import Range
 
 AFTER_LAST: Final = "$"
 _CHUNK: Final = 128
 
-Id = tuple[int, int]
 ReadId = Id | str  # an ID, or one of the two above
 
 

@@ -28,12 +28,10 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import ClaimedEntry, Entry
 from streamkeep.format.core.errors import ArgumentError, CommandError
-from streamkeep.format.core.id_codec import MAX, cut_id, id_text, parse_id
+from streamkeep.format.core.id_codec import MAX, Id, cut_id, id_text, parse_id
 from streamkeep.format.node.node import ENTRY, PAIRS, TEXT
 from streamkeep.format.rows.group_records import Consumer
 from streamkeep.format.rows.nacks import MAX_COUNT, Nack
-
-Id = tuple[int, int]
 
 NEW: Final = ">"
 _EXISTS: Final = -1  # the shape of entries that are only searched

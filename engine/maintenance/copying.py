@@ -19,13 +19,12 @@ from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.keys import META, TABLES, UNUSED_TABLES
 from streamkeep.format.journal.position import POSITION_KEY
 from streamkeep.format.rows.records import encode_number
-
-Progress = Callable[[int], None]  # called with the number of bytes written so far
 
 # Changes a copy of a data file in a transaction.
 Convert = Callable[[lmdb.Environment, "lmdb.Transaction[bytes]"], None]
@@ -41,7 +40,7 @@ def copy_data(
     txn: lmdb.Transaction[bytes] | None,
     folder: Folder,
     rows: Callable[[int], dict[bytes, bytes]],
-    progress: Progress | None = None,
+    progress: Advance | None = None,
     convert: Convert | None = None,
 ) -> None:
     """Write a compacted copy of an environment into an empty folder; it is on disk on return.
@@ -101,7 +100,7 @@ def finish_copy(folder: Folder, clock: Clock) -> int:
         environment.release()
 
 
-def _watched(work: Callable[[], None], folder: Folder, progress: Progress | None) -> None:
+def _watched(work: Callable[[], None], folder: Folder, progress: Advance | None) -> None:
     """Run `work`, and report the growing size of a folder's data file to `progress`."""
     if progress is None:
         work()

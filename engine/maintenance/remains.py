@@ -14,11 +14,10 @@ from streamkeep.engine.commands.history import Archived, Live, Retired, Source, 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.scan import has_rows
 from streamkeep.engine.txn.txn import Txn
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import SEGMENTS, pack_number
 from streamkeep.format.node.node import SlotCursor, read_header
 from streamkeep.format.node.where import Where
-
-Id = tuple[int, int]
 
 _STEP_BYTES: Final = 8 << 20  # of nodes that are read in one snapshot
 

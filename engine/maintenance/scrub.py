@@ -30,7 +30,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
@@ -38,6 +38,7 @@ from streamkeep.engine.store.durability import open_readers
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os, translated
+from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.txn.begin import begin_read
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError
@@ -64,7 +65,6 @@ _LOCK_S: Final = 0.1  # the longest time that writers wait
 _RUN: Final = 256  # free pages that are overwritten together
 _CHUNK: Final = 4096  # page numbers of the free list that are read together
 
-Progress = Callable[[int, int], None]  # (pages done, of)
 ScrubPlace = tuple[int, int]  # in the free list: the key of a record, an index in its pages
 
 

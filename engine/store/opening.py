@@ -30,10 +30,7 @@ from streamkeep.engine.store.place import check_is_ours, check_place, owner_of
 from streamkeep.engine.store.registry import Opening, registry
 from streamkeep.engine.store.sizes import SMALLEST_STORE, limited_map
 from streamkeep.engine.store.survey import check_lmdb_files
-from streamkeep.engine.store.swap import (
-    finish_swap,
-    is_swapping,
-)
+from streamkeep.engine.store.swap import finish_swap, is_swapping
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.lock_file import guard, reserve_lock_file

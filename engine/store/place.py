@@ -3,48 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import lmdb
 
-from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.crash_recovery.extent import check_extent
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.leases.leases import LEASES_FOLDER
 from streamkeep.engine.store.meta import open_tables
-from streamkeep.engine.store.survey import STAGING_FOLDER, check_files
-from streamkeep.engine.store.swap import (
-    DONE_FOLDER,
-    NEW_FOLDER,
-    READY_FOLDER,
-)
+from streamkeep.engine.store.survey import STORE_NAMES, check_files
 from streamkeep.engine.system import files
 from streamkeep.engine.system.modes import Modes, set_up
 from streamkeep.engine.system.owners import Trusted, user_name
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    NotAStoreError,
-    StoreError,
-)
+from streamkeep.format.core.errors import CorruptionError, NotAStoreError, StoreError
 from streamkeep.format.core.keys import TABLES
-
-_OURS: Final = {
-    DATA_FILE,
-    CHECKPOINT_FILE,
-    JOURNAL_FOLDER,
-    LOCK_FILE,
-    STAGING_FOLDER,
-    ARCHIVE_FOLDER,
-    NEW_FOLDER,
-    READY_FOLDER,
-    DONE_FOLDER,
-    WAITERS_FOLDER,
-    LEASES_FOLDER,
-}
 
 
 def check_place(
@@ -89,7 +62,7 @@ def _check_is_store(folder: Folder, create: bool) -> bool:
             f"{path}: {DATA_FILE}",
             "the file is missing, but there is an archive; next: run `streamkeep repair`",
         )
-    if not _OURS.issuperset(folder.names()):
+    if not STORE_NAMES.issuperset(folder.names()):
         raise NotAStoreError(
             f"{path}: the folder is not empty and holds no store; next: name a store or an empty "
             "folder"

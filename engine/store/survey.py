@@ -24,6 +24,21 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 
 STAGING_FOLDER: Final = "staging"  # files that pipelines have written and not yet committed
+STORE_NAMES: Final = frozenset(
+    (
+        DATA_FILE,
+        CHECKPOINT_FILE,
+        JOURNAL_FOLDER,
+        LOCK_FILE,
+        STAGING_FOLDER,
+        ARCHIVE_FOLDER,
+        NEW_FOLDER,
+        READY_FOLDER,
+        DONE_FOLDER,
+        WAITERS_FOLDER,
+        LEASES_FOLDER,
+    )
+)
 
 
 def check_files(store: Folder, *, readonly: bool) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.rows.records import StreamRecord
-
-Id = tuple[int, int]
 
 _MOST_READ: Final = (1 << 63) - 1  # XSETID may set entries_added to the highest signed number
 

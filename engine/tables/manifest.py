@@ -15,7 +15,7 @@ from streamkeep.engine.txn.scan import at_or_below, rows_with, stream_numbers
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import next_id
+from streamkeep.format.core.id_codec import Id, next_id
 from streamkeep.format.core.keys import (
     ERASURES,
     META,
@@ -24,7 +24,6 @@ from streamkeep.format.core.keys import (
     pack_number,
     unpack_node_key,
 )
-from streamkeep.format.rows.records import decode_counter
 from streamkeep.format.segment.manifest import (
     SegmentRecord,
     decode_erasure,
@@ -36,8 +35,6 @@ from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_
 
 NEXT_SEQUENCE: Final = b"next_manifest_sequence"
 NEXT_FILE: Final = b"next_segment_file"
-
-Id = tuple[int, int]
 
 
 def take_file_number(txn: WriteTxn) -> int:
@@ -65,12 +62,6 @@ def delete_segment(txn: WriteTxn, record: SegmentRecord) -> None:
     """Remove a row from the manifest. The caller removes the file, see `garbage`."""
     txn.delete(SEGMENTS, record.db_key())
     txn.take_number(NEXT_SEQUENCE)
-
-
-def sequence(txn: Txn) -> int:
-    """Return the sequence of the newest change of the manifest; 0 before the first."""
-    body = txn.get_row(META, NEXT_SEQUENCE, "meta")
-    return 0 if body is None else decode_counter(body, "meta") - 1
 
 
 def iter_segments(txn: Txn, number: int | None = None) -> Iterator[SegmentRecord]:

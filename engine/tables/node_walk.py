@@ -205,16 +205,7 @@ class NodeWalk:
             stream.replace_tail(self.ms, self.seq, data, trimmed)
         else:
             stream.sealed_resized(len(self.data), len(data))
-            value = encode_envelope(
-                stream.number,
-                self.ms,
-                self.seq,
-                txn.context.epoch,
-                txn.commit_number,
-                b"",
-                data,
-                trimmed,
-            )
+            value = encode_node(txn, stream.number, self.ms, self.seq, data, trimmed)
             txn.put(NODES, node_key(stream.number, self.ms, self.seq), value)
         self.data = data
         self.trimmed = trimmed
@@ -278,11 +269,17 @@ class NodeWalk:
         return True
 
 
+def encode_node(
+    txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes
+) -> bytes:
+    """Return a node as the commit of a transaction stores it."""
+    epoch, commit_number = txn.context.epoch, txn.commit_number
+    return encode_envelope(number, ms, seq, epoch, commit_number, b"", data, trimmed)
+
+
 def put_retired(txn: WriteTxn, number: int, ms: int, seq: int, data: bytes, trimmed: bytes) -> None:
     """Write a node that must be archived."""
-    value = encode_envelope(
-        number, ms, seq, txn.context.epoch, txn.commit_number, b"", data, trimmed
-    )
+    value = encode_node(txn, number, ms, seq, data, trimmed)
     txn.put(RETIRED, node_key(number, ms, seq), value)
     txn.retired = True
 
@@ -298,9 +295,7 @@ def add_newest_node(
     txn: WriteTxn, stream: Stream, ms: int, seq: int, data: bytes, trimmed: bytes
 ) -> None:
     """Write a sealed node that is above all others of the stream; its entries count already."""
-    value = encode_envelope(
-        stream.number, ms, seq, txn.context.epoch, txn.commit_number, b"", data, trimmed
-    )
+    value = encode_node(txn, stream.number, ms, seq, data, trimmed)
     txn.put_newest(NODES, node_key(stream.number, ms, seq), value)
     stream.sealed_added(len(data))
 

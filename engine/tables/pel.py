@@ -25,7 +25,7 @@ import lmdb
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import MAX, unpack_id
+from streamkeep.format.core.id_codec import MAX, Id, unpack_id
 from streamkeep.format.core.keys import (
     CONSUMER_PEL,
     PEL,
@@ -55,8 +55,6 @@ from streamkeep.format.rows.nacks import (
 _WHERE: Final = "pending entries"
 _PAGE_SIZE: Final = PAGE_NACKS * NACK_SIZE
 _INLINE_SIZE: Final = INLINE_NACKS * NACK_SIZE
-
-Id = tuple[int, int]
 
 
 class Page:

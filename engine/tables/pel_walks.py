@@ -24,13 +24,7 @@ from streamkeep.format.core.keys import (
     page_key,
     unpack_owned_key,
 )
-from streamkeep.format.rows.nacks import (
-    Nack,
-    consumer_at,
-    count_nacks,
-    decode_nack,
-    id_at,
-)
+from streamkeep.format.rows.nacks import Nack, consumer_at, count_nacks, decode_nack, id_at
 
 _OWNED_PREFIX: Final = 12  # group and consumer number
 

@@ -11,12 +11,11 @@ from typing import NamedTuple
 from mypy_extensions import i64
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import id_text, unpack_id
+from streamkeep.format.core.id_codec import Id, id_text, unpack_id
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import decode_envelope, trimmed_slots
 from streamkeep.format.node.node import peek_counts, tombstone_slots
 
-Id = tuple[int, int]
 NO_ID: Id = (0, 0)
 _PEEKED = 64  # enough bytes of a node to read both counts
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
-from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.node import NodeIds
 from streamkeep.format.rows.extension import (
     DEFAULT_DURATION,
@@ -28,8 +28,6 @@ from streamkeep.format.rows.extension import (
 )
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 from streamkeep.format.rows.nacks import MAX_COUNT, OWNED
-
-Id = tuple[int, int]
 
 NOBODY: Final = -1  # `consumer` of an unowned pending entry
 MAX_TIME: Final = OWNED - 1  # the highest delivery time that `rows.nacks` can store

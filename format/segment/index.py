@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ChecksumError, CorruptionError, FormatVersionError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.node.envelope import OVERHEAD
 from streamkeep.format.segment.zstd_frame import MAX_RATIO
@@ -82,8 +83,6 @@ INDEX_ROW: Final = Layout(
 _SEALED: Final = TRAILER.offset("checksum")
 _TRAILER_HEAD: Final = _FRAME.pack(_TRAILER_FRAME, TRAILER.size - _FRAME.size)
 SMALLEST: Final = TRAILER.size + _FRAME.size + SEEK_FOOTER.size  # no segment is shorter
-
-Id = tuple[int, int]
 
 
 class Trailer(NamedTuple):

@@ -147,7 +147,7 @@ def _former(output: str) -> str:
 
 def _lags(facts: Facts) -> Iterator[LagPoint]:
     for one in facts.groups:
-        yield LagPoint(facts.now_ms, one.key, one.name, one.lag, one.behind_ms, one.pending)
+        yield LagPoint(facts.now_ms, one.key, one.name, one.lag, one.delay_ms, one.pending)
 
 
 def gather(
@@ -230,14 +230,14 @@ def _group_facts(snapshot: Snapshot[bytes], pin: Pin) -> Iterable[GroupFacts]:
     now_ms = snapshot.txn.now_ms()
     for group in snapshot.xinfo_groups(pin.key):
         last = StreamId.parse(group["last-delivered-id"].decode())
-        behind = max(0, pin.end.ms - last.ms) if last.ms and pin.end.ms <= MAX_CALENDAR_MS else None
+        delay = max(0, pin.end.ms - last.ms) if last.ms and pin.end.ms <= MAX_CALENDAR_MS else None
         facts = GroupFacts(
             shown_key(pin.key),
             shown_key(group["name"]),
             group["consumers"],
             group["pending"],
             group["lag"],
-            behind,
+            delay,
         )
         start = "-"
         while page := snapshot.xpending_range(pin.key, group["name"], start, "+", _PENDING_BATCH):

@@ -49,7 +49,7 @@ class GroupFacts:
     consumers: int
     pending: int
     lag: int | None
-    behind_ms: int | None  # the time from its last delivered entry to the newest entry
+    delay_ms: int | None  # the time from its last delivered entry to the newest entry
     latencies: Counter[int] = field(default_factory=Counter)
     ages: Counter[int] = field(default_factory=Counter)
 
@@ -73,7 +73,7 @@ class LagPoint(NamedTuple):
     key: str
     group: str
     lag: int | None
-    behind_ms: int | None
+    delay_ms: int | None
     pending: int
 
 

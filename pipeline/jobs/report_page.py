@@ -345,10 +345,10 @@ def former_lags(text: str) -> list[LagPoint]:
     found = []
     for row in csv.reader(io.StringIO(text)):
         try:
-            at, key, group, lag, behind, pending = row
+            at, key, group, lag, delay, pending = row
             at_ms = round(datetime.fromisoformat(at).timestamp() * 1000)
             names = (_unquoted(key), _unquoted(group))
-            numbers = (int(lag) if lag else None, int(behind) if behind else None)
+            numbers = (int(lag) if lag else None, int(delay) if delay else None)
             found.append(LagPoint(at_ms, *names, *numbers, int(pending)))
         except ValueError:
             continue  # the heading
@@ -423,7 +423,7 @@ def _groups(page: _Page, groups: Sequence[GroupFacts]) -> None:
                 one.consumers,
                 one.pending,
                 one.lag,
-                _ms(one.behind_ms),
+                _ms(one.delay_ms),
                 _ms(percentile(one.latencies, 50)),
                 _ms(percentile(one.latencies, 99)),
                 _ms(max(one.ages, default=None)),
@@ -431,11 +431,11 @@ def _groups(page: _Page, groups: Sequence[GroupFacts]) -> None:
             for one in groups
         ],
     )
-    behind = [one for one in groups if one.lag or one.pending]
-    if not behind:
+    lagging = [one for one in groups if one.lag or one.pending]
+    if not lagging:
         return
-    figure, axes = new_figure(height=1.2 + 0.45 * min(len(behind), 20))
-    shown = sorted(behind, key=lambda one: (one.lag or 0) + one.pending)[-20:]
+    figure, axes = new_figure(height=1.2 + 0.45 * min(len(lagging), 20))
+    shown = sorted(lagging, key=lambda one: (one.lag or 0) + one.pending)[-20:]
     names = [label(f"{one.key} / {one.name}") for one in shown]
     places = range(len(shown))
     pending = [one.pending for one in shown]

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from streamkeep.engine.commands.arguments import range_end, range_start
+from streamkeep.format.core.id_codec import Id
 from streamkeep.pipeline.lake.executor.whole_files import TableFile, table_batches
 from streamkeep.pipeline.lake.files import ORIGIN, LakeError, ids_of_path, signed
 from streamkeep.pipeline.lake.table import Lake
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 
 _TOP: Final = (1 << 63) - 1
-
-Id = tuple[int, int]
 
 
 def read_lake(

@@ -99,7 +99,7 @@ class Id(_BytesType):
 class Number(click.IntRange):
     """A whole number in a range."""
 
-    def get_metavar(self, *_: object) -> str:
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return what help texts call it."""
         return "N"
 

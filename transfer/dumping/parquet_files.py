@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple
 from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.transfer.dumping.source import Source
-from streamkeep.transfer.formats import KEY_COLUMN
-from streamkeep.transfer.optional import arrow
+from streamkeep.transfer.formats import KEY_COLUMN, arrow
 
 if TYPE_CHECKING:
     import pyarrow

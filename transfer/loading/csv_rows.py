@@ -20,11 +20,7 @@ from typing import Any
 from streamkeep.format.shown import count_text
 from streamkeep.transfer.formats import ID_COLUMN, KEY_COLUMN
 from streamkeep.transfer.loading.rows import Columns, FlatRow, Row, parse_full_id, row_of
-from streamkeep.transfer.loading.text_lines import (
-    BOMS_OF_UTF_16,
-    RowError,
-    TextLines,
-)
+from streamkeep.transfer.loading.text_lines import BOMS_OF_UTF_16, RowError, TextLines
 
 
 def read_csv(

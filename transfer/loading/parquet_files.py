@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, BinaryIO
 
+from streamkeep.transfer.formats import arrow
 from streamkeep.transfer.loading.rows import FlatRow, parse_full_id
 from streamkeep.transfer.loading.text_lines import RowError
-from streamkeep.transfer.optional import arrow
 
 
 def read_parquet(file: BinaryIO) -> Iterator[FlatRow]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.envelope import PAGE_LISTPACK
 from streamkeep.pipeline.lake.executor.parquet import ascending, count_ids, has_id, id_at, read_file
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
@@ -19,8 +20,6 @@ from streamkeep.pipeline.storage.places import file_system
 
 _COLUMNS: Final = ("ms", "seq", "fields")
 _BATCH_ROWS: Final = 16_384  # small enough for the processor's cache
-
-Id = tuple[int, int]
 
 
 @dataclass(frozen=True)
