@@ -15,6 +15,7 @@ are generated as a whole. Commands that install Streamkeep follow `installs.py`.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
@@ -257,6 +258,8 @@ FOLDERS: Final = (
     "|release|server|src|tests|tools|transfer"
 )
 
+WITH_ROOMS: Final = ("engine", "format", "pipeline", "recovery", "server", "tools", "transfer")
+
 
 def missing_names(root: Path) -> Iterator[str]:
     """Yield each file, folder and module that a page names in back quotes and that is missing."""
@@ -269,6 +272,12 @@ def missing_names(root: Path) -> Iterator[str]:
             for name in re.findall(r"`(streamkeep(?:\.\w+)+)\b", line):
                 if not is_name(root / "src", name.split(".")):
                     yield f"{where}: `{name}` does not exist"
+    for folder in WITH_ROOMS:
+        page = root / folder / "__init__.py"
+        text = ast.get_docstring(ast.parse(page.read_text(encoding="utf-8"))) or ""
+        for room in sorted(path.parent.name for path in page.parent.glob("*/__init__.py")):
+            if not re.search(rf"\b{room}\b", text):
+                yield f"{folder}/__init__.py: the room `{room}` is not named"
 
 
 def is_name(folder: Path, parts: list[str]) -> bool:

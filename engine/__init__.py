@@ -2,16 +2,18 @@
 
 Rooms, from the bottom up; each may import only `format` and the rooms above it in this list:
 
-    system      files, clock, boot ID, failpoints, LMDB's errors
-    journal     what each commit changed, and the sync that makes it durable
-    notify      which readers wait for which stream, and how a commit wakes them
-    txn         transactions, the context that they share, rows kept decoded
-    checkpoint  the state on disk that recovery goes back to, and recovery itself
-    model       streams and groups as nodes, pages and counters inside a transaction
-    commands    one module per Redis command: plain functions of a transaction
-    blocking    calls that wait for entries
-    store       the open environment: opening, group commit, growth, limits
-    archive     trimmed entries in segment files, and back
-    admin       erasing, compacting, copying
-    api         the public classes: Store, Transaction, Snapshot, Pipeline, AsyncStore
+    system          files, clock, boot ID, failpoints, LMDB's errors
+    journal         what each commit changed, and the sync that makes it durable
+    notify          which readers wait for which stream, and how a commit wakes them
+    leases          which processes that consume are alive
+    txn             transactions, the context that they share, rows kept decoded
+    checkpoint      the state on disk that recovery goes back to
+    crash_recovery  recovery at the opening of a store, after a crash or a power loss
+    tables          streams and groups as nodes, pages and counters inside a transaction
+    commands        one module per Redis command: plain functions of a transaction
+    blocking        calls that wait for entries
+    store           the open environment: opening, group commit, growth, limits
+    archive         trimmed entries in segment files, and back
+    maintenance     erasing, compacting, copying
+    api             the public classes: Store, Transaction, Snapshot, Pipeline, AsyncStore
 """

@@ -1,8 +1,8 @@
 """Dumps and loads: streams of a store in files of every format and back, and bytes inspected.
 
-Rooms: `dumping` writes files, `loading` reads them, `commands` applies those of Redis's append-only
-files. Callers use the names below, which `dump_file`, `load_file` and `inspection` define. May
-import `arrow`, `engine` and `format`; not click, and nothing of `tools`.
+Rooms: `dumping` writes files, `loading` reads them, `aof` applies the commands of Redis's
+append-only files. Callers use the names below, which `dump_file`, `load_file` and `inspection`
+define. May import `arrow`, `engine` and `format`; not click, and nothing of `tools`.
 
     >>> from streamkeep import transfer
     >>> transfer.dump("orders.store", "orders.parquet")

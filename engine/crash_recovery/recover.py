@@ -1,6 +1,6 @@
 """Recovery: the first process that opens a store finds out whether it is whole, or goes back.
 
-LMDB's newest commit, the newest checkpoint, the journal, the boot and the mount tell three states
+LMDB's newest commit, the newest checkpoint, the journal, the boot and the mount tell four states
 apart:
 
 healthy    The newest commit is that of the checkpoint. The journal holds nothing after it, and no

@@ -82,6 +82,7 @@ NAMES: Final = (
     "lake:made",  # a lake without entries exists
     "lake:commit",  # all files of a job exist; the log is unchanged
     "lake:committed",  # the log names the files
+    "lake:noted",  # the files of an erasure from a lake name what is erased; no commit names them
     "lake:swept",  # files that no commit names are removed
     "fleet:positions",  # the new positions of a fleet's stores are files; no commit names them
     "fleet:committed",  # the log names files and positions; the old positions remain

@@ -254,7 +254,7 @@ def _commit(
     versions = {files.application(store): version for files, version in new.items()}
     if not table.is_fleet:
         versions[FLEET] = 1  # the first commit of a lake
-    failpoints.hit("erase:noted")
+    failpoints.hit("lake:noted")
     try:
         table.commit(NAME, added, removed=removed, origins=origins, versions=versions)
     except LakeConflictError:

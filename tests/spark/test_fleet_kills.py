@@ -30,7 +30,7 @@ pytestmark = pytest.mark.crash
 
 FILES: Final = ("lake:file-written", "lake:file-named")
 COPYING: Final = (*FILES, "fleet:positions", "lake:commit", "lake:committed", "fleet:committed")
-ERASING: Final = (*FILES, "erase:noted", "lake:commit", "lake:committed")
+ERASING: Final = (*FILES, "lake:noted", "lake:commit", "lake:committed")
 DISK, S3 = "disk", "s3"
 
 
