@@ -411,10 +411,15 @@ def _sources(txn: Txn, stream: Stream) -> list[Source]:
         sources.append(Live(txn, stream))
     if has_rows(txn, RETIRED, pack_number(stream.number)):
         sources.append(Retired(txn, stream.number))
+    return sources + archived_of(txn, stream.number)
+
+
+def archived_of(txn: Txn, number: int) -> list[Source]:
+    """Return the place that holds archived nodes of a stream, if it has any."""
     files = txn.context.segment_files
-    if files is not None and has_rows(txn, SEGMENTS, pack_number(stream.number)):
-        sources.append(Archived(txn, stream.number, files))
-    return sources
+    if isinstance(files, SegmentFiles) and has_rows(txn, SEGMENTS, pack_number(number)):
+        return [Archived(txn, number, files)]
+    return []
 
 
 def _read_up(sources: list[Source], wanted: Range, out: list[object]) -> None:

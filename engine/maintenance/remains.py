@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.archive.erase import archived_under
-from streamkeep.engine.commands.history import Archived, Live, Retired, Source, Unreadable
+from streamkeep.engine.commands.history import Live, Retired, Source, Unreadable, archived_of
 from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.txn.scan import has_rows
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.core.keys import SEGMENTS, pack_number
 from streamkeep.format.node.node import SlotCursor, read_header
 from streamkeep.format.node.where import Where
 
@@ -67,10 +65,7 @@ def _sources(txn: Txn, name: bytes, number: int) -> list[Source]:
     stream = txn.find_stream(name)
     if stream is not None and stream.number == number and stream.nodes():
         sources.append(Live(txn, stream))
-    files = txn.context.segment_files
-    if files is not None and has_rows(txn, SEGMENTS, pack_number(number)):
-        sources.append(Archived(txn, number, files))
-    return sources
+    return sources + archived_of(txn, number)
 
 
 def _key(source: Source) -> Id:

@@ -46,7 +46,6 @@ from streamkeep.engine.tables.remote_archive import RemoteArchive, remote_archiv
 from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.begin import (
     CheckpointNeeded,
-    begin_own,
     begin_read,
     begin_write,
     run_brief,
@@ -166,7 +165,7 @@ class Environment:
         """
         if self.max_store_bytes is None and 4 * self.used_size() > 3 * self.map_size():
             self.resize(2 * self.map_size())
-        return self._retrying(begin_own, self.context)
+        return self._retrying(lambda: begin_write(self.context, own=True))
 
     def read(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Run `command(txn, *args)` on a snapshot."""

@@ -126,11 +126,6 @@ def begin_write(context: EngineContext, *, own: bool = False, durable: bool = Fa
         raise
 
 
-def begin_own(context: EngineContext) -> WriteTxn:
-    """Begin a transaction that LMDB commits by itself: a caller may keep it open."""
-    return begin_write(context, own=True)
-
-
 def run_write(
     context: EngineContext, command: Callable[..., object], args: tuple[object, ...], wait: bool
 ) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
@@ -74,7 +74,7 @@ class EngineContext:
         # Set once, while the store is opened and no other thread knows it.
         self.journal: Journal | None = None  # None for a read-only store
         self.control: ControlFile | None = None  # None if no other process can write
-        self.segment_files: Any = None  # a `SegmentFiles`, for reading history
+        self.segment_files: object = None  # a `SegmentFiles`, for reading history
         self.lmdb_lock = LmdbLock(raw)
         self.make_locks()
         # Protected by `write_lock`.

@@ -150,7 +150,8 @@ class StreamNodes:
             yield Archived(self.txn, self.number, self._files())
 
     def _files(self) -> SegmentFiles:
-        files: SegmentFiles = self.txn.context.segment_files
+        files = self.txn.context.segment_files
+        assert isinstance(files, SegmentFiles)
         return files
 
     # --- sizes ------------------------------------------------------------------------------
