@@ -65,7 +65,7 @@ class Stream:
         self._body = -1  # bytes of the body
         self._data = ABSENT
         self._builder: NodeBuilder | None = None
-        self._behind = False  # `_data` lacks what was appended to `_builder`
+        self._stale = False  # `_data` lacks what was appended to `_builder`
         self._retention: Retention | None = None  # once it is known
         self._retention_known = False
         self._begins_of = (-1, -1)  # the first entry for which `_begins_ms` was noted
@@ -101,13 +101,13 @@ class Stream:
 
     def has_tail(self) -> bool:
         """Return whether there is a tail node."""
-        return self._behind or self._data != ABSENT
+        return self._stale or self._data != ABSENT
 
     def tail_data(self) -> bytes:
         """Return the tail's listpack; empty when there is no tail."""
-        if self._behind and self._builder is not None:
+        if self._stale and self._builder is not None:
             self._data = self._builder.listpack()
-            self._behind = False
+            self._stale = False
         return self._data
 
     def tail_builder(self) -> NodeBuilder | None:
@@ -119,7 +119,7 @@ class Stream:
 
     def tail_grew(self) -> None:
         """Note that the tail's builder has a new entry."""
-        self._behind = True
+        self._stale = True
         self._nodes_changed = True
 
     def start_tail(self, builder: NodeBuilder) -> None:
@@ -139,7 +139,7 @@ class Stream:
         self._data = data
         self._builder = None
         self._head = -1
-        self._behind = False
+        self._stale = False
         self._nodes_changed = True
 
     def drop_tail(self) -> None:
@@ -148,7 +148,7 @@ class Stream:
 
     def tail_size(self) -> int:
         """Return the size of the tail's listpack."""
-        if self._behind and self._builder is not None:
+        if self._stale and self._builder is not None:
             return int(self._builder.size())
         return len(self._data)
 
@@ -339,7 +339,7 @@ class Stream:
             tail_size,
         )
         record.put(writer)
-        if self._behind and self._builder is not None:
+        if self._stale and self._builder is not None:
             self._builder.put(writer)
         else:
             writer.write(self._data)

@@ -1,4 +1,4 @@
-"""The JSON form of bytes and of lines of JSON, defined only here.
+"""The JSON form of bytes, of lines of JSON, and of rows about groups, defined only here.
 
 Keys, fields, values and names are arbitrary bytes. UTF-8 becomes a JSON string; other bytes become
 the object `{"base64": "..."}`, so nothing is lost. A line is one object in ASCII without control
@@ -62,3 +62,25 @@ def json_object(members: Mapping[str, Any]) -> str:
     """Return an object as one line, without the newline."""
     text = _encode(members)
     return text.replace("\x7f", "\\u007f") if "\x7f" in text else text
+
+
+def pending_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of XPENDING, as redis-py has it; an entry without a consumer has null there."""
+    idle: int = row["time_since_delivered"]
+    return {
+        "id": row["message_id"].decode(),
+        "consumer": json_bytes(row["consumer"]) if idle >= 0 else None,
+        "idle_ms": idle if idle >= 0 else None,
+        "times_delivered": row["times_delivered"],
+    }
+
+
+def consumer_json(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of XINFO CONSUMERS, as redis-py has it."""
+    inactive: int = row["inactive"]
+    return {
+        "name": json_bytes(row["name"]),
+        "pending": row["pending"],
+        "idle_ms": row["idle"],
+        "inactive_ms": inactive if inactive >= 0 else None,
+    }

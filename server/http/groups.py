@@ -19,15 +19,10 @@ from starlette.responses import Response
 
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import NoSuchGroupError
-from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.core.json_form import consumer_json, json_bytes, pending_json
 from streamkeep.server.http.entries import entry_json
 from streamkeep.server.http.events import gone
-from streamkeep.server.http.overview import (
-    consumer_json,
-    group_facts,
-    now_ms,
-    pending_json,
-)
+from streamkeep.server.http.overview import group_facts, now_ms
 from streamkeep.server.http.state import state_of
 from streamkeep.server.http.streams import key_of
 from streamkeep.server.http.wire import (

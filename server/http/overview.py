@@ -17,7 +17,7 @@ from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.format.core.errors import NoSuchGroupError, NoSuchKeyError
 from streamkeep.format.core.id_codec import parse_id
-from streamkeep.format.core.json_form import JsonBytes, json_bytes
+from streamkeep.format.core.json_form import JsonBytes, json_bytes, pending_json
 from streamkeep.format.core.keys import KEYS
 from streamkeep.jobs import queue_names
 from streamkeep.jobs.layout import QUEUES_SPACE, Names
@@ -141,28 +141,6 @@ def _count_after(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) ->
         return 0
     edges = [after[0], stream.record.last_live_ms + 1]
     return max(1, count_live(snapshot.txn, stream, edges).entries[0])
-
-
-def pending_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Return one row of XPENDING in JSON; an entry without a consumer has null there."""
-    idle: int = row["time_since_delivered"]
-    return {
-        "id": row["message_id"].decode(),
-        "consumer": json_bytes(row["consumer"]) if idle >= 0 else None,
-        "idle_ms": idle if idle >= 0 else None,
-        "times_delivered": row["times_delivered"],
-    }
-
-
-def consumer_json(row: dict[str, Any]) -> dict[str, Any]:
-    """Return one row of XINFO CONSUMERS in JSON."""
-    inactive: int = row["inactive"]
-    return {
-        "name": json_bytes(row["name"]),
-        "pending": row["pending"],
-        "idle_ms": row["idle"],
-        "inactive_ms": inactive if inactive >= 0 else None,
-    }
 
 
 def id_ms(entry_id: str) -> int:

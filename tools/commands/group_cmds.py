@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from streamkeep.format.core.json_form import consumer_json
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import (
     Bytes,
@@ -320,10 +321,7 @@ def print_consumers(snapshot: Snapshot, key: bytes, group: bytes | None) -> None
         lambda one: {
             "key": output.json_bytes(key),
             "group": output.json_bytes(one["group"]),
-            "name": output.json_bytes(one["name"]),
-            "pending": one["pending"],
-            "idle_ms": one["idle"],
-            "inactive_ms": None if one["inactive"] < 0 else one["inactive"],
+            **consumer_json(one),
             "lease": one["lease"],
         },
         ("group", "consumer", "pending", "idle", "inactive", "lease"),

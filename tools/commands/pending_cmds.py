@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from streamkeep.format.core.json_form import pending_json
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import (
     Bytes,
@@ -190,7 +191,7 @@ def pending(
     output.listing(
         "pending",
         found,
-        lambda row: {"key": output.json_bytes(key), **row_members(row)},
+        lambda row: {"key": output.json_bytes(key), **pending_json(row)},
         ("id", "consumer", "idle", "delivered"),
         lambda row: (
             row["message_id"].decode(),
@@ -256,17 +257,6 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
     if nobody:
         rows.append(("-", nobody))
     output.table(("consumer", "pending"), rows, left=(0,))
-
-
-def row_members(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON members of a pending entry; one without owner has no idle time."""
-    idle_ms = row["time_since_delivered"]
-    return {
-        "id": row["message_id"].decode(),
-        "consumer": None if idle_ms < 0 else output.json_bytes(row["consumer"]),
-        "idle_ms": None if idle_ms < 0 else idle_ms,
-        "times_delivered": row["times_delivered"],
-    }
 
 
 def owner_text(consumer: bytes, idle_ms: int) -> str:
