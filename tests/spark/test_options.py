@@ -120,6 +120,7 @@ def test_options_of_writing() -> None:
         ({"path": "s", "maxLen": "1", "minId": "5"}, "exclude each other"),
         ({"path": "s", "txnVersion": "1"}, "also needs 'txnAppId'"),
         ({"path": "s", "subscribe": "a"}, "there is no option"),
+        ({"path": "s", "maxlength": "3"}, "did you mean maxLen"),
     ):
         with pytest.raises(OptionError, match=problem):
             parse_write(bad)

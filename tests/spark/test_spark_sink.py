@@ -104,7 +104,9 @@ def test_a_driver_that_dies_repeats_its_batch_and_nothing_comes_twice(
     assert [entry.pairs[0][1] for entry in copy.scan("s")] == [b"%d" % n for n in range(300)]
 
 
-def test_what_cannot_be_written_says_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_appended_and_what_cannot_be_written_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     frame = spark.range(3)
 
     def save(mode: str, **options: Any) -> None:
@@ -113,10 +115,12 @@ def test_what_cannot_be_written_says_so(spark: SparkSession, tmp_path: Path) -> 
 
     for mode, options, problem in (
         ("append", {}, "give the option 'stream', or add a column 'stream'"),
-        ("append", {"stream": "s", "maxlength": "3"}, "did you mean maxLen"),
         ("overwrite", {"stream": "s"}, "streams can only be appended to"),
     ):
         with pytest.raises(Exception, match=r".") as error:
             save(mode, **options)
         assert problem in str(error.value)
     assert not (tmp_path / "store").exists()
+    save("append", stream="s")
+    with Store(tmp_path / "store", readonly=True) as store:
+        assert sorted(entry.fields[b"n"] for entry in store.scan("s")) == [b"0", b"1", b"2"]
