@@ -1,0 +1,43 @@
+"""Notes of tasks about lost entries: a query that was killed leaves none for long."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
+
+from streamkeep.format.core.entry import StreamId
+from streamkeep.pipeline.source.loss_notes import (
+    new_notes,
+    note_loss,
+    noted_losses,
+    remove_notes,
+)
+from streamkeep.pipeline.source.slices import Slice
+
+
+def test_notes_of_processes_that_died_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    part = Slice(b"s", 1, StreamId(1, 0), StreamId(9, 0), 100)
+    mine = new_notes()
+    note_loss(mine, part, 5)
+    with subprocess.Popen(["true"]) as died:
+        pass
+    dead = mine.replace(f"-{os.getpid()}-", f"-{died.pid}-")
+    note_loss(dead, part, 7)
+    (tmp_path / "streamkeep-losses-of-another-program").mkdir()
+    other = new_notes()
+    assert other != mine
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [Path(mine).name, "streamkeep-losses-of-another-program"]
+    )
+    assert noted_losses(mine) == {b"s": 5}
+    remove_notes(mine)
+    assert noted_losses(mine) == {}
