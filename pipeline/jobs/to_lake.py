@@ -150,8 +150,8 @@ def to_lake(
         report.details = {"streams": 0, "absent": 0}
         folder = None
         if tail_export is not None:
-            sweep(tail_export)
             folder = new_folder(tail_export)
+            sweep(tail_export)
         try:
             members = [member]
             _run(spark, members, lambda: members, lake, columns, options, report, progress, folder)
