@@ -337,5 +337,5 @@ def test_spark_reads_a_bucket_without_jars(orders: Store[bytes], tmp_path: Path)
         objects("s3://bucket/report")
     )
     assert lines[-2:] == ["tail 3000", "tail 0"]
-    assert DeltaTable("s3://bucket/delta", storage_options=log_settings(LAKE)).version() == 0
+    assert DeltaTable("s3://bucket/delta", storage_options=log_settings(LAKE)).version() == 1
     assert objects("s3://bucket/tail") == []
