@@ -66,6 +66,7 @@ from streamkeep.pipeline.lake.files import (
     ids_of_path,
     signed,
 )
+from streamkeep.pipeline.storage.numbered import next_version
 from streamkeep.pipeline.storage.places import (
     StorageError,
     check,
@@ -316,9 +317,9 @@ class Lake:
             values = {"bucket": file.origin.bucket, "date": file.date}
             gone = RemoveAction(file.path, moves_data, now_ms, file.size_bytes, values)
             actions.append(gone)
-        moved = [Transaction(f"streamkeep/key/{one.bucket}", 0) for one in set(origins)]
-        replaced = {file.origin.bucket for file in removed}
-        moved += [Transaction(f"streamkeep/files/{bucket}", 0) for bucket in replaced]
+        touched = {f"streamkeep/key/{one.bucket}" for one in origins}
+        touched |= {f"streamkeep/files/{file.origin.bucket}" for file in removed}
+        moved = [Transaction(name, next_version(self.transaction(name))) for name in touched]
         moved += [Transaction(name, version) for name, version in (versions or {}).items()]
         schema = pa.schema(self.table.schema().to_arrow())
         failpoints.hit("lake:commit")

@@ -45,7 +45,7 @@ from streamkeep.pipeline.lake.files import (  # noqa: E402
     signed,
 )
 from streamkeep.pipeline.lake.table import FLEET, Lake  # noqa: E402
-from streamkeep.pipeline.storage.places import file_system  # noqa: E402
+from streamkeep.pipeline.storage.places import StorageError, file_system  # noqa: E402
 
 if TYPE_CHECKING:
     pass
@@ -214,6 +214,19 @@ def test_an_erasure_conflicts_with_a_job_that_brings_entries(lake: Lake) -> None
         before.commit("to-lake", write(before, [(5, 0)]), origins=[origin()])
     mail = write(before, [(5, 0)], b"mail")
     before.commit("to-lake", mail, origins=[origin(b"mail")])
+
+
+def test_a_storage_that_loses_a_confirmed_commit_is_noticed_each_time(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = write(lake, [(5, 0)])
+    new = write(lake, [(5, 0)])
+    lake = lake.commit("to-lake", old, origins=[origin()]).commit("compact", new, removed=old)
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lambda *_, **options: None)
+    changes: list[dict[str, Any]] = [{"origins": [origin()]}, {"removed": new}]
+    for change in changes:
+        with pytest.raises(StorageError, match="has confirmed a commit, and does not have it"):
+            lake.commit("test", [], **change)
 
 
 def test_other_tables_are_not_lakes(tmp_path: Path) -> None:
