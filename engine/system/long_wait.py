@@ -147,7 +147,7 @@ class PatientLock:
 
 def users_of(raw: lmdb.Environment) -> list[int]:
     """Return the processes in LMDB's table of readers: each that commits has a pin there."""
-    return [int(line.split()[0]) for line in raw.readers().splitlines()[1:]]
+    return sorted({int(line.split()[0]) for line in raw.readers().splitlines()[1:]})
 
 
 def _is_stopped(process: int) -> bool:

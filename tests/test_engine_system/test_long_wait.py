@@ -15,7 +15,7 @@ from inside import checkpoint_now, context_of, environment_of, journal_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.long_wait import LongWait, PatientLock
+from streamkeep.engine.system.long_wait import LongWait, PatientLock, users_of
 from streamkeep.format.core.errors import StoreLockedError
 
 
@@ -105,6 +105,15 @@ def test_a_checkpoint_names_the_process_that_is_stopped_in_one(tmp_path: Path) -
             os.waitpid(child, 0)
         checkpoint_now(store)
         assert store.xlen("s") == 3
+
+
+def test_a_process_with_two_pins_is_one_user(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as store:
+        store.xadd("s", {"of": "this process"})
+        with store.snapshot() as snapshot:
+            assert snapshot.xlen("s") == 1
+            assert context_of(store).raw.readers().count("\n") > 2
+            assert users_of(context_of(store).raw) == [os.getpid()]
 
 
 @pytest.mark.slow
