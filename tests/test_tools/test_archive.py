@@ -66,6 +66,15 @@ def test_list_as_json(path: Path) -> None:
     assert [row["type"] for row in rows] == ["archived_stream", "segment"]
 
 
+def test_erasing_from_a_deleted_stream_is_no_failure(path: Path) -> None:
+    with Store(path) as store:
+        store.delete("orders")
+    first = f"{MAY + 2 * HOUR}-0"
+    assert lines("erase", path, "orders", first, "--yes") == ["1"]
+    assert lines("erase", path, "orders", first, "--yes") == ["0"]
+    assert lines("erase", path, "orders", "--where", "no=such", "--yes") == ["0"]
+
+
 def test_list_of_nothing(tmp_path: Path) -> None:
     run("add", tmp_path / "s", "orders", "a", "1")
     shown = run("archive", "list", tmp_path / "s")

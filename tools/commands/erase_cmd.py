@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,6 +22,9 @@ from streamkeep.tools.base.entry_ids import given_ids
 from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Failure
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
 
 
 @command()
@@ -78,9 +82,8 @@ def erase(
         if key is not None and condition is not None:
             wanted = [bytes(one) for one in store.find_remains(key, condition)]
             if not wanted:
-                with store.snapshot() as snapshot:
-                    output.summary(count=0) if output.as_json() else output.line("0")
-                    check_exists(snapshot, key)
+                output.summary(count=0) if output.as_json() else output.line("0")
+                _check_known(store, key)
                 return
         if key is not None:
             many = output.count_text(len(set(wanted)), "ID")
@@ -101,6 +104,12 @@ def erase(
                 hint="if another process has appended them since, run the command again",
             )
         output.result(str(count), count=count)
-        if key is not None:
-            with store.snapshot() as snapshot:
-                check_exists(snapshot, key)
+        if key is not None and not count:
+            _check_known(store, key)
+
+
+def _check_known(store: Store[bytes], key: bytes) -> None:
+    """Raise Failure for a stream that does not exist and has left nothing that was trimmed."""
+    if all(one.key != key for one in store.archived_streams()):
+        with store.snapshot() as snapshot:
+            check_exists(snapshot, key)
