@@ -22,7 +22,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import lmdb
 
@@ -34,7 +34,7 @@ from streamkeep.engine.system.lock_file import LOCK_FILE as LOCK_FILE
 from streamkeep.engine.system.lock_order import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.begin import begin_read
+from streamkeep.engine.txn.begin import begin_read, run_locked
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
@@ -254,19 +254,27 @@ class Checkpoints:
         Args:
             held: receives a snapshot of that commit.
         """
+        self.context.check_not_writing()
+        return cast(
+            "tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]",
+            run_locked(self.context, self._begin_locked, (held,)),
+        )
+
+    def _begin_locked(
+        self, held: list[Hold] | None
+    ) -> tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]:
+        """Do what `_begin` does, under the write lock."""
         context = self.context
-        context.check_not_writing()
-        with context.write_lock:
-            writer = context.deferral.begin_alone(True)
-            try:
-                position = self._position(writer)
-                pin = context.raw.begin(None, None, False, False)
-                meta = self._meta_page(pin.id())
-                if held is not None:
-                    held.append(Hold(begin_read(context), meta))
-                return pin, meta, position
-            finally:
-                writer.commit()  # it wrote nothing; an abort would wait for readers
+        writer = context.deferral.begin_alone(True)
+        try:
+            position = self._position(writer)
+            pin = context.raw.begin(None, None, False, False)
+            meta = self._meta_page(pin.id())
+            if held is not None:
+                held.append(Hold(begin_read(context), meta))
+            return pin, meta, position
+        finally:
+            writer.commit()  # it wrote nothing; an abort would wait for readers
 
     def _position(self, writer: lmdb.Transaction[bytes]) -> LogPosition:
         """Return the log position; begin a file of the journal if none is in use."""

@@ -146,6 +146,18 @@ def run_write(
     return result
 
 
+def run_locked(
+    context: EngineContext, command: Callable[..., object], args: tuple[object, ...]
+) -> object:
+    """Run `command(*args)` under the write lock.
+
+    For interpreted callers: since Python 3.14 an interrupt may come between the lock's `__enter__`
+    and the block of an interpreted `with`, and the lock would stay held.
+    """
+    with context.write_lock:
+        return command(*args)
+
+
 def run_brief(
     context: EngineContext, command: Callable[..., object], args: tuple[object, ...]
 ) -> object:
