@@ -70,11 +70,14 @@ def audit(
         table = Lake.open(lake) if lake is not None else None
         files = table.files() if table is not None else []
         segments: list[SegmentRecord] = []
+        remote = ("", "")
         found = Found(table, files)
         if store is not None:
             look_at_live(live_member(Path(store)), found)
             with reading(store) as opened, opened.snapshot() as snapshot:
                 segments = list(iter_segments(snapshot.txn))
+                setting, uuid = opened.remote_archive(), opened.uuid
+                remote = ("", "") if setting is None else (setting.uri, uuid)
         if fleet is not None:
             audit_fleet(spark, fleet, found, progress)
         archive = os.path.abspath(Path(store) / "archive") if store is not None else ""
@@ -85,6 +88,7 @@ def audit(
             files,
             erased_in_files(found),
             cores_of(spark),
+            remote,
         )
         facts = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
         report.entries = sum(one["entries"] for one in facts) + found.entries
@@ -114,10 +118,16 @@ def plan(
     files: Sequence[LakeFile],
     erased: dict[str, tuple[StreamId, ...]] | None = None,
     cores: int = 0,
+    remote: tuple[str, str] = ("", ""),
 ) -> list[Task]:
-    """Return tasks of about equal size, for segments and for files of a lake."""
+    """Return tasks of about equal size, for segments and for files of a lake.
+
+    Args:
+        remote: the URI of the archive in an object store, and the UUID of the store; "" for none.
+    """
+    uri, store = remote
     tasks = [
-        Task(archive, part, "", (), driver=host())
+        Task(archive, part, "", (), driver=host(), uri=uri, store=store)
         for part in spread(segments, [record.raw_bytes for record in segments], cores)
     ]
     for part in spread(files, [one.size_bytes for one in files], cores):

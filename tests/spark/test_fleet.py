@@ -118,6 +118,19 @@ def test_three_stores_with_equal_keys_and_ids_are_one_lake(
         assert {entry.fields[b"of"] for entry in store.xrange("orders")} == {b"a"}
 
 
+def test_the_archive_of_one_store_is_audited_where_it_is(tmp_path: Path) -> None:
+    fleet, path = tmp_path / "fleet", str(tmp_path / "a.store")
+    a = published(tmp_path / "a.store", "a", str(fleet))
+    report = audit(LOCAL, path)
+    assert (report.problems, report.details["segments"]) == ([], 1)
+    segment = break_segment(fleet, a)
+    (problem,) = audit(LOCAL, path).problems
+    assert "block 0 of segment" in problem
+    segment.unlink()
+    (problem,) = audit(LOCAL, path).problems
+    assert "not" in problem
+
+
 def test_new_entries_and_new_stores_come_and_gone_ones_stay(tmp_path: Path) -> None:
     fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
     a = published(tmp_path / "a.store", "a", str(fleet))

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
+from streamkeep.engine.system.object_store import open_objects
+from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.lake.executor.parquet import ascending, count_ids, id_at, read_file
@@ -33,6 +35,8 @@ class Task:
 
     Attributes:
         archive: the folder of the segments.
+        uri, store: where segments are that are not in the folder; "" for nowhere. The UUID of the
+            store.
         lake: the root of the lake's files.
         erased: by path of a file, the IDs of its range that were erased.
     """
@@ -43,13 +47,17 @@ class Task:
     files: tuple[LakeFile, ...]
     erased: dict[str, tuple[StreamId, ...]] = field(default_factory=dict)
     driver: str = ""  # its host
+    uri: str = ""
+    store: str = ""
 
 
 def look_at(task: Task) -> list[str]:
     """Check the files of a task; return the facts about each. Runs in a worker."""
-    if task.segments and task.driver != host():  # a missing file may be there, on that host
+    if (
+        task.segments and not task.uri and task.driver != host()
+    ):  # a missing file may be there, on that host
         check_reached(task.archive, "archive")
-    found = [_segment_facts(task.archive, record) for record in task.segments]
+    found = [_segment_facts(task, record) for record in task.segments]
     if task.files:
         system, root = file_system(task.lake)
         found += [
@@ -61,14 +69,14 @@ def look_at(task: Task) -> list[str]:
 # --- one segment ----------------------------------------------------------------------------------
 
 
-def _segment_facts(archive: str, record: SegmentRecord) -> dict[str, Any]:
+def _segment_facts(task: Task, record: SegmentRecord) -> dict[str, Any]:
     from streamkeep.engine.system.safe_files import Folder
     from streamkeep.format.segment.segment import Segment
 
     problems: list[str] = []
     size = 0
     try:
-        handle = Folder(Path(archive)).open(record.path)
+        handle = Folder(Path(task.archive)).open(record.path)
         with os.fdopen(handle, "rb", buffering=0) as source:
             size = os.fstat(source.fileno()).st_size
             descriptor = source.fileno()
@@ -78,10 +86,25 @@ def _segment_facts(archive: str, record: SegmentRecord) -> dict[str, Any]:
             problems += [str(error) for error in segment.check()]
             problems += [f"{record.where}: {text}" for text in differences(segment, record)]
     except FileNotFoundError:
-        problems.append(f"{record.where}: the file is missing")
+        if task.uri:
+            size = record.size_bytes
+            problems += archived_problems(task.uri, task.store, record, sealed=False)
+        else:
+            problems.append(f"{record.where}: the file is missing")
     except StreamkeepError as error:
         problems.append(str(error))
     return {"entries": record.entries, "size_bytes": size, "problems": problems}
+
+
+def archived_problems(uri: str, store: str, record: SegmentRecord, *, sealed: bool) -> list[str]:
+    """Return the problems of a segment in an object store, of which every byte is read."""
+    try:
+        archive = RemoteArchive(open_objects(uri), store)
+        segment = archive.open(record, sealed=sealed, cache=ChunkCache(4 * CHUNK_BYTES))
+        found = [f"{record.where}: {text}" for text in differences(segment, record)]
+        return found + [str(error) for error in segment.check()]
+    except StreamkeepError as error:
+        return [str(error)]
 
 
 def differences(segment: Any, record: SegmentRecord) -> Iterator[str]:

@@ -7,8 +7,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeep.engine.system.object_store import open_objects
-from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.fleet.executor.manifests import Ask, read_manifest
 from streamkeep.pipeline.fleet.pieces import (
@@ -19,7 +17,7 @@ from streamkeep.pipeline.fleet.pieces import (
     unpack_group,
 )
 from streamkeep.pipeline.fleet.progress_files import read_positions
-from streamkeep.pipeline.jobs.executor.audit import differences
+from streamkeep.pipeline.jobs.executor.audit import archived_problems
 
 
 @dataclass(frozen=True)
@@ -99,16 +97,9 @@ def check_segments(task: Check) -> list[str]:
         for piece in unpack_group(text):
             record = piece.record
             assert record is not None
-            where = f"store {piece.store}: {record.where}"
             entries += record.entries
             size += record.size_bytes
-            try:
-                archive = RemoteArchive(open_objects(piece.uri), piece.store)
-                cache = ChunkCache(4 * CHUNK_BYTES)
-                segment = archive.open(record, sealed=piece.sealed, cache=cache)
-                problems += [f"{where}: {one}" for one in differences(segment, record)]
-                problems += [f"{where}: {one}" for one in segment.check()]
-            except StreamkeepError as error:
-                problems.append(f"store {piece.store}: {error}")
+            found = archived_problems(piece.uri, piece.store, record, sealed=piece.sealed)
+            problems += [f"store {piece.store}: {one}" for one in found]
         lines.append(json.dumps({"entries": entries, "size_bytes": size, "problems": problems}))
     return lines
