@@ -95,6 +95,9 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
             ids.append(cursor.id())
         if sent is not None:
             sent.send(cursor)
+            if where is None:
+                more = sent.send_run(cursor, wanted.limit - 1, end_ms, end_seq, ids)
+                wanted.limit -= more
         else:
             out.append(cursor.make(shape))
         wanted.limit -= 1

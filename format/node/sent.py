@@ -16,7 +16,8 @@ from typing import Final
 from librt.strings import BytesWriter, write_i16_le
 from mypy_extensions import i64
 
-from streamkeep.format.node.listpack import integer_at, put_decimal, put_text, step
+from streamkeep.format.core.id_codec import add
+from streamkeep.format.node.listpack import element_size, integer_at, put_decimal, put_text, step
 from streamkeep.format.node.node import SAME_FIELDS, SlotCursor
 
 _SHORT: Final[i64] = 64
@@ -49,7 +50,7 @@ class Sender:
             if cursor.names is not self._names:
                 self._take_names(cursor.names)
             if cursor.same_width <= _MOST_KNOWN:
-                self._put_values(cursor)
+                cursor.position = self._put_values(cursor.data, cursor.position, cursor.end)
             else:
                 for before in self._before:
                     out.write(before)
@@ -74,13 +75,63 @@ class Sender:
             self._heads = [b""] * (64 * min(len(names), int(_MOST_KNOWN)))
         self._names = names
 
-    def _put_values(self, cursor: SlotCursor) -> None:
-        """Append fields and values of an entry that has the fields of its node."""
+    def send_run(
+        self,
+        cursor: SlotCursor,
+        limit: i64,
+        end_ms: i64,
+        end_seq: i64,
+        ids: list[tuple[int, int]] | None,
+    ) -> i64:
+        """Append the slots after the newest entry, up to the first one that is not usual.
+
+        Usual are live slots with the fields of the node and IDs below 2^63. The cursor is then
+        after the last slot that was sent.
+
+        Args:
+            limit: the most that are sent.
+            end_ms, end_seq: the bit patterns of the highest ID.
+            ids: receives their IDs.
+
+        Returns:
+            The number of entries.
+        """
+        if cursor.names is not self._names or cursor.same_width > _MOST_KNOWN:
+            return 0
+        out = self._out
+        data = cursor.data
+        end = cursor.end
+        base_ms = cursor.base_ms
+        base_seq = cursor.base_seq
+        position = cursor.position
+        count: i64 = 0
+        while count < limit and position + 2 < end and i64(data[position]) == SAME_FIELDS:
+            at: i64 = step(data, position + 2, end)
+            ms = add(base_ms, integer_at(data, position + 2))
+            seq = add(base_seq, integer_at(data, at))
+            if ms < 0 or seq < 0 or (end_ms >= 0 and ms > end_ms):
+                break
+            if ms == end_ms and end_seq >= 0 and seq > end_seq:
+                break
+            self._put_usual_id(ms, seq)
+            if ids is not None:
+                ids.append((int(ms), int(seq)))
+            position = self._put_values(data, step(data, at, end), end)
+            write_i16_le(out, _CRLF)
+            position = step(data, position, end)
+            count += 1
+        cursor.position = position
+        cursor.index += count
+        return count
+
+    def _put_values(self, data: bytes, position: i64, end: i64) -> i64:
+        """Append fields and values of an entry that has the fields of its node.
+
+        Returns:
+            The offset after its last value.
+        """
         out = self._out
         heads = self._heads
-        data = cursor.data
-        position = cursor.position
-        end = cursor.end
         stop: i64 = len(heads)
         at: i64 = 0
         while at < stop:
@@ -92,8 +143,7 @@ class Sender:
             if not is_text:
                 if 0xE0 <= first <= 0xF0 or first > 0xF3:  # a long string, an integer of 64 bits
                     out.write(self._before[at // 64])
-                    cursor.position = position
-                    _put_string(out, cursor)
+                    _put_long(out, data, position)
                     position = after
                     at += 64
                     continue
@@ -110,7 +160,7 @@ class Sender:
                 put_decimal(out, value)
             position = after
             at += 64
-        cursor.position = position
+        return position
 
     def _put_id(self, cursor: SlotCursor) -> None:
         """Append the ID, without its last CRLF."""
@@ -122,7 +172,12 @@ class Sender:
             out.write(b"*2\r\n")
             out.write(_HEADS[len(text)])
             out.write(text)
-            return
+        else:
+            self._put_usual_id(ms, seq)
+
+    def _put_usual_id(self, ms: i64, seq: i64) -> None:
+        """Append an ID of numbers below 2^63, without its last CRLF."""
+        out = self._out
         digits = _digits(seq)
         if ms != self._ms or digits != self._digits:
             self._ms = ms
@@ -149,6 +204,16 @@ def _digits(number: i64) -> i64:
     return count + (2 if number >= 100 else 1 if number >= 10 else 0)
 
 
+def _put_long(out: BytesWriter, data: bytes, position: i64) -> None:
+    """Append a long string, or an integer of 64 bits; the caller must have called `step` on it."""
+    first: i64 = i64(data[position])
+    if first > 0xF3:
+        _put_bulk(out, b"%d" % int(integer_at(data, position)))
+        return
+    start: i64 = position + (2 if first < 0xF0 else 5)
+    _put_bulk(out, data[start : position + element_size(data, position, len(data))])
+
+
 def _put_string(out: BytesWriter, cursor: SlotCursor) -> None:
     """Append the next element as a bulk string without its last CRLF."""
     data = cursor.data
@@ -161,7 +226,11 @@ def _put_string(out: BytesWriter, cursor: SlotCursor) -> None:
             out.write(_HEADS[first & 63])
             put_text(out, data, position)
             return
-    text = cursor.string()
+    _put_bulk(out, cursor.string())
+
+
+def _put_bulk(out: BytesWriter, text: bytes) -> None:
+    """Append a bulk string without its last CRLF."""
     size: i64 = len(text)
     if size < _SHORT:
         out.write(_HEADS[size])

@@ -7,8 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkeep.format.node import ranges
-from streamkeep.format.node.node import RESP
-from test_format.made_nodes import ALL, Slot, as_pairs, build, read, slots
+from streamkeep.format.node.node import PAIRS, RESP, SlotCursor, read_header
+from streamkeep.format.node.tombstones import mark
+from test_format.made_nodes import (
+    ALL,
+    TOP,
+    Slot,
+    as_pairs,
+    build,
+    pairs,
+    read,
+    slots,
+    values,
+    wide_ids,
+)
 
 LONG = [b"", b"x", b"7", b"-4096", b"4095", b"12345678901", b"m" * 63, b"m" * 64, b"m" * 5000]
 
@@ -50,3 +62,42 @@ def test_sizes_of_ids_and_values(same: bool) -> None:
         for place, one in enumerate(ids)
     ]
     assert sent(*build(entries), False) == b"".join(map(plain, as_pairs(entries)))
+
+
+usual = st.lists(
+    st.tuples(
+        st.tuples(st.integers(0, 3), st.integers(0, 12)) | wide_ids,
+        st.tuples(values, values).map(lambda two: [b"a", two[0], b"b", two[1]]) | pairs,
+    ),
+    min_size=1,
+    max_size=30,
+    unique_by=lambda slot: slot[0],
+).map(sorted)
+
+
+@given(usual, st.data())
+def test_ranges_of_usual_entries_are_those_of_the_other_shapes(
+    entries: list[Slot], data: st.DataObject
+) -> None:
+    ids = [one for one, _ in entries]
+    dead = data.draw(st.lists(st.sampled_from(ids), max_size=3, unique=True))
+    node, ms, seq = build(entries)
+    if 0 < len(dead) < len(ids):
+        node = mark(node, ms, seq, sorted(dead), 0).data
+    near = st.sampled_from(ids) | st.sampled_from([(0, 0), (3, 5), (TOP, TOP)])
+    start, end = data.draw(near), data.draw(near)
+    limit = data.draw(st.integers(1, 40))
+    expected: list[object] = []
+    plainly = ranges.Range(*start, *end, limit, False, int(PAIRS))
+    plainly.ids = []
+    cursor = SlotCursor(read_header(node, ms, seq))
+    more = ranges.read_slots(cursor, plainly, expected)
+    wanted = ranges.Range(*start, *end, limit, False, int(RESP))
+    wanted.ids = []
+    other = SlotCursor(read_header(node, ms, seq))
+    assert ranges.read_slots(other, wanted, []) == more
+    assert wanted.sent is not None
+    assert wanted.sent.data() == b"".join(plain(one) for one in expected)  # type: ignore[arg-type]
+    assert (wanted.ids, int(wanted.limit)) == (plainly.ids, int(plainly.limit))
+    if wanted.limit == 0:  # a reader goes on from here
+        assert (int(other.position), int(other.index)) == (int(cursor.position), int(cursor.index))
