@@ -13,26 +13,11 @@ import pytest
 
 from inside import checkpoint_now, context_of, environment_of, journal_of
 from patience import PATIENCE_S, wait_until
+from stopped import stop, stopped_child
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.long_wait import LongWait, PatientLock, users_of
 from streamkeep.format.core.errors import StoreLockedError
-
-
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def stopped_child(work: Callable[[], None]) -> int:
-    """Run something in a forked child, which stops itself; return its number when it has."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
-    return child
 
 
 def in_a_transaction(path: Path) -> None:

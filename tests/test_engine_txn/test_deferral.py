@@ -15,6 +15,7 @@ import pytest
 import streamkeep
 from inside import context_of, defer_for_long, environment_of, journal_of
 from patience import wait_until
+from stopped import stop, stopped_child
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
@@ -279,7 +280,7 @@ def test_a_map_without_room_for_a_transaction_defers_nothing(tmp_path: Path) -> 
 def test_a_writer_is_told_which_process_is_stopped(tmp_path: Path) -> None:
     """Its commits are deferred, and LMDB's lock is taken; nothing is lost when it goes on."""
     path = tmp_path / "store"
-    ready, go = os.pipe(), os.pipe()
+    go = os.pipe()
 
     def work() -> None:
         with streamkeep.open(path, sync="none") as own:
@@ -287,20 +288,12 @@ def test_a_writer_is_told_which_process_is_stopped(tmp_path: Path) -> None:
             for number in range(COUNT):
                 own.xadd("s", {"n": number})
             assert context_of(own).deferral.raw is not None
-            os.write(ready[1], b"y")
-            os.kill(os.getpid(), signal.SIGSTOP)
+            stop()
             os.read(go[0], 1)
 
     with Store(path, sync="none") as store:
         context_of(store).lmdb_lock.wait.limit_s = 0.2
-        child = os.fork()
-        if child == 0:
-            try:
-                work()
-            finally:
-                os._exit(0)
-        os.read(ready[0], 1)
-        os.waitpid(child, os.WUNTRACED)
+        child = stopped_child(work)
         for call in (lambda: store.xadd("s", {"n": COUNT}), lambda: store.xlen("s")):
             with pytest.raises(StoreLockedError, match=f"process {child}, which is stopped"):
                 call()

@@ -1,0 +1,24 @@
+"""Processes that stop themselves in the middle of something (SIGSTOP)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+
+def stop() -> None:
+    """Stop this process."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def stopped_child(work: Callable[[], None]) -> int:
+    """Run something in a forked child, which stops itself; return its number when it has."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+    return child
