@@ -41,7 +41,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.chdir(tmp_path)
     context: dict[str, Any] = {"__name__": "__main__"}
     yield context
-    for value in context.values():
+    for value in reversed(context.values()):  # what reads a store goes before it
         if hasattr(value, "close") and not isinstance(value, type):
             value.close()
     for path in tmp_path.glob("*.store"):
