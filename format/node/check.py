@@ -66,19 +66,16 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
         previous_seq = cursor.seq
         if cursor.width == 0:
             raise corrupt("an entry has no fields", start)
-        plain = cursor.flags & SAME_FIELDS == 0
-        expected: i64 = 4 + 2 * cursor.width if plain else 3 + cursor.width
-        elements += expected + 1
         position = start
-        count: i64 = expected
+        while position < cursor.position:
+            position = checked_step(data, position, end)
+            elements += 1
+        plain = cursor.flags & SAME_FIELDS == 0
+        count: i64 = 2 * cursor.width if plain else cursor.width
+        elements += count + 1
+        expected: i64 = 4 + count if plain else 3 + count
         while count > 0:
-            # Most elements are small numbers and short strings: a third of the time without a call.
-            first: i64 = i64(data[position])
-            size: i64 = 1 if first < 0x80 else 1 + (first & 63)
-            if first < 0xC0 and position + size < end and i64(data[position + size]) == size:
-                position += size + 1
-            else:
-                position = checked_step(data, position, end)
+            position = checked_step(data, position, end)
             count -= 1
         cursor.position = position
         lp_count: i64 = cursor.integer()
