@@ -272,12 +272,11 @@ def missing_names(root: Path) -> Iterator[str]:
             for name in re.findall(r"`(streamkeep(?:\.\w+)+)\b", line):
                 if not is_name(root / "src", name.split(".")):
                     yield f"{where}: `{name}` does not exist"
-    for folder in WITH_ROOMS:
-        page = root / folder / "__init__.py"
+    for page in (page for folder in WITH_ROOMS for page in root.glob(f"{folder}/__init__.py")):
         text = ast.get_docstring(ast.parse(page.read_text(encoding="utf-8"))) or ""
         for room in sorted(path.parent.name for path in page.parent.glob("*/__init__.py")):
             if not re.search(rf"\b{room}\b", text):
-                yield f"{folder}/__init__.py: the room `{room}` is not named"
+                yield f"{page.relative_to(root)}: the room `{room}` is not named"
 
 
 def is_name(folder: Path, parts: list[str]) -> bool:

@@ -62,3 +62,13 @@ def test_a_name_that_does_not_exist_is_reported_with_its_line(tmp_path: Path) ->
         "docs/guide/page.md:2: `streamkeep.engine.old` does not exist",
         "docs/guide/page.md:2: `streamkeep.engine.store.Old` does not exist",
     ]
+
+
+def test_a_room_that_its_folder_does_not_name_is_reported(tmp_path: Path) -> None:
+    for room in ("old", "new"):
+        (tmp_path / "engine" / room).mkdir(parents=True)
+        (tmp_path / "engine" / room / "__init__.py").touch()
+    (tmp_path / "engine" / "__init__.py").write_text('"""Rooms: `old`."""\n')
+    assert list(generator().missing_names(tmp_path)) == [
+        "engine/__init__.py: the room `new` is not named"
+    ]
