@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
 _SYNC_THREADS: Final = 2
-_QUICK_S: Final = 0.0005  # syncs for which the loop waits itself
+_QUICK_S: Final = 0.0003  # syncs for which the loop waits itself
 _IDLE_CHECK_S: Final = 1.0
 
 log = logging.getLogger("streamkeep.server")
@@ -283,10 +283,9 @@ class Server(Host):
         """Keep the replies of these clients until a commit is on disk.
 
         While syncs are quick, the loop waits for the disk itself: two switches of threads take as
-        long. With many clients a thread waits, and the loop reads what they send in the meantime.
-        The loop never waits for another thread or process.
+        long. It never waits for another thread or process.
         """
-        if txn is not None and self._sync_s <= _QUICK_S and len(clients) < _MANY:
+        if txn is not None and self._sync_s <= _QUICK_S:
             began = time.monotonic()
             try:
                 synced = txn.try_wait()
