@@ -26,7 +26,8 @@ def unpack(name: str, target: Path) -> Path:
     packed = (FOLDER / f"{name}.tar.zst").read_bytes()
     plain = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
     with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
-        tar.extractall(target, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+        tar.extractall(target)
     return target / "store"
 
 
