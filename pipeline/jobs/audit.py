@@ -24,14 +24,13 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.fleet.members import live_member
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at
 from streamkeep.pipeline.jobs.fleet_audit import (
-    Found,
     audit_fleet,
+    begin,
     erased_in_files,
     look_at_live,
     reconcile,
 )
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
-from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.scheduling.packing import spread
 from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.source.stores import reading
@@ -67,11 +66,10 @@ def audit(
     if store is None and lake is None and fleet is None:
         raise LakeError("there is nothing to audit; next: name a store, a lake, or both")
     with Stopwatch(Report(NAME)) as report:
-        table = Lake.open(lake) if lake is not None else None
-        files = table.files() if table is not None else []
+        found = begin(lake)
+        table, files = found.table, found.files
         segments: list[SegmentRecord] = []
         remote = ("", "")
-        found = Found(table, files)
         if store is not None:
             look_at_live(live_member(Path(store)), found)
             with reading(store) as opened, opened.snapshot() as snapshot:

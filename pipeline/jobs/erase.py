@@ -215,7 +215,11 @@ def _rewrite_files(
     gone = Counter[Origin]()
     for one in found:
         gone[by_path[one["path"]].origin] += one["gone"]
-    _commit(table, origins, ids, added, removed, gone)
+    try:
+        _commit(table, origins, ids, added, removed, gone)
+    except LakeConflictError:
+        table.discard(added)
+        raise
     return sum(gone.values()), len(added)
 
 
@@ -239,26 +243,27 @@ def _commit(
         LakeConflictError: another job has committed something of the streams; nothing was changed.
     """
     uri, store = table.uri, origins[0].store
-    old = {files: table.transaction(files.application(store)) for files in (ERASED, POSITIONS)}
-    known = read_erased(uri, store, old[ERASED])
+    applications = {files: files.application(store) for files in (ERASED, POSITIONS)}
+    old = {files: table.transaction(one) for files, one in applications.items()}
+    with table.reading((), NAME, list(applications.values())):
+        known = read_erased(uri, store, old[ERASED])
+        positions = read_positions(uri, store, old[POSITIONS])
     now = with_ids(known, {one.number for one in origins}, ids)
     new: dict[NumberedFiles, int] = {}
     if now != known:
         new[ERASED] = next_version(old[ERASED])
         write_erased(uri, store, new[ERASED], now)
-    positions = read_positions(uri, store, old[POSITIONS])
     for origin, number in gone.items():
         positions = positions.with_rows(origin.number, origin.key, -number, number)
     new[POSITIONS] = next_version(old[POSITIONS])
     POSITIONS.write(uri, store, new[POSITIONS], positions.as_json())
-    versions = {files.application(store): version for files, version in new.items()}
+    versions = {applications[files]: version for files, version in new.items()}
     if not table.is_fleet:
         versions[FLEET] = 1  # the first commit of a lake
     failpoints.hit("lake:noted")
     try:
         table.commit(NAME, added, removed=removed, origins=origins, versions=versions)
     except LakeConflictError:
-        table.discard(added)
         for files, version in new.items():
             files.remove(uri, store, version)
         raise

@@ -29,9 +29,10 @@ from streamkeep.pipeline.fleet.turning import positions_of
 from streamkeep.pipeline.jobs.executor.fleet_audit import Check, check_segments, describe_stores
 from streamkeep.pipeline.jobs.to_lake import group_tasks, in_tasks
 from streamkeep.pipeline.lake.erased import ERASED, Erased, read_erased
-from streamkeep.pipeline.lake.files import LakeFile, Origin, ids_within
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, Origin, ids_within
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.scheduling.units import Progress, cores_of, run_units
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
@@ -53,6 +54,8 @@ class Found:
         expected: entries that the lake must have, by stream.
         erased: IDs that were erased from a store, by stream.
         sealed_ms: up to which time each archived store is in segments; None if it never was.
+        positions: what the lake has of each store, as far as it was read.
+        erased_from_lake: which entries were erased from it, as far as that was read.
     """
 
     table: Lake | None
@@ -65,11 +68,49 @@ class Found:
     erased: dict[Stream, list[StreamId]] = field(default_factory=lambda: defaultdict(list))
     sealed_ms: dict[str, int | None] = field(default_factory=dict)
 
+    positions: dict[str, Positions] = field(default_factory=dict)
+    erased_from_lake: dict[str, Erased] = field(default_factory=dict)
+
     def positions_of(self, store: str) -> Positions:
         """Return what the lake has of a store."""
         if self.table is None:
             return Positions()
-        return positions_of(self.table, store, self.files)
+        if store not in self.positions:
+            self.positions[store] = positions_of(self.table, store, self.files)
+        return self.positions[store]
+
+    def erased_of(self, store: str) -> Erased:
+        """Return which entries of a store were erased from the lake."""
+        if self.table is None:
+            return {}
+        if store not in self.erased_from_lake:
+            version = self.table.transaction(ERASED.application(store))
+            self.erased_from_lake[store] = read_erased(self.table.uri, store, version)
+        return self.erased_from_lake[store]
+
+
+def begin(lake: str | None) -> Found:
+    """Return what a lake says of its stores.
+
+    It is read at once, since other jobs remove it with their commits.
+    """
+    if lake is None:
+        return Found(None, ())
+    for conflicts in range(MOST_CONFLICTS):
+        table = Lake.open(lake)
+        found = Found(table, table.files())
+        stores = {file.store for file in found.files}
+        names = [kind.application(one) for one in stores for kind in (POSITIONS, ERASED)]
+        try:
+            with table.reading((), "audit", names):
+                for store in stores:
+                    found.positions_of(store)
+                    found.erased_of(store)
+        except LakeConflictError:
+            wait_after(conflicts)
+            continue
+        return found
+    raise LakeConflictError(f"{lake}: other jobs committed, every time; next: run audit again")
 
 
 def audit_fleet(spark: SparkSession, fleet: str, found: Found, progress: Progress | None) -> None:
@@ -154,7 +195,7 @@ def reconcile(found: Found) -> list[str]:
     names: dict[Stream, str] = {}
     stores = {store for store, _ in (*there, *found.expected)}
     for store in sorted(stores):
-        erased = _erased_from_lake(table, store)
+        erased = found.erased_of(store)
         for number, one in found.positions_of(store).streams.items():
             copied[store, number] += one.rows
             # The lake may never have had some of the IDs that were erased from it.
@@ -178,17 +219,12 @@ def reconcile(found: Found) -> list[str]:
 
 def erased_in_files(found: Found) -> dict[str, tuple[StreamId, ...]]:
     """Return, by path of a file, the erased IDs of its range."""
-    table, gone = found.table, {}
-    stores = {file.store for file in found.files}
-    erased = {store: _erased_from_lake(table, store) for store in stores if table is not None}
+    gone: dict[str, tuple[StreamId, ...]] = {}
     for file in found.files:
         number = file.origin.number
-        known = {*found.erased.get((file.store, number), ()), *erased[file.store].get(number, ())}
+        erased = found.erased_of(file.store).get(number, ())
+        known = {*found.erased.get((file.store, number), ()), *erased}
         inside = ids_within(known, file.first, file.last)
         if inside:
             gone[file.path] = tuple(sorted(inside))
     return gone
-
-
-def _erased_from_lake(table: Lake, store: str) -> Erased:
-    return read_erased(table.uri, store, table.transaction(ERASED.application(store)))

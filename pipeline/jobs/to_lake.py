@@ -22,7 +22,7 @@ copied is a problem in the report; it keeps its position, and everything else is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -241,13 +241,15 @@ def _run(
             _check_keys(options, planned)
             checked = True
         lost = _copy(spark, table, planned.stores, report, progress)
-        again = {one.member.store for one in lost}
-        problems |= {f"store {store}": text for store, text in planned.problems.items()}
+        again = {one.member.store for one in lost} | _moved_on(table, planned.problems)
+        problems |= {
+            f"store {store}": text for store, text in planned.problems.items() if store not in again
+        }
         for one in planned.stores:
             if one.member.store not in again:
                 for (number, key), text in one.problems.items():
                     problems[str(Origin(one.member.store, number, key))] = text
-        if not lost:
+        if not again:
             break
         wait_after(conflicts)
         members = [one for one in find() if one.store in again]
@@ -325,6 +327,16 @@ def plan(
     return found
 
 
+def _moved_on(table: Lake, stores: Iterable[str]) -> set[str]:
+    """Return the stores of which another job has committed something since the lake was opened.
+
+    It has removed their old positions, so that they could not be planned.
+    """
+    applications = {one: POSITIONS.application(one) for one in stores}
+    changed = table.changed(applications.values())
+    return {store for store, one in applications.items() if one in changed}
+
+
 def _check_keys(options: ReadOptions, planned: _Plan) -> None:
     """Raise NoSuchKeyError for a requested key that no store has."""
     for key in options.keys or ():
@@ -368,17 +380,31 @@ def _copy(
         else:
             file = LakeFile.from_json(line)
             by_store[file.store].files.append(file)
-    changed = [store for store in stores if not store.problems or _leave_out(table, store)]
+    changed: list[_Store] = []
+    lost: list[_Store] = []
+    for store in stores:
+        try:
+            if not store.problems or _leave_out(table, store):
+                changed.append(store)
+        except LakeConflictError:
+            table.discard(store.files)
+            lost.append(store)
     for store in changed:
         for file in store.files:
             number = file.origin.number
             store.positions = store.positions.with_rows(number, file.key, file.entries)
-    return _commit(table, changed, report)
+    return lost + _commit(table, changed, report)
 
 
 def _leave_out(table: Lake, store: _Store) -> bool:
-    """Take the streams that cannot be copied out of a store; return whether anything is left."""
-    before = read_positions(table.uri, store.member.store, store.version)
+    """Take the streams that cannot be copied out of a store; return whether anything is left.
+
+    Raises:
+        LakeConflictError: another job has committed something of the store.
+    """
+    uuid = store.member.store
+    with table.reading((), NAME, [POSITIONS.application(uuid)]):
+        before = read_positions(table.uri, uuid, store.version)
     streams = dict(store.positions.streams)
     for number, _ in store.problems:
         streams.pop(number, None)

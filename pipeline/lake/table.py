@@ -37,7 +37,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -353,8 +353,14 @@ class Lake:
         return done
 
     @contextmanager
-    def reading(self, files: Sequence[LakeFile], job: str) -> Iterator[None]:
-        """Explain an error inside the block if another job has replaced one of the files.
+    def reading(
+        self, files: Sequence[LakeFile], job: str, applications: Sequence[str] = ()
+    ) -> Iterator[None]:
+        """Explain an error inside the block if another job has replaced what it reads.
+
+        Args:
+            files: of entries.
+            applications: whose versions name files (`storage.numbered`).
 
         Raises:
             LakeConflictError: the block failed, and one of the files is no longer valid.
@@ -363,12 +369,17 @@ class Lake:
             yield
         except Exception as error:
             named = {file.path for file in Lake.open(self.uri).files()}
-            if all(file.path in named for file in files):
+            if all(file.path in named for file in files) and not self.changed(applications):
                 raise
             raise LakeConflictError(
                 f"{self.uri}: another job replaced files while they were read; next: run {job} "
                 "again"
             ) from error
+
+    def changed(self, applications: Collection[str]) -> set[str]:
+        """Return the applications that other jobs have changed since the lake was opened."""
+        newest = Lake.open(self.uri) if applications else self
+        return {one for one in applications if newest.transaction(one) != self.transaction(one)}
 
     def discard(self, files: Iterable[LakeFile]) -> None:
         """Remove files that were written but not committed."""

@@ -561,6 +561,65 @@ def test_a_job_that_lost_begins_again(
     assert len(list(Path(lake).rglob("*.parquet"))) == len(Lake.open(lake).files())
 
 
+@pytest.mark.parametrize("step", ["erase._commit", "to_lake.plan", "to_lake._leave_out"])
+def test_a_job_begins_again_when_another_removes_what_it_reads(
+    open_store: Callable[..., Store[bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    spark: Any = InProcess()
+    store, lake = open_store("orders.store"), str(tmp_path / "lake")
+    path = str(store.path)
+    fill(store, 1, 100)
+    fill(store, 1, 5, "mail")
+    to_lake(spark, path, lake)
+    fill(store, 101, 1000)
+    fill(store, 6, 5, "mail")
+    store.xtrim("orders", maxlen=10, approximate=False)  # it has lost entries: not to be copied
+    where = f"streamkeep.pipeline.jobs.{step}"
+    plain = pytest.importorskip(where.rpartition(".")[0]).__dict__[where.rpartition(".")[2]]
+
+    def interfere(*args: Any) -> Any:
+        monkeypatch.setattr(where, plain)
+        assert to_lake(spark, path, lake, streams=["mail"]).entries == 5
+        return plain(*args)
+
+    monkeypatch.setattr(where, interfere)
+    if step.startswith("erase"):
+        done = erase_job.erase(spark, "orders", ["60000-0"], lake=lake)
+        assert (done.problems, done.details["erased_in_lake"]) == ([], 1)
+    else:
+        done = to_lake(spark, path, lake)
+        (problem,) = done.problems
+        assert "990 entries after 6000000-0 were trimmed" in problem
+        assert done.entries == 0
+    files = Lake.open(lake).files()
+    assert sum(file.entries for file in files) == 110 - step.startswith("erase")
+    assert len(list(Path(lake).rglob("*.parquet"))) == len(files)
+
+
+def test_an_audit_bears_that_another_job_commits(
+    open_store: Callable[..., Store[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark: Any = InProcess()
+    store, lake = open_store("orders.store"), str(tmp_path / "lake")
+    path = str(store.path)
+    fill(store, 1, 100)
+    to_lake(spark, path, lake)
+    erase_job.erase(spark, "orders", ["60000-0"], lake=lake)
+    plain = audit_job.plan
+
+    def interfere(*args: Any) -> Any:
+        monkeypatch.setattr(audit_job, "plan", plain)
+        fill(store, 101, 5)
+        assert to_lake(spark, path, lake).entries == 5
+        return plain(*args)
+
+    monkeypatch.setattr(audit_job, "plan", interfere)
+    assert audit_job.audit(spark, lake=lake).problems == []
+
+
 def test_what_a_lake_has_comes_back_once(
     open_store: Callable[..., Store[bytes]],
     tmp_path: Path,
