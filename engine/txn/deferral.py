@@ -143,7 +143,7 @@ class Deferral:
             return False
         control = journal.control
         self.lock.let_others(control)
-        self.lock.have(self._image, self._begin)
+        self.lock.have(control, self._image, self._begin)
         return self.raw is not None
 
     def allow(self, data: int) -> None:

@@ -307,6 +307,41 @@ def test_a_writer_is_told_which_process_is_stopped(tmp_path: Path) -> None:
     assert list(recovery.check(path)) == []
 
 
+@pytest.mark.usefixtures("plain_locks")
+def test_a_writer_waits_for_a_long_transaction_of_a_process_that_runs(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    ready, told = os.pipe()
+    go, end = os.pipe()
+    looks: list[int] = []
+
+    def users() -> list[int]:
+        looks.append(1)
+        if len(looks) == 3:
+            os.write(end, b"y")
+        return []
+
+    with Store(path, sync="none") as store:
+        defer_for_long(store)
+        child = os.fork()
+        if child == 0:
+            with Store(path) as own, own.transaction() as txn:
+                txn.xadd("s", {"n": 0})
+                os.write(told, b"y")
+                os.read(go, 1)
+            os._exit(0)
+        try:
+            os.read(ready, 1)
+            wait = context_of(store).lmdb_lock.wait
+            wait.limit_s, wait.users = 0.1, users
+            context_of(store).deferral.note_synced()  # the last command was a moment ago
+            store.xadd("s", {"n": 1})
+            assert len(looks) >= 3
+        finally:
+            os.write(end, b"y")
+            os.waitpid(child, 0)
+        assert numbers(store) == expected(2)
+
+
 def test_a_commit_that_waits_for_the_disk_leaves_the_lock_to_other_processes(
     tmp_path: Path,
 ) -> None:
