@@ -459,7 +459,8 @@ class Environment:
     def close_files(self) -> None:
         """Close everything, without a checkpoint."""
         context = self.context
-        with self._points_lock, context.write_lock, context.gate:
+        # A store that stayed open could not be opened again by this process.
+        with self._points_lock, context.write_lock.patient(), context.gate:
             context.closed = "the store is closed"
             may_close = context.deferral.stop()
             context.forget()

@@ -130,6 +130,10 @@ class PatientLock:
             self._wait.check()
         return True
 
+    def patient(self) -> threading.Lock:
+        """Return the lock for a `with` block that must be entered, however long it waits."""
+        return self._lock
+
     def release(self) -> None:
         """Release the lock."""
         self._lock.release()

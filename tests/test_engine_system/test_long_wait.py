@@ -92,6 +92,40 @@ def test_a_checkpoint_names_the_process_that_is_stopped_in_one(tmp_path: Path) -
         assert store.xlen("s") == 3
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("plain_locks")
+def test_a_store_that_cannot_be_closed_in_time_is_closed_later(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = Store(path, sync="none")
+    child = stopped_child(lambda: in_a_transaction(path))
+    wait = context_of(store).lmdb_lock.wait
+    wait.limit_s = 0.1
+    errors: list[Exception] = []
+
+    def close() -> None:
+        try:
+            store.close()
+        except StoreLockedError as error:
+            errors.append(error)
+
+    writing = threading.Thread(target=store.xadd, args=("s", {"of": "a thread"}))
+    closing = threading.Thread(target=close)
+    try:
+        writing.start()
+        wait_until(wait.is_long)
+        closing.start()
+        closing.join(3.5)  # it must not give up
+        assert closing.is_alive()
+    finally:
+        os.kill(child, signal.SIGCONT)
+        os.waitpid(child, 0)
+    writing.join(PATIENCE_S)
+    closing.join(PATIENCE_S)
+    assert f"process {child}, which is stopped" in str(errors)
+    with Store(path) as again:
+        assert again.xlen("s") == 2
+
+
 def test_a_process_with_two_pins_is_one_user(tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
         store.xadd("s", {"of": "this process"})
