@@ -43,8 +43,8 @@ def new_notes() -> str:
             os.kill(int(process), 0)
         except ProcessLookupError:
             remove_notes(str(path))
-        except (ValueError, PermissionError):
-            continue  # of another user
+        except (ValueError, OverflowError, PermissionError):
+            continue  # of another user, who may have given it any name
     return str(place / f"{_PREFIX}{os.getpid()}-{uuid.uuid4().hex}")
 
 

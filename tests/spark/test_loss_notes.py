@@ -32,12 +32,12 @@ def test_notes_of_processes_that_died_are_removed(
         pass
     dead = mine.replace(f"-{os.getpid()}-", f"-{died.pid}-")
     note_loss(dead, part, 7)
-    (tmp_path / "streamkeep-losses-of-another-program").mkdir()
+    others = ["streamkeep-losses-of-another-program", f"streamkeep-losses-{10**20}-x"]
+    for name in others:
+        (tmp_path / name).mkdir()
     other = new_notes()
     assert other != mine
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        [Path(mine).name, "streamkeep-losses-of-another-program"]
-    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([Path(mine).name, *others])
     assert noted_losses(mine) == {b"s": 5}
     remove_notes(mine)
     assert noted_losses(mine) == {}
