@@ -114,6 +114,8 @@ class ImageThread:
                     task.abandoned = True
                     if not task.began:
                         raise
+                except BaseException as error:
+                    interrupt = error
             except BaseException as error:
                 interrupt = error
         if task.error is not None:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from crash.losses import in_child
+from patience import PATIENCE_S
 from streamkeep.engine.txn.image_thread import ImageThread, Task
 
 DELAYS_S = (10e-6, 20e-6, 40e-6, 80e-6, 160e-6)
@@ -71,3 +72,23 @@ def interrupted_starts() -> None:
 
 def test_an_interrupt_while_the_thread_starts_leaves_one_thread() -> None:
     assert in_child(interrupted_starts)
+
+
+def test_an_interrupt_while_a_caller_asks_whether_to_give_up_does_not_leave_the_call() -> None:
+    thread = made()
+    assert thread.start()
+    asked = threading.Event()
+    calls: list[Task] = []
+
+    def check() -> None:
+        asked.set()
+        raise KeyboardInterrupt
+
+    def call(task: Task) -> None:
+        assert asked.wait(PATIENCE_S)
+        calls.append(task)
+
+    with pytest.raises(KeyboardInterrupt):
+        thread.do(call, check=check)
+    assert len(calls) == 1
+    assert thread.stop(PATIENCE_S)
