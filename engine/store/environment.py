@@ -460,7 +460,7 @@ class Environment:
         """Close everything, without a checkpoint."""
         context = self.context
         # A store that stayed open could not be opened again by this process.
-        with self._points_lock, context.write_lock.patient(), context.gate:
+        with self._points_lock, context.write_lock.unlimited(), context.gate:
             context.closed = "the store is closed"
             may_close = context.deferral.stop()
             context.forget()

@@ -130,7 +130,7 @@ class PatientLock:
             self._wait.check()
         return True
 
-    def patient(self) -> threading.Lock:
+    def unlimited(self) -> threading.Lock:
         """Return the lock for a `with` block that must be entered, however long it waits."""
         return self._lock
 
