@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 VERSIONS: Final = ((3, 11), (3, 12), (3, 13), (3, 14))
 MOST_BYTES: Final = 5_000_000
 FOLDERS: Final = tuple(
-    sorted(p.name for p in (ROOT / "src" / "streamkeep").iterdir() if p.is_dir())
+    sorted(path.parent.name for path in (ROOT / "src" / "streamkeep").glob("*/__init__.py"))
 )
 _NOT_PASSED: Final = ("PYTHONPATH", "STREAMKEEP_PURE")  # what decides which modules are used
 

@@ -28,6 +28,7 @@ def made(folder: Path, names: list[str], padding: int = 0) -> Path:
 
 def test_a_whole_wheel_is_accepted(tmp_path: Path) -> None:
     assert "engine" in wheels.FOLDERS
+    assert "__pycache__" not in wheels.FOLDERS  # which a clone has after its first run
     wheels.check_contents(made(tmp_path, WHOLE))
 
 
