@@ -32,7 +32,7 @@ AUTO: Final = 0  # *
 AUTO_SEQ: Final = 1  # ms-*
 EXPLICIT: Final = 2
 
-MAX_ELEMENTS: Final[i64] = 1 << 30
+_MAX_ENTRY_BYTES: Final[i64] = 1 << 30
 _DEFAULT_MAX_BYTES: Final[i64] = 1 << 30  # used by Redis for 0, and for all higher limits
 _PAGE_LISTPACK: Final[i64] = PAGE_LISTPACK
 
@@ -191,7 +191,7 @@ def check_size(pairs: list[bytes]) -> None:
     total: i64 = 0
     for element in pairs:
         total += len(element)
-    if total > MAX_ELEMENTS:
+    if total > _MAX_ENTRY_BYTES:
         raise CommandError("Elements are too large to be stored")
 
 

@@ -23,6 +23,7 @@ from fork_server import Server, forking
 from spark.fleets import IDS, LAST, copy, expected, problems, published, rows_of
 from spark.killed_jobs import Plan
 from spark.s3_server import BUCKET, FAILING, GOOD, STALE, S3Server, serving
+from streamkeep.engine.system import failpoints
 from streamkeep.pipeline.lake.table import Lake
 from tiers import slow_but
 
@@ -149,19 +150,7 @@ def test_an_erasure_that_is_killed_erases_when_it_is_repeated(fleet: Fleet, step
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "step",
-    [
-        "publish:segment",
-        "publish:sealed",
-        "publish:uploaded",
-        "publish:manifest",
-        "publish:noted",
-        "publish:head",
-        "publish:local-removed",
-        "publish:objects-removed",
-    ],
-)
+@pytest.mark.parametrize("step", [name for name in failpoints.NAMES if name.startswith("publish:")])
 @pytest.mark.parametrize("mode", [GOOD, FAILING, STALE])
 @pytest.mark.parametrize("fleet", [S3], indirect=True)
 def test_a_publication_that_is_killed_and_a_run_after_it(

@@ -32,16 +32,7 @@ from streamkeep.recovery.fsck.findings import Finding
 from tiers import slow_but
 
 Open = Callable[..., Store]
-STEPS = (
-    "publish:segment",
-    "publish:sealed",
-    "publish:uploaded",
-    "publish:manifest",
-    "publish:noted",
-    "publish:head",
-    "publish:local-removed",
-    "publish:objects-removed",
-)
+STEPS = [name for name in failpoints.NAMES if name.startswith("publish:")]
 
 
 def fill(store: Store, count: int, key: str = "s") -> list[bytes]:

@@ -26,6 +26,7 @@ from spark.s3_server import (
     serving,
 )
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.object_store import open_objects
 from streamkeep.engine.tables.remote_archive import RemoteArchive
 from streamkeep.format.core.entry import StreamId
@@ -35,16 +36,7 @@ from streamkeep.recovery import check
 from tiers import slow_but
 
 Open = Callable[..., Store]
-STEPS = (
-    "publish:segment",
-    "publish:sealed",
-    "publish:uploaded",
-    "publish:manifest",
-    "publish:noted",
-    "publish:head",
-    "publish:local-removed",
-    "publish:objects-removed",
-)
+STEPS = [name for name in failpoints.NAMES if name.startswith("publish:")]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ import pytest
 import golden_stores
 import streamkeep
 from cli_runner import lines, objects, run
+from streamkeep.engine.crash_recovery import stored_version
+from streamkeep.engine.store import meta
 from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.recovery import backup, doctor
 
@@ -67,6 +69,16 @@ def test_an_old_store_names_the_upgrade(tmp_path: Path) -> None:
     found = {one["name"]: one for one in objects("doctor", "store")[:-1]}
     assert found["store"]["text"] == f"opens; format 1, and new stores have format {STORE_VERSION}"
     assert found["store"]["next"] == "streamkeep upgrade store"
+
+
+def test_a_store_of_a_newer_format_names_the_upgrade_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streamkeep.open("s").close()
+    for module in (meta, stored_version):
+        monkeypatch.setattr(module, "STORE_VERSION", 0)
+    found = {one["name"]: one for one in objects("doctor", "s", status=8)[:-1]}
+    assert found["store"]["next"] == "upgrade Streamkeep"
 
 
 def test_a_damaged_store_is_wrong_and_a_missing_folder_has_its_own_status() -> None:

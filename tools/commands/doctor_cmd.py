@@ -123,7 +123,8 @@ def _store(place: Path) -> Iterator[Check]:
             last = store.durability().last_commit
         version = stored_version(place)
     except (StreamkeepError, Failure) as error:
-        yield Check("store", "wrong", str(error), f"streamkeep status {place}")
+        text, _, following = str(error).partition("; next: ")  # the error may know better
+        yield Check("store", "wrong", text, following or f"streamkeep status {place}")
         return
     if version < STORE_VERSION:
         text = f"opens; format {version}, and new stores have format {STORE_VERSION}"
