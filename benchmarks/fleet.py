@@ -33,12 +33,12 @@ from streamkeep.format.segment.remote import (
     encode_manifest,
     manifest_name,
 )
-from streamkeep.pipeline.fleet.members import find_members
-from streamkeep.pipeline.fleet.pieces import unpack_group
-from streamkeep.pipeline.fleet.progress_files import head_application
 from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.jobs.to_lake import group_tasks, plan
 from streamkeep.pipeline.lake.table import Lake
+from streamkeep.pipeline.store_fleet.members import find_members
+from streamkeep.pipeline.store_fleet.pieces import unpack_group
+from streamkeep.pipeline.store_fleet.progress_files import head_application
 
 _STREAMS = 10  # of a store
 _ENTRIES = 100_000  # of a segment

@@ -52,9 +52,9 @@ from streamkeep.pipeline.options import (
 )
 
 if TYPE_CHECKING:
-    from streamkeep.pipeline.fleet.reader import FleetReader
     from streamkeep.pipeline.source.reader import StreamkeepReader
     from streamkeep.pipeline.source.slices import Pin
+    from streamkeep.pipeline.store_fleet.reader import FleetReader
 
 
 _COLUMNS: Final = {
@@ -126,7 +126,7 @@ class StreamkeepSource(DataSource):
 
         options = self._reading()
         if options.fleet:
-            from streamkeep.pipeline.fleet.reader import FleetReader
+            from streamkeep.pipeline.store_fleet.reader import FleetReader
 
             return FleetReader(options, schema)
         if self.problem is not None:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from streamkeep.engine.commands.history import last_archived
 from streamkeep.engine.commands.reply_budget import NO_LIMIT
 from streamkeep.engine.commands.xrange import read_entries
-from streamkeep.engine.leases.lease_file import State
+from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.tables.lag import lag

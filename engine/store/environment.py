@@ -25,7 +25,7 @@ from streamkeep.engine.checkpoint.checkpointer import Checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.leases.leases import Leases
+from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.store.durability import Durability, read_durability
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry

@@ -88,7 +88,7 @@ ORDER: Final = (
     ),
     Lock(
         "leases",
-        "engine/leases/leases.py: Leases._lock",
+        "engine/liveness/leases.py: Leases._lock",
         "the lease of this process on a store, and its watch over those of others",
     ),
     Lock(

@@ -15,7 +15,7 @@ import lmdb
 
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.leases.leases import Leases
+from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lock_order import make_lock

@@ -21,23 +21,23 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.fleet.executor.manifests import Ask
-from streamkeep.pipeline.fleet.members import find_members
-from streamkeep.pipeline.fleet.pieces import Member, Positions
-from streamkeep.pipeline.fleet.progress_files import POSITIONS
-from streamkeep.pipeline.fleet.turning import positions_of
 from streamkeep.pipeline.jobs.executor.fleet_audit import Check, check_segments, describe_stores
 from streamkeep.pipeline.jobs.to_lake import group_tasks, in_tasks
 from streamkeep.pipeline.lake.erased import ERASED, Erased, read_erased
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, Origin, ids_within
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
-from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.scheduling.units import Progress, cores_of, run_units
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
+from streamkeep.pipeline.spark_tasks.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.spark_tasks.units import Progress, cores_of, run_units
 from streamkeep.pipeline.storage.places import StorageError
+from streamkeep.pipeline.store_fleet.executor.manifests import Ask
+from streamkeep.pipeline.store_fleet.members import find_members
+from streamkeep.pipeline.store_fleet.pieces import Member, Positions
+from streamkeep.pipeline.store_fleet.progress_files import POSITIONS
+from streamkeep.pipeline.store_fleet.turning import positions_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

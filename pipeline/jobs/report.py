@@ -36,10 +36,10 @@ from streamkeep.pipeline.jobs.report_facts import (
 )
 from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.spark_tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import (
     check,

@@ -34,26 +34,30 @@ import pyarrow as pa
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
-from streamkeep.pipeline.fleet.executor.manifests import Ask, plan_stores
-from streamkeep.pipeline.fleet.live import SLICE_BYTES, plan_live
-from streamkeep.pipeline.fleet.members import find_members, live_member
-from streamkeep.pipeline.fleet.pieces import Member, Positions, pack_groups, without_erased
-from streamkeep.pipeline.fleet.progress_files import POSITIONS, head_application, read_positions
-from streamkeep.pipeline.fleet.turning import turn
 from streamkeep.pipeline.jobs.executor.to_lake import Task, write_pieces
 from streamkeep.pipeline.jobs.subscription import EVERY_KEY, read_options
 from streamkeep.pipeline.lake.erased import ERASED, read_erased
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
 from streamkeep.pipeline.lake.table import FLEET, Lake
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.scheduling.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.scheduling.packing import filled, spread
-from streamkeep.pipeline.scheduling.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.spark_tasks.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.spark_tasks.packing import filled, spread
+from streamkeep.pipeline.spark_tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
 from streamkeep.pipeline.storage.numbered import next_version
 from streamkeep.pipeline.storage.places import StorageError
+from streamkeep.pipeline.store_fleet.executor.manifests import Ask, plan_stores
+from streamkeep.pipeline.store_fleet.live import SLICE_BYTES, plan_live
+from streamkeep.pipeline.store_fleet.members import find_members, live_member
+from streamkeep.pipeline.store_fleet.pieces import Member, Positions, pack_groups, without_erased
+from streamkeep.pipeline.store_fleet.progress_files import (
+    POSITIONS,
+    head_application,
+    read_positions,
+)
+from streamkeep.pipeline.store_fleet.turning import turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

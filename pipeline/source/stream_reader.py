@@ -29,7 +29,6 @@ from pyspark.sql.types import StructType
 
 from streamkeep.format.core.entry import MIN_ID
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.scheduling.quick_ack import QuickAck
 from streamkeep.pipeline.source.executor.batches import read_slices
 from streamkeep.pipeline.source.group_positions import set_group_positions
 from streamkeep.pipeline.source.loss_notes import new_notes, noted_losses, remove_notes
@@ -55,6 +54,7 @@ from streamkeep.pipeline.source.triggers import (
     newest_positions,
     report,
 )
+from streamkeep.pipeline.spark_tasks.quick_ack import QuickAck
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 
 if TYPE_CHECKING:

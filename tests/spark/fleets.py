@@ -12,7 +12,7 @@ from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.to_lake import fleet_to_lake
 from streamkeep.pipeline.lake.executor.parquet import read_file
 from streamkeep.pipeline.lake.table import Lake
-from streamkeep.pipeline.scheduling.units import Report
+from streamkeep.pipeline.spark_tasks.units import Report
 from streamkeep.pipeline.storage.places import file_system
 
 LOCAL: Any = InProcess()

@@ -34,7 +34,6 @@ from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.archive import restore as restore_engine
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.fleet import live
 from streamkeep.pipeline.jobs import to_lake as to_lake_job
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
@@ -42,10 +41,11 @@ from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import _DeltaSink
 from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake
 from streamkeep.pipeline.options import parse_read, parse_write
-from streamkeep.pipeline.scheduling import packing
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
 from streamkeep.pipeline.source.reader import SlicePartition
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
+from streamkeep.pipeline.spark_tasks import packing
+from streamkeep.pipeline.store_fleet import live
 
 ATTEMPTS: Final = 3
 BATCH: Final = 700  # entries of a micro-batch

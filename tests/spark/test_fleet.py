@@ -44,7 +44,6 @@ from spark.s3_server import (  # noqa: E402
 from streamkeep.engine.system import failpoints  # noqa: E402
 from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError  # noqa: E402
 from streamkeep.pipeline.data_source import StreamkeepSource  # noqa: E402
-from streamkeep.pipeline.fleet.members import FleetError, find_members  # noqa: E402
 from streamkeep.pipeline.jobs import to_lake as to_lake_job  # noqa: E402
 from streamkeep.pipeline.jobs.audit import audit  # noqa: E402
 from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
@@ -54,6 +53,7 @@ from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E40
 from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
 from streamkeep.pipeline.options import OptionError  # noqa: E402
+from streamkeep.pipeline.store_fleet.members import FleetError, find_members  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,6 @@ from streamkeep.engine.archive import restore as restore_engine  # noqa: E402
 from streamkeep.engine.system import failpoints  # noqa: E402
 from streamkeep.format.core.entry import MAX_ID, StreamId  # noqa: E402
 from streamkeep.format.core.errors import IdTooSmallError  # noqa: E402
-from streamkeep.pipeline.fleet.pieces import Positions  # noqa: E402
-from streamkeep.pipeline.fleet.progress_files import POSITIONS  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
 from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
@@ -46,6 +44,8 @@ from streamkeep.pipeline.lake.files import (  # noqa: E402
 )
 from streamkeep.pipeline.lake.table import FLEET, Lake  # noqa: E402
 from streamkeep.pipeline.storage.places import StorageError, file_system  # noqa: E402
+from streamkeep.pipeline.store_fleet.pieces import Positions  # noqa: E402
+from streamkeep.pipeline.store_fleet.progress_files import POSITIONS  # noqa: E402
 
 if TYPE_CHECKING:
     pass

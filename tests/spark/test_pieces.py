@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.segment.manifest import ADOPTED, ARCHIVED, SegmentRecord
 from streamkeep.format.segment.remote import Manifest, RemoteSegment, RemoteStream
-from streamkeep.pipeline.fleet.pieces import (
+from streamkeep.pipeline.store_fleet.pieces import (
     Member,
     Positions,
     StreamPosition,

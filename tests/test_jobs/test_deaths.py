@@ -16,8 +16,8 @@ from inside import context_of
 from job_workers import Worker
 from patience import wait_until
 from streamkeep import Store
-from streamkeep.engine.leases.lease_file import State
-from streamkeep.engine.leases.leases import Leases
+from streamkeep.engine.liveness.lease_file import State
+from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Queue
 from test_jobs.conftest import is_awaited

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.fleet.executor.manifests import Ask, read_manifest
-from streamkeep.pipeline.fleet.pieces import (
+from streamkeep.pipeline.jobs.executor.audit import archived_problems
+from streamkeep.pipeline.store_fleet.executor.manifests import Ask, read_manifest
+from streamkeep.pipeline.store_fleet.pieces import (
     Piece,
     Positions,
     pack_groups,
     stream_pieces,
     unpack_group,
 )
-from streamkeep.pipeline.fleet.progress_files import read_positions
-from streamkeep.pipeline.jobs.executor.audit import archived_problems
+from streamkeep.pipeline.store_fleet.progress_files import read_positions
 
 
 @dataclass(frozen=True)

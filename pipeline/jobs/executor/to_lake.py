@@ -12,11 +12,11 @@ import pyarrow as pa
 from streamkeep.arrow.batches import RowShape, record_batches
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
-from streamkeep.pipeline.fleet.executor.nodes import nodes_of_pieces
-from streamkeep.pipeline.fleet.pieces import Piece, unpack_group
 from streamkeep.pipeline.lake.executor.parquet import FileWriter, id_at, read_file, without_ids
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
 from streamkeep.pipeline.storage.places import StorageError, file_system
+from streamkeep.pipeline.store_fleet.executor.nodes import nodes_of_pieces
+from streamkeep.pipeline.store_fleet.pieces import Piece, unpack_group
 
 _OF_ALL: Final = (UnreachableError, StorageError, LakeError)  # not of one stream
 

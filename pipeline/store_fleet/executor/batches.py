@@ -11,10 +11,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streamkeep.arrow.batches import RowShape, record_batches
-from streamkeep.pipeline.fleet.executor.nodes import nodes_of_pieces
-from streamkeep.pipeline.fleet.pieces import Piece
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.batches import freeze_imports
+from streamkeep.pipeline.store_fleet.executor.nodes import nodes_of_pieces
+from streamkeep.pipeline.store_fleet.pieces import Piece
 
 _log = logging.getLogger(__name__)
 

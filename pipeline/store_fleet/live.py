@@ -12,7 +12,6 @@ from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
-from streamkeep.pipeline.fleet.pieces import Live, Member, Piece, Positions, StreamPosition
 from streamkeep.pipeline.options import ARCHIVE, AUTO, ReadOptions
 from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Position
@@ -21,6 +20,7 @@ from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.tail_export import cut_exported
 from streamkeep.pipeline.source.triggers import check_nothing_lost
+from streamkeep.pipeline.store_fleet.pieces import Live, Member, Piece, Positions, StreamPosition
 
 SLICE_BYTES: Final = 8 << 20
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
 
-from streamkeep.engine.leases.lease_file import State, holder_of, lease_numbers
+from streamkeep.engine.liveness.lease_file import State, holder_of, lease_numbers
 from streamkeep.engine.notify.notifier import ALARM, Bell
 from streamkeep.engine.notify.wait_table import READ, WaitTable
 from streamkeep.engine.system.safe_files import Folder

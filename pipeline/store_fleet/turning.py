@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.fleet.pieces import Positions, StreamPosition
-from streamkeep.pipeline.fleet.progress_files import POSITIONS, read_positions
 from streamkeep.pipeline.lake.files import LakeFile, Origin, unsigned
 from streamkeep.pipeline.lake.table import FLEET, Lake
 from streamkeep.pipeline.storage.numbered import next_version
+from streamkeep.pipeline.store_fleet.pieces import Positions, StreamPosition
+from streamkeep.pipeline.store_fleet.progress_files import POSITIONS, read_positions
 
 
 def positions_of(table: Lake, store: str, files: Iterable[LakeFile]) -> Positions:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from streamkeep.engine.leases.lease_file import Lease, State, holder_of, remove_dead
-from streamkeep.engine.leases.watch import DeathWatch
+from streamkeep.engine.liveness.lease_file import Lease, State, holder_of, remove_dead
+from streamkeep.engine.liveness.watch import DeathWatch
 from streamkeep.engine.notify.wait_table import WaitTable, replaced
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.lock_order import make_lock

@@ -14,8 +14,8 @@ import pytest
 from conftest import NOW_MS
 from inside import context_of
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.leases import lease_file, leases
-from streamkeep.engine.leases.lease_file import Lease, State, holder_of, remove_dead
+from streamkeep.engine.liveness import lease_file, leases
+from streamkeep.engine.liveness.lease_file import Lease, State, holder_of, remove_dead
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables import lease_rows

@@ -16,8 +16,8 @@ from uuid import UUID
 from streamkeep.engine.system.object_store import ObjectStore, normal_uri, open_objects
 from streamkeep.engine.tables.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
-from streamkeep.pipeline.fleet.pieces import Member
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.store_fleet.pieces import Member
 
 _AT_ONCE: Final = 32
 _DATA_FILE: Final = "data.mdb"

@@ -23,7 +23,7 @@ from lease_holder import Holder
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
-from streamkeep.engine.leases import lease_file, watch
+from streamkeep.engine.liveness import lease_file, watch
 
 Open = Callable[..., Store[Any]]
 NEW = {"s": ">"}

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamkeep.pipeline.fleet.pieces import Positions
 from streamkeep.pipeline.storage.numbered import NumberedFiles
+from streamkeep.pipeline.store_fleet.pieces import Positions
 
 POSITIONS: Final = NumberedFiles("_positions", "streamkeep/store", "what the lake has of the store")
 

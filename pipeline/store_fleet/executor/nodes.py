@@ -10,10 +10,10 @@ from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, Rem
 from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.format.core.errors import MissingSegmentError
 from streamkeep.format.node.columns import CopiedNode
-from streamkeep.pipeline.fleet.pieces import Piece
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.nodes import nodes_of
 from streamkeep.pipeline.source.slices import Slice
+from streamkeep.pipeline.store_fleet.pieces import Piece
 
 Nodes = Iterator[list[CopiedNode]]
 

@@ -10,11 +10,11 @@ from streamkeep.engine.system.object_store import open_objects
 from streamkeep.engine.tables.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.format.segment.remote import Manifest
-from streamkeep.pipeline.fleet.pieces import Member, new_pieces, pack_groups, without_erased
-from streamkeep.pipeline.fleet.progress_files import read_positions
 from streamkeep.pipeline.lake.erased import read_erased
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.storage.places import StorageError
+from streamkeep.pipeline.store_fleet.pieces import Member, new_pieces, pack_groups, without_erased
+from streamkeep.pipeline.store_fleet.progress_files import read_positions
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Tests of `engine.leases`: which processes that consume are alive."""

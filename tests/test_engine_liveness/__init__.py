@@ -1,0 +1,1 @@
+"""Tests of `engine.liveness`: which processes that consume are alive."""
