@@ -5,7 +5,7 @@ Rooms, from the bottom up; each may import only `format` and the rooms above it 
     system          files, clock, boot ID, failpoints, LMDB's errors
     journal         what each commit changed, and the sync that makes it durable
     notify          which readers wait for which stream, and how a commit wakes them
-    leases          which processes that consume are alive
+    liveness        which processes that consume are alive
     txn             transactions, the context that they share, rows kept decoded
     checkpoint      the state on disk that recovery goes back to
     crash_recovery  recovery at the opening of a store, after a crash or a power loss
