@@ -1,6 +1,7 @@
 """The engine: every command of Redis Streams on one LMDB environment.
 
-Rooms, from the bottom up; each may import only `format` and the rooms above it in this list:
+Rooms, from the lowest up; each may import `format` and the rooms named before it (`api` also
+`arrow`):
 
     system          files, clock, boot ID, failpoints, LMDB's errors
     journal         what each commit changed, and the sync that makes it durable
@@ -14,6 +15,6 @@ Rooms, from the bottom up; each may import only `format` and the rooms above it 
     blocking        calls that wait for entries
     store           the open environment: opening, group commit, growth, limits
     archive         trimmed entries in segment files, and back
-    maintenance     erasing, compacting, copying
+    whole_store     erasing, compacting, copying
     api             the public classes: Store, Transaction, Snapshot, Pipeline, AsyncStore
 """

@@ -1,7 +1,6 @@
 """The figures of a store: rates, lag, pending entries, queues, disk, syncs.
 
-The command line, the server and the queue report these. May import: the engine, the recovery tools
-and the queue.
+The command line, the server and the queue report these. May import: the engine and the queue.
 
     figures        what a store, its streams, groups and queues are at one moment
     prometheus     the same as Prometheus text, for an endpoint or the node exporter

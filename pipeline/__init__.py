@@ -3,7 +3,7 @@
 It needs the extra `streamkeep[spark]`. Names are loaded at first use, because Spark's workers
 import single modules of this package, and some of these need neither PySpark nor LMDB.
 
-Rooms, from the bottom up: `storage` (paths and URIs), `spark_tasks` (how work is cut into Spark's
+Rooms, from the bottom up: `storage` (paths and URIs), `distribution` (how work is cut into Spark's
 tasks), `source` (streams as DataFrames), `sink` (DataFrames as entries), `lake` (the Delta table),
 `store_fleet` (many stores as one source), `jobs` (the commands of `streamkeep spark`),
 `spark_session`.

@@ -6,7 +6,7 @@ Rooms: `pages` (LMDB's file, read without LMDB), `fsck` (checks), `salvage` (rep
 May import: `engine`, `format`. Other folders may use the names in `__all__`.
 """
 
-from streamkeep.engine.maintenance.compact import Compacted, compact
+from streamkeep.engine.whole_store.compact import Compacted, compact
 from streamkeep.recovery.backups.backup import BackupReport, backup
 from streamkeep.recovery.diff import Difference, diff
 from streamkeep.recovery.fsck.findings import Finding, Severity

@@ -25,11 +25,11 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.crash_recovery.recover import META_EPOCH
 from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
-from streamkeep.engine.maintenance.compact import Rewriting, rewrite
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.whole_store.compact import Rewriting, rewrite
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError
 from streamkeep.format.core.keys import META, ROWS, TABLES, UNUSED_TABLES

@@ -1,4 +1,4 @@
-"""What fsck and repair say of damaged stores: four files of text below `tests/damaged/`.
+"""What fsck and repair say of damaged stores: four files of text below `tests/golden/damage/`.
 
 A file has a section for each case, in the order of their names:
 
@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 from conftest import ROOT
 
-FOLDER: Final = ROOT / "tests" / "damaged"
+FOLDER: Final = ROOT / "tests" / "golden" / "damage"
 WRITE: Final = os.environ.get("STREAMKEEP_WRITE_EXPECTED") == "1"
 INDENT: Final = "    "
 

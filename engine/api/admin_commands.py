@@ -20,14 +20,14 @@ from streamkeep.engine.api.command_base import (
     start_bound,
     to_condition,
 )
-from streamkeep.engine.archive import adopt, archiver, maintenance, publish, restore, segments
+from streamkeep.engine.archive import adopt, archiver, publish, restore, segments, upkeep
 from streamkeep.engine.commands.arguments import as_given, parse_ids, to_bytes, to_id_text
-from streamkeep.engine.maintenance import erase, remains
 from streamkeep.engine.store.durability import Durability
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import remote_setting
 from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.whole_store import erase, remains
 from streamkeep.format.core.entry import MAX_ID, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -73,7 +73,7 @@ class AdminCommands(Generic[Text]):
 
     # --- trimmed entries --------------------------------------------------------------------------
 
-    def maintain(self) -> maintenance.MaintenanceReport:
+    def maintain(self) -> upkeep.MaintenanceReport:
         """Enforce the retention of all streams and of their archives; return what was removed.
 
         Appends keep their own stream within its limits. This method is for streams without appends,
@@ -82,7 +82,7 @@ class AdminCommands(Generic[Text]):
         """
         self._check_writable()
         with translated():
-            report = maintenance.maintain(self._environment)
+            report = upkeep.maintain(self._environment)
         if report.dropped:
             self._collect_garbage()
         return report

@@ -13,7 +13,7 @@ from streamkeep.engine.api.admin_commands import AdminCommands, PathLike
 from streamkeep.engine.api.command_base import Condition, Id, Key, RangeId
 from streamkeep.engine.api.follow import Stop
 from streamkeep.engine.api.frame_commands import Columns, Errors, Repeated, Types
-from streamkeep.engine.archive import adopt, archiver, maintenance, restore, segments
+from streamkeep.engine.archive import adopt, archiver, restore, segments, upkeep
 from streamkeep.engine.store.durability import Durability
 from streamkeep.engine.system.progress import Progress
 from streamkeep.format.core.entry import DeliveredEntry, Entry, StreamId, Text
@@ -28,7 +28,7 @@ class AsyncMethods(Generic[Text]):
 
     async def durability(self) -> Durability: ...
     async def sync(self) -> None: ...
-    async def maintain(self) -> maintenance.MaintenanceReport: ...
+    async def maintain(self) -> upkeep.MaintenanceReport: ...
     async def archive(
         self,
         *,

@@ -38,7 +38,6 @@ from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.arguments import check_block, check_node_limits
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.reply_budget import Found
-from streamkeep.engine.maintenance import scrub
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt, write_relaxed
 from streamkeep.engine.store.idempotency_sweep import Sweep
@@ -48,6 +47,7 @@ from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.modes import Group, chosen_modes
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.engine.whole_store import scrub
 from streamkeep.format import html
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, archive
-from streamkeep.engine.archive.maintenance import maintain
 from streamkeep.engine.archive.publish import publish
+from streamkeep.engine.archive.upkeep import maintain
 from streamkeep.engine.store.environment import Environment
 from streamkeep.format.core.errors import StoreClosedError, StoreLockedError
 

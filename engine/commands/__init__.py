@@ -2,6 +2,6 @@
 
 Find a command by its name: XADD is in `xadd`, XINFO in `xinfo`, XNACK in `xack`, DEL and RENAME in
 `keys`, DUMP in `dump`. `history` reads nodes and segments as one stream. `arguments` checks what
-callers give. May import: `engine.tables`, `txn`, `notify`, `leases`, `system`. A function here
+callers give. May import: `engine.tables`, `txn`, `notify`, `liveness`, `system`. A function here
 never begins, commits or waits for a transaction.
 """

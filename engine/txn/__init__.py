@@ -2,6 +2,6 @@
 
 `txn` has the read and the write transaction, `context.EngineContext` their locks and caches,
 `stream.Stream` the decoded row that most commands work on, `page_memory` what LMDB keeps in memory.
-May import: `engine.system`, `journal`, `notify`, `leases`. For the rest: `ReadTxn`, `WriteTxn`,
+May import: `engine.system`, `journal`, `notify`, `liveness`. For the rest: `ReadTxn`, `WriteTxn`,
 `Txn`, `EngineContext`, `Stream`.
 """

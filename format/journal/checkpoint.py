@@ -85,7 +85,7 @@ def root_checksum(page: bytes | None) -> int:
     """Return the checksum of a root page; 0 for None.
 
     The free space in the middle of the page is read as zeros, because an erasure may overwrite it
-    at any time (`engine/maintenance/scrub.py`).
+    at any time (`engine/whole_store/scrub.py`).
     """
     if page is None:
         return 0

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.format.core.entry import StreamId
+from streamkeep.pipeline.distribution.packing import spread
+from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at
 from streamkeep.pipeline.jobs.fleet_audit import (
     audit_fleet,
@@ -31,8 +33,6 @@ from streamkeep.pipeline.jobs.fleet_audit import (
 )
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.spark_tasks.packing import spread
-from streamkeep.pipeline.spark_tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.storage.reached import host
 from streamkeep.pipeline.store_fleet.members import live_member
 

@@ -14,11 +14,11 @@ from collections.abc import Container
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.jobs.executor.compact import Task, merge_files
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
-from streamkeep.pipeline.spark_tasks.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.spark_tasks.units import Progress, Report, Stopwatch, run_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

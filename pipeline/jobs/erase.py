@@ -28,6 +28,8 @@ from streamkeep.arrow.keys import key_text
 from streamkeep.engine.archive.segments import list_streams
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.jobs.executor.erase import Task, count_in_file, rewrite_file
 from streamkeep.pipeline.lake.erased import ERASED, read_erased, with_ids, write_erased
 from streamkeep.pipeline.lake.files import (
@@ -43,8 +45,6 @@ from streamkeep.pipeline.lake.files import (
 from streamkeep.pipeline.lake.read import read_lake
 from streamkeep.pipeline.lake.table import FLEET, Lake
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.spark_tasks.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.spark_tasks.units import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.storage.numbered import NumberedFiles, next_version
 from streamkeep.pipeline.storage.places import file_system
 from streamkeep.pipeline.store_fleet.progress_files import POSITIONS, read_positions

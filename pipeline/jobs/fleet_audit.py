@@ -21,6 +21,8 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.distribution.units import Progress, cores_of, run_units
 from streamkeep.pipeline.jobs.executor.fleet_audit import Check, check_segments, describe_stores
 from streamkeep.pipeline.jobs.to_lake import group_tasks, in_tasks
 from streamkeep.pipeline.lake.erased import ERASED, Erased, read_erased
@@ -30,8 +32,6 @@ from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source.offsets import Position
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import check_nothing_lost
-from streamkeep.pipeline.spark_tasks.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.spark_tasks.units import Progress, cores_of, run_units
 from streamkeep.pipeline.storage.places import StorageError
 from streamkeep.pipeline.store_fleet.executor.manifests import Ask
 from streamkeep.pipeline.store_fleet.members import find_members

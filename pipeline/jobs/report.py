@@ -25,6 +25,7 @@ from streamkeep.engine.archive.segments import ArchivedStream, list_streams
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.shown import MAX_CALENDAR_MS, plan_buckets
+from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.jobs.executor.report import Task, count_slice, rounded
 from streamkeep.pipeline.jobs.report_facts import (
     LAGS,
@@ -39,7 +40,6 @@ from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.spark_tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import (
     check,

@@ -33,13 +33,13 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.restoring import Restoring
+from streamkeep.pipeline.distribution.packing import spread
+from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.jobs.executor.restore import Task, make_nodes
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.sink.apply import staged_nodes
 from streamkeep.pipeline.sink.staged import Run, Staged
-from streamkeep.pipeline.spark_tasks.packing import spread
-from streamkeep.pipeline.spark_tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
 from streamkeep.pipeline.storage.places import plain
 

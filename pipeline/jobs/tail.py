@@ -25,10 +25,10 @@ import pyarrow as pa
 
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
+from streamkeep.pipeline.distribution.units import Report, Stopwatch
 from streamkeep.pipeline.jobs.executor.tail import PartWriter
 from streamkeep.pipeline.jobs.subscription import subscription
-from streamkeep.pipeline.spark_tasks.quick_ack import QuickAckCall
-from streamkeep.pipeline.spark_tasks.units import Report, Stopwatch
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import (
     by_python_only,

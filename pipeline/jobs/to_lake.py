@@ -34,6 +34,9 @@ import pyarrow as pa
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
+from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
+from streamkeep.pipeline.distribution.packing import filled, spread
+from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.jobs.executor.to_lake import Task, write_pieces
 from streamkeep.pipeline.jobs.subscription import EVERY_KEY, read_options
 from streamkeep.pipeline.lake.erased import ERASED, read_erased
@@ -42,9 +45,6 @@ from streamkeep.pipeline.lake.table import FLEET, Lake
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.spark_tasks.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.spark_tasks.packing import filled, spread
-from streamkeep.pipeline.spark_tasks.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
 from streamkeep.pipeline.storage.numbered import next_version
 from streamkeep.pipeline.storage.places import StorageError

@@ -18,12 +18,12 @@ import pyarrow as pa
 
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.format.core.id_codec import Id
+from streamkeep.pipeline.distribution.packing import spread
+from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
+from streamkeep.pipeline.distribution.units import cores_of
 from streamkeep.pipeline.lake.executor.whole_files import TableFile, table_batches
 from streamkeep.pipeline.lake.files import ORIGIN, LakeError, ids_of_path, signed
 from streamkeep.pipeline.lake.table import Lake
-from streamkeep.pipeline.spark_tasks.packing import spread
-from streamkeep.pipeline.spark_tasks.quick_ack import QuickAckCall
-from streamkeep.pipeline.spark_tasks.units import cores_of
 from streamkeep.pipeline.storage.places import by_python_only, file_system, is_local
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import logging
 from dataclasses import replace
 
 from streamkeep.engine.txn.txn import Txn
+from streamkeep.pipeline.distribution.packing import partition_bytes
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.segment_files import is_folder
@@ -17,7 +18,6 @@ from streamkeep.pipeline.source.segment_folder import cut_folder, list_segments,
 from streamkeep.pipeline.source.slices import Pin, Slice, join, pack
 from streamkeep.pipeline.source.stores import reading, stream_nodes
 from streamkeep.pipeline.source.tail_export import cut_exported
-from streamkeep.pipeline.spark_tasks.packing import partition_bytes
 from streamkeep.pipeline.storage.folders import new_folder, sweep
 
 _log = logging.getLogger(__name__)

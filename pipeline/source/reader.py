@@ -14,11 +14,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streamkeep.arrow.batches import RowShape
+from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.batches import read_slices
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.slices import Pin, Slice
-from streamkeep.pipeline.spark_tasks.quick_ack import QuickAck
 
 
 @dataclass

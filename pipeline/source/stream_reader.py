@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from streamkeep.format.core.entry import MIN_ID
+from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.batches import read_slices
 from streamkeep.pipeline.source.group_positions import set_group_positions
@@ -54,7 +55,6 @@ from streamkeep.pipeline.source.triggers import (
     newest_positions,
     report,
 )
-from streamkeep.pipeline.spark_tasks.quick_ack import QuickAck
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 
 if TYPE_CHECKING:

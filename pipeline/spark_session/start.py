@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.distribution.packing import CORES
 from streamkeep.pipeline.spark_session.java import ensure_java
-from streamkeep.pipeline.spark_tasks.packing import CORES
 from streamkeep.pipeline.storage.places import S3_ENVIRONMENT
 from streamkeep.supported import install_hint
 

@@ -21,9 +21,9 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.json_form import from_json, json_bytes
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
 from streamkeep.format.segment.remote import Manifest, RemoteSegment
+from streamkeep.pipeline.distribution.packing import filled
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.slices import Slice
-from streamkeep.pipeline.spark_tasks.packing import filled
 
 GROUP_BYTES: Final = 64 << 20  # pieces that travel together
 

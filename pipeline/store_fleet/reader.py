@@ -16,11 +16,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamkeep.format.core.entry import MAX_ID
+from streamkeep.pipeline.distribution.packing import filled, partition_bytes
+from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import LIVE, OptionError, ReadOptions
 from streamkeep.pipeline.source.pins import chosen_keys, pin_between
 from streamkeep.pipeline.source.reader import check_schema
-from streamkeep.pipeline.spark_tasks.packing import filled, partition_bytes
-from streamkeep.pipeline.spark_tasks.quick_ack import QuickAck
 from streamkeep.pipeline.store_fleet.executor.batches import read_pieces
 from streamkeep.pipeline.store_fleet.executor.manifests import read_manifest
 from streamkeep.pipeline.store_fleet.live import plan_live

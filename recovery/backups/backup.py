@@ -2,7 +2,7 @@
 
 1. Copy the archive into the folder `.NAME.backup` beside the target, while the archiver may run.
 2. Under the archive's lock, take a snapshot, copy the segments written since, and copy the data
-   file of that snapshot without its free pages (`engine/maintenance/copying.py`).
+   file of that snapshot without its free pages (`engine/whole_store/copying.py`).
 3. Check the copy with fsck.
 4. Rename the folder to the target.
 
@@ -30,7 +30,6 @@ from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.maintenance.copying import copy_data, finish_copy
 from streamkeep.engine.store.command import Free
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints, files
@@ -44,6 +43,7 @@ from streamkeep.engine.tables.segment_files import (
     stored_name,
 )
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.engine.whole_store.copying import copy_data, finish_copy
 from streamkeep.format.core.errors import (
     CorruptionError,
     MissingSegmentError,

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from streamkeep.engine.archive.segment_output import TEMPORARY
-from streamkeep.engine.maintenance.scrub import META_SCRUB
 from streamkeep.engine.store.meta import META_UUID
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
@@ -31,6 +30,7 @@ from streamkeep.engine.tables.segment_files import (
 )
 from streamkeep.engine.txn.stream import decode_stream
 from streamkeep.engine.txn.txn import NEXT_STREAM
+from streamkeep.engine.whole_store.scrub import META_SCRUB
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
     CorruptionError,

@@ -29,7 +29,7 @@ from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
 from streamkeep.server.http.guard import Guard
 from streamkeep.server.http.state import State, keep_state
 from streamkeep.server.http.wire import Problem, problem_of, problem_reply
-from streamkeep.server.page import static_files
+from streamkeep.server.ui import static_files
 
 MAX_BODY: Final = 1 << 20
 BODY_S: Final = 30.0

@@ -8,11 +8,11 @@ from typing import Any, Final
 import streamkeep
 from spark.in_process import InProcess
 from streamkeep.engine.api.store import Store
+from streamkeep.pipeline.distribution.units import Report
 from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.to_lake import fleet_to_lake
 from streamkeep.pipeline.lake.executor.parquet import read_file
 from streamkeep.pipeline.lake.table import Lake
-from streamkeep.pipeline.spark_tasks.units import Report
 from streamkeep.pipeline.storage.places import file_system
 
 LOCAL: Any = InProcess()

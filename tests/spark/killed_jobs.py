@@ -34,6 +34,7 @@ from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.archive import restore as restore_engine
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.distribution import packing
 from streamkeep.pipeline.jobs import to_lake as to_lake_job
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
@@ -44,7 +45,6 @@ from streamkeep.pipeline.options import parse_read, parse_write
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
 from streamkeep.pipeline.source.reader import SlicePartition
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
-from streamkeep.pipeline.spark_tasks import packing
 from streamkeep.pipeline.store_fleet import live
 
 ATTEMPTS: Final = 3

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from model.profile import configured
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.source.slices import Slice, join, pack
-from streamkeep.pipeline.spark_session.start import cores_of
-from streamkeep.pipeline.spark_tasks.packing import (
+from streamkeep.pipeline.distribution.packing import (
     CORES,
     MAX_PARTITION_BYTES,
     MIN_PARTITION_BYTES,
     ONE_WAVE_BYTES,
     partition_bytes,
 )
+from streamkeep.pipeline.source.slices import Slice, join, pack
+from streamkeep.pipeline.spark_session.start import cores_of
 
 
 def slices(sizes: list[int], segment: str | None = None) -> list[Slice]:

@@ -14,15 +14,15 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql.types import StructType
 
+from streamkeep.pipeline.distribution import quick_ack
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
-from streamkeep.pipeline.spark_tasks import quick_ack
 
 # In a process of its own, where nothing else opens and closes connections.
 PROMPT = """
 import os, socket
-from streamkeep.pipeline.spark_tasks import quick_ack
+from streamkeep.pipeline.distribution import quick_ack
 
 handles = sorted(os.listdir("/proc/self/fd"))
 assert quick_ack.acknowledge_now() == 0

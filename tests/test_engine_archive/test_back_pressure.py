@@ -18,8 +18,8 @@ from streamkeep.engine.archive import back_pressure
 from streamkeep.engine.archive.archiver import ArchiveReport, retired_bytes
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.checkpoint.checkpoint import Hold
-from streamkeep.engine.maintenance.scrub import mark_due
 from streamkeep.engine.store import environment
+from streamkeep.engine.whole_store.scrub import mark_due
 from streamkeep.format.core.errors import StoreLockedError
 from tiers import slow_but
 

@@ -18,7 +18,7 @@ from streamkeep import aio
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.archive import thread
-from streamkeep.engine.archive.maintenance import maintain
+from streamkeep.engine.archive.upkeep import maintain
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.system import failpoints, files

@@ -14,7 +14,7 @@ import pytest
 import streamkeep
 from other_users import ANN, BOB, EVE, TEAM, Failed, as_root, as_user, common_folder, rights_below
 from streamkeep import ArgumentError
-from streamkeep.engine.maintenance.compact import compact
+from streamkeep.engine.whole_store.compact import compact
 from streamkeep.recovery.backups.backup import backup
 from streamkeep.recovery.fsck.store import check
 from streamkeep.recovery.salvage.repair import repair

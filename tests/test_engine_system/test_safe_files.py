@@ -22,9 +22,9 @@ from cli_runner import run
 from inside import journal_of, wait_table_of
 from patience import handles_below, wait_until
 from streamkeep import Store, UntrustedFileError
-from streamkeep.engine.maintenance.compact import compact
 from streamkeep.engine.system.owners import TRUST_VARIABLE
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.whole_store.compact import compact
 from streamkeep.recovery.backups.backup import backup
 from streamkeep.recovery.fsck.store import check
 from streamkeep.recovery.salvage.repair import repair
@@ -473,7 +473,7 @@ def test_root_leaves_a_shared_store_to_its_group(shared: Path) -> None:
     with streamkeep.open(shared, trust_owners=ANN) as store:
         store.xadd("s", {"f": "v"})
     compact_as_root = (
-        "from streamkeep.engine.maintenance.compact import compact; compact(sys.argv[1])"
+        "from streamkeep.engine.whole_store.compact import compact; compact(sys.argv[1])"
     )
     before = os.environ.get(TRUST_VARIABLE)
     assert before is None

@@ -1,9 +1,9 @@
 """The damage corpus: for every code a store that has this damage, and what becomes of it.
 
 A case is a recipe here, in `test_corpus_archive`, or in the tests of groups and of messages. The
-files below `tests/damaged/` say what fsck finds in the damaged store and what repair then does and
-loses (`damage_reports`). A second fsck, of the repaired store, finds nothing, and a second repair
-changes nothing.
+files below `tests/golden/damage/` say what fsck finds in the damaged store and what repair then
+does and loses (`damage_reports`). A second fsck, of the repaired store, finds nothing, and a second
+repair changes nothing.
 """
 
 from __future__ import annotations

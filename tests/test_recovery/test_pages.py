@@ -16,8 +16,8 @@ from mutations import PAGE, Damage, Figures, Specimen, hold, shown
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.crash_recovery.extent import check_extent
-from streamkeep.engine.maintenance.compact import compact
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import CONSUMERS, GROUPS, KEYS, PEL, RETIRED
 from streamkeep.format.lmdb_file.lmdb_pages import DATABASE_SIZE, FREE_AT

@@ -22,7 +22,7 @@ from streamkeep.tools.base.statuses import Exit, Failure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.pipeline.spark_tasks.units import Report
+    from streamkeep.pipeline.distribution.units import Report
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

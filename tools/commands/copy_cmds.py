@@ -85,7 +85,7 @@ def compact(store_path: Path) -> None:
     Example:
       streamkeep compact orders.store
     """
-    from streamkeep.engine.maintenance.compact import compact as compact_store
+    from streamkeep.engine.whole_store.compact import compact as compact_store
 
     data = store_path / "data.mdb"
     total = data.stat().st_size if data.exists() else 0

@@ -20,10 +20,10 @@ from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from patience import PATIENCE_S
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.maintenance import scrub
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.manifest import iter_erasures
+from streamkeep.engine.whole_store import scrub
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ErasureBlockedError, StoreError
 from streamkeep.format.segment.manifest import REWRITTEN

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.spark_tasks.quick_ack import QuickAckCall
+from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

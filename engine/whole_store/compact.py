@@ -19,7 +19,6 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.recover import needs_recovery
-from streamkeep.engine.maintenance.copying import Convert, copy_data, finish_copy
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.swap import NEW_FOLDER, READY_FOLDER, finish_swap
@@ -28,6 +27,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.whole_store.copying import Convert, copy_data, finish_copy
 from streamkeep.format.core.errors import StoreError, StoreLockedError
 from streamkeep.format.core.keys import TABLES
 

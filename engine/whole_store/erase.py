@@ -25,7 +25,6 @@ from streamkeep.engine.archive.erase import (
 from streamkeep.engine.archive.publish import publish, sealed_under
 from streamkeep.engine.commands.idempotency import Tracker, find_messages
 from streamkeep.engine.commands.xtrim import store_marked
-from streamkeep.engine.maintenance.scrub import is_due, mark_due, scrub
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
@@ -33,6 +32,7 @@ from streamkeep.engine.tables.manifest import archived_streams, erased_ids, put_
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.whole_store.scrub import is_due, mark_due, scrub
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import Erased, erase_slots

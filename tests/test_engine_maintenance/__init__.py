@@ -1,1 +1,0 @@
-"""Tests of `engine.maintenance`: erasing, and batches of applications."""

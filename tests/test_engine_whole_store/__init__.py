@@ -1,0 +1,1 @@
+"""Tests of `engine.whole_store`: erasing, and batches of applications."""
