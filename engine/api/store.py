@@ -130,40 +130,40 @@ class Store(
         self._note_sync(sync)
         self._archiving: ArchiveThread | None = None
         try:
-            self._clean_up(readonly, archive_every, retired_max_bytes)
+            if not readonly:
+                self._start_upkeep(retired_max_bytes)
+                self._finish_interrupted()
+                if archive_every is not None:
+                    self._archiving = ArchiveThread(self._environment, archive_every)
         except BaseException:
             self.close()
             raise
         log.info("%s: opened%s, sync=%s", self.path, " for reading" if readonly else "", sync)
 
-    def _clean_up(
-        self, readonly: bool, archive_every: float | None, most_retired: int | None
-    ) -> None:
-        """Finish what processes that had the store open before did not finish."""
-        if not readonly:
-            environment = self._environment
-            if environment.back_pressure is None:
-                environment.back_pressure = BackPressure(environment, most_retired)
-                if environment.checkpointer is not None:
-                    sweep = Sweep(environment)
-                    environment.checkpointer.add_chore("forgetting messages", sweep, sweep.pause_s)
-                    environment.checkpointer.add_chore(
-                        "the look at readers", OldReaders(environment)
-                    )
-            elif most_retired not in (None, environment.back_pressure.most):
-                raise StoreError(
-                    f"{self.path}: open in this process with retired_max_bytes="
-                    f"{environment.back_pressure.most}; leave it out, or close that store first"
-                )
-            self._collect_garbage()
-            clean_after_crash(self._environment)
-            if archive_every is not None:
-                self._archiving = ArchiveThread(self._environment, archive_every)
-            if self._environment.read(scrub.is_due):
-                log.warning(
-                    "%s: an erasure was cut off; `streamkeep erase STORE --finish` ends it",
-                    self.path,
-                )
+    def _start_upkeep(self, most_retired: int | None) -> None:
+        """Start what this process does beside commands, once for all stores on this directory."""
+        environment = self._environment
+        if environment.back_pressure is None:
+            environment.back_pressure = BackPressure(environment, most_retired)
+            if environment.checkpointer is not None:
+                sweep = Sweep(environment)
+                environment.checkpointer.add_chore("forgetting messages", sweep, sweep.pause_s)
+                environment.checkpointer.add_chore("the look at readers", OldReaders(environment))
+        elif most_retired not in (None, environment.back_pressure.most):
+            raise StoreError(
+                f"{self.path}: open in this process with retired_max_bytes="
+                f"{environment.back_pressure.most}; leave it out, or close that store first"
+            )
+
+    def _finish_interrupted(self) -> None:
+        """Finish what processes that were killed have left unfinished, or say how to finish it."""
+        self._collect_garbage()
+        clean_after_crash(self._environment)
+        if self._environment.read(scrub.is_unfinished):
+            log.warning(
+                "%s: an erasure was cut off; `streamkeep erase STORE --finish` ends it",
+                self.path,
+            )
 
     # --- life -------------------------------------------------------------------------------
 

@@ -144,11 +144,10 @@ class StreamCommands(
                 "XADD", maxlen, approximate, minid, self._now_ms, limit, ref_policy
             )
         new_id = xadd.ANY_ID if id == "*" else xadd.parse_new_id(to_id_text(id))
-        stay = bool(nomkstream)
         return self._run(
             write(
                 xadd.xadd,
-                (to_bytes(name, "name"), flat, new_id, stay, trim_spec, message),
+                (to_bytes(name, "name"), flat, new_id, bool(nomkstream), trim_spec, message),
                 self._id_text,
             )
         )
@@ -316,10 +315,8 @@ class StreamCommands(
 
 def _message(
     flat: list[bytes], id: Id, idmpauto: Key | None, idmp: tuple[Key, Key] | None
-) -> xadd.Message | None:
+) -> xadd.Message:
     """Check the options IDMP and IDMPAUTO with the words of redis-py and Redis."""
-    if idmpauto is None and idmp is None:
-        return None
     if idmpauto is not None and idmp is not None:
         raise ArgumentError("Only one of ``idmpauto`` or ``idmp`` may be specified")
     if to_id_text(id) != b"*":
@@ -373,8 +370,9 @@ def _trim_spec(
             raise CommandError("syntax error, LIMIT cannot be used without the special ~ option")
     if maxlen is None and minid is None:
         return None
-    strategy = xtrim.MAXLEN if maxlen is not None else xtrim.MINID
-    return xtrim.TrimSpec(strategy, stay, ms, seq, bool(approximate), chosen, policy)
+    if minid is not None:
+        return xtrim.TrimSpec.from_id(ms, seq, bool(approximate), chosen, policy)
+    return xtrim.TrimSpec.to_length(stay, bool(approximate), chosen, policy)
 
 
 def _setting(name: str, value: object) -> int | None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -145,9 +146,9 @@ def archive(
             if environment.read(_retired_of, number, options.least_bytes) < options.least_bytes:
                 continue
             name = environment.read(stream_name, number, names.get(number))
-            while (record := _archive_run(environment, number, name, options)) is not None:
-                if record.entries:
-                    report = report.with_segment(record)
+            while (run := _archive_run(environment, number, name, options)) is not None:
+                if run.segment is not None:
+                    report = report.with_segment(run.segment)
                 if progress is not None:
                     progress(min(report.raw_bytes, total), total)
     if report.segments:
@@ -257,17 +258,20 @@ def _next_other(txn: Txn, number: int, ms: int, seq: int) -> Id:
 # --- one segment --------------------------------------------------------------------------------
 
 
-class Changed(Exception):
+class _Run(NamedTuple):
+    """A run that is archived: its segment, or None if its nodes had no entries to show."""
+
+    segment: SegmentRecord | None
+
+
+class _Changed(Exception):
     """A retired node changed while its segment was written."""
 
 
 def _archive_run(
     environment: Environment, number: int, name: bytes, options: ArchiveOptions
-) -> SegmentRecord | None:
-    """Make a segment of the first run of a stream; return None if nothing is retired any more.
-
-    A record without entries means that the run had only nodes without visible entries.
-    """
+) -> _Run | None:
+    """Archive the first run of a stream; return None if nothing is retired any more."""
     start = node_key(number, 0, 1)
     while environment.read(has_rows, RETIRED, pack_number(number), start):
         file_number = environment.write(take_file_number, frees=True)
@@ -277,7 +281,7 @@ def _archive_run(
         failpoints.hit("archive:written")
         try:
             made = environment.write(_commit_run, number, rows, record, wait=True, frees=True)
-        except Changed:
+        except _Changed:
             made = None
         except BaseException:
             if record is not None and not environment.read(is_named, record):
@@ -302,26 +306,12 @@ def _write_run(
     rows: list[_Row] = []
     with environment.begin_read() as txn:
         nodes = iter_run(txn, number, options.target_bytes)
-        held: list[bytes] = []  # the first nodes, from which a dictionary is trained
-        size = 0
-        while size < (SAMPLE_BYTES if options.dictionary else 1):
-            node = next(nodes, None)
-            if node is None:
-                break
-            rows.append(_Row(node[0], node[1][-CHECKSUM_SIZE:]))
-            held.append(node[1])
-            size += len(node[1])
-        if not rows:
+        sample = _first_nodes(nodes, SAMPLE_BYTES if options.dictionary else 1)
+        if not sample:
             return [], None
         dictionary = None
         if options.dictionary:
-            more = size >= SAMPLE_BYTES
-            dictionary = choose_dictionary(
-                held,
-                options.target_bytes if more else size,
-                level=options.level,
-                block_bytes=options.block_bytes,
-            )
+            dictionary = _dictionary_for([envelope for _, envelope in sample], options)
         now_ms = environment.context.clock.now_ms()
         epoch = environment.context.epoch
         writer = SegmentWriter(
@@ -339,10 +329,7 @@ def _write_run(
         place = segment_path(number, name, (0, 0), (0, 0), epoch, file_number)
         try:
             with segment_output(environment.folder, stored_name(place)) as output:
-                for envelope in held:
-                    output.write(writer.add(envelope, where))
-                held.clear()
-                for db_key, envelope in nodes:
+                for db_key, envelope in chain(sample, nodes):
                     rows.append(_Row(db_key, envelope[-CHECKSUM_SIZE:]))
                     output.write(writer.add(envelope, where))
                 if writer.first_id is None or writer.last_id is None:
@@ -358,18 +345,37 @@ def _write_run(
     return rows, record_of(segment, path, ARCHIVED)
 
 
+def _first_nodes(nodes: Iterator[tuple[bytes, bytes]], enough: int) -> list[tuple[bytes, bytes]]:
+    """Take nodes from the start of a run, until they have `enough` bytes."""
+    taken: list[tuple[bytes, bytes]] = []
+    size = 0
+    while size < enough and (node := next(nodes, None)) is not None:
+        taken.append(node)
+        size += len(node[1])
+    return taken
+
+
+def _dictionary_for(sample: list[bytes], options: ArchiveOptions) -> bytes | None:
+    """Train a dictionary for a run that begins with these nodes; None if it would save nothing."""
+    size = sum(map(len, sample))
+    return choose_dictionary(
+        sample,
+        size if size < SAMPLE_BYTES else options.target_bytes,  # of the whole run
+        level=options.level,
+        block_bytes=options.block_bytes,
+    )
+
+
 class _Empty(Exception):
     """The nodes of a run have no entries that history shows."""
 
 
-def _commit_run(
-    txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRecord | None
-) -> SegmentRecord:
+def _commit_run(txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRecord | None) -> _Run:
     """Write the row of the manifest, and delete the rows of `retired`."""
     for row in rows:
         value = txn.get(RETIRED, row.db_key)
         if value is None or value[-CHECKSUM_SIZE:] != row.checksum:
-            raise Changed
+            raise _Changed
         txn.delete(RETIRED, row.db_key)
     cursor = txn.cursor(RETIRED)
     prefix = pack_number(number)
@@ -377,9 +383,7 @@ def _commit_run(
         only = not (cursor.next() and cursor.key()[:8] == prefix)
         if only and not has_rows(txn, NODES, prefix):  # removing those may retire more
             txn.delete(RETIRED, former_name_key(number))
-    if record is None:
-        return SegmentRecord(number, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ARCHIVED, "", b"")
-    return put_segment(txn, record)
+    return _Run(None if record is None else put_segment(txn, record))
 
 
 def _remove(environment: Environment, path: str) -> None:

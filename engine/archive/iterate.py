@@ -137,7 +137,7 @@ def retired_from(
 ) -> list[_RetiredRow]:
     """Return the first retired nodes with entries from `at` on and keys below `before`."""
     source = Retired(txn, number)
-    found = source.at_or_above(*at)  # the node before may contain `at`
+    found = source.seek(*at)  # the node before may contain `at`
     out: list[_RetiredRow] = []
     while found and len(out) < most and (before is None or (source.ms, source.seq) < before):
         node = source.envelope()

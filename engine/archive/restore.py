@@ -19,7 +19,7 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import erased_ids
-from streamkeep.engine.tables.node_walk import load_node, seal_tail
+from streamkeep.engine.tables.node_walk import append_node, seal_tail
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import StreamId
@@ -230,7 +230,7 @@ def _write_step(
         seal_tail(txn, stream)
     count = 0
     for node in step:
-        load_node(
+        append_node(
             txn,
             stream,
             node.ms,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from streamkeep.engine.archive.segments import drop
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.commands.retention import enforce_step, is_due
+from streamkeep.engine.commands.retention import enforce_step, has_limits
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.idempotency_sweep import BEGIN, SweepPlace, has_messages, sweep_step
 from streamkeep.engine.tables.manifest import iter_segments
@@ -56,7 +56,9 @@ def maintain(environment: Environment) -> MaintenanceReport:
 
 
 def _with_limits(txn: Txn) -> list[bytes]:
-    return [name for name, number in iter_keys(txn) if is_due(txn, txn.load_numbered(number, name))]
+    return [
+        name for name, number in iter_keys(txn) if has_limits(txn, txn.load_numbered(number, name))
+    ]
 
 
 def _with_messages(txn: Txn) -> list[bytes]:

@@ -66,7 +66,7 @@ class Source:
         self.ms = 0
         self.seq = 0
 
-    def at_or_above(self, ms: int, seq: int) -> bool:
+    def seek(self, ms: int, seq: int) -> bool:
         """Go to the last node that begins at `ms-seq` or before, or to the first one after it."""
         raise NotImplementedError
 
@@ -119,7 +119,7 @@ class Live(Source):
         super().__init__()
         self._walk = NodeWalk(txn, stream)
 
-    def at_or_above(self, ms: int, seq: int) -> bool:
+    def seek(self, ms: int, seq: int) -> bool:
         """See `Source`."""
         return self._take(self._walk.seek(ms, seq))
 
@@ -171,7 +171,7 @@ class Retired(Source):
         self._number = number
         self._cursor: lmdb.Cursor[bytes] = txn.cursor(RETIRED)
 
-    def at_or_above(self, ms: int, seq: int) -> bool:
+    def seek(self, ms: int, seq: int) -> bool:
         """See `Source`."""
         if self.at_or_below(ms, seq):
             return True
@@ -229,7 +229,7 @@ class Archived(Source):
         self._nodes: list[Envelope] = []
         self._index = 0
 
-    def at_or_above(self, ms: int, seq: int) -> bool:
+    def seek(self, ms: int, seq: int) -> bool:
         """See `Source`."""
         record = find_segment(self._txn, self._number, ms, seq)
         if record is None or record.last_id < (ms, seq):
@@ -341,7 +341,7 @@ def history_nodes(txn: Txn, stream: Stream, start: Id, end: Id) -> Iterator[tupl
     Raises:
         Unreadable: see the module.
     """
-    left = [source for source in _sources(txn, stream) if source.at_or_above(*start)]
+    left = [source for source in _sources(txn, stream) if source.seek(*start)]
     while left:
         source = min(left, key=_key)
         if _key(source) > end:
@@ -392,7 +392,7 @@ def copy_range(
     if stream is None:
         return [], None
     every = _sources(txn, stream) if whole_history else [LiveOnly(txn, stream)]
-    left = [source for source in every if source.at_or_above(*start) and _key(source) <= end]
+    left = [source for source in every if source.seek(*start) and _key(source) <= end]
     copied: list[CopiedNode] = []
     room = size
     for nodes in copied_nodes(left, end, size):
@@ -424,7 +424,7 @@ def archived_of(txn: Txn, number: int) -> list[Source]:
 
 def _read_up(sources: list[Source], wanted: Range, out: list[object]) -> None:
     """Read nodes ascending; the few before the range show nothing of it."""
-    left = [source for source in sources if source.at_or_above(*wanted.start())]
+    left = [source for source in sources if source.seek(*wanted.start())]
     end = wanted.end()
     while left:
         source = min(left, key=_key)

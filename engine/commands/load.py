@@ -17,7 +17,7 @@ from streamkeep.engine.commands.keys import delete
 from streamkeep.engine.notify.wait_table import replaced
 from streamkeep.engine.tables.group import Group, create_group, find_group
 from streamkeep.engine.tables.lag import estimate_read
-from streamkeep.engine.tables.node_walk import load_node
+from streamkeep.engine.tables.node_walk import append_node
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, CorruptionError, KeyExistsError
@@ -82,7 +82,7 @@ class Loader:
         if self._last_slot is not None and (node.ms, node.seq) <= self._last_slot:
             raise self._fail(f"macro node {node.ms}-{node.seq} is not above the one before it")
         self._last_slot = ids.last_slot
-        load_node(
+        append_node(
             txn,
             stream,
             node.ms,

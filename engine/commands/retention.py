@@ -19,8 +19,6 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.commands.ref_policy import KEEPREF
 from streamkeep.engine.commands.xtrim import (
-    MAXLEN,
-    MINID,
     NO_TRIM_LIMIT,
     TrimSpec,
     stored_form,
@@ -214,10 +212,10 @@ def enforce(txn: WriteTxn, stream: Stream, most_nodes: int) -> int:
                 return 0
     removed = 0
     if too_long and maxlen is not None:
-        spec = TrimSpec(MAXLEN, maxlen, 0, 0, policy.approximate, NO_TRIM_LIMIT, KEEPREF)
+        spec = TrimSpec.to_length(maxlen, policy.approximate, NO_TRIM_LIMIT, KEEPREF)
         removed += _trim(txn, stream, spec, stop, most_nodes)
     if too_old and record.first_ms < oldest and record.length:
-        spec = TrimSpec(MINID, 0, oldest, 0, policy.approximate, NO_TRIM_LIMIT, KEEPREF)
+        spec = TrimSpec.from_id(oldest, 0, policy.approximate, NO_TRIM_LIMIT, KEEPREF)
         removed += _trim(txn, stream, spec, stop, most_nodes)
         if policy.approximate:
             _note_first_node(txn, stream)
@@ -237,7 +235,7 @@ def first_needed(txn: Txn, stream: Stream) -> Id | None:
     return lowest
 
 
-def is_due(txn: Txn, stream: Stream) -> bool:
+def has_limits(txn: Txn, stream: Stream) -> bool:
     """Return whether a stream has settings that may remove entries."""
     policy = stream.retention()
     if policy is None:

@@ -33,7 +33,7 @@ AUTO_SEQ: Final = 1  # ms-*
 EXPLICIT: Final = 2
 
 _MAX_ENTRY_BYTES: Final[i64] = 1 << 30
-_DEFAULT_MAX_BYTES: Final[i64] = 1 << 30  # used by Redis for 0, and for all higher limits
+_NO_LIMIT: Final[i64] = 1 << 30  # Redis uses it for 0 and for all higher limits
 _PAGE_LISTPACK: Final[i64] = PAGE_LISTPACK
 
 
@@ -243,30 +243,24 @@ def append_entry(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[b
 
 def _append_to_page(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
     """Append by the default rule: a listpack fills the rest of its page run."""
-    tail = _tail(txn, stream)
+    tail = _tail_or_reopened(txn, stream)
     if tail is not None and tail.append_within(ms, seq, pairs, _PAGE_LISTPACK):
         stream.tail_grew()
         return
-    seal_tail(txn, stream)
-    builder = NodeBuilder(ms, seq, pairs[0::2])
-    builder.append(ms, seq, pairs)
-    _start(txn, stream, builder, _PAGE_LISTPACK)
+    _start_node(txn, stream, ms, seq, pairs, _PAGE_LISTPACK)
 
 
 def _append_by_limits(txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes]) -> None:
     """Append by Redis's rule and the limits of this stream."""
     limit: i64 = i64(stream.record.node_max_bytes)
-    if limit == 0 or limit > _DEFAULT_MAX_BYTES:
-        limit = _DEFAULT_MAX_BYTES
-    tail = _tail(txn, stream)
+    if limit == 0 or limit > _NO_LIMIT:
+        limit = _NO_LIMIT
+    tail = _tail_or_reopened(txn, stream)
     if tail is not None and _accepts(stream, tail.size(), tail.slots(), pairs, limit):
         tail.append(ms, seq, pairs)
         stream.tail_grew()
         return
-    seal_tail(txn, stream)
-    builder = NodeBuilder(ms, seq, pairs[0::2])
-    builder.append(ms, seq, pairs)
-    _start(txn, stream, builder, limit)
+    _start_node(txn, stream, ms, seq, pairs, limit)
 
 
 def _accepts(stream: Stream, size: i64, slots: i64, pairs: list[bytes], limit: i64) -> bool:
@@ -279,7 +273,7 @@ def _accepts(stream: Stream, size: i64, slots: i64, pairs: list[bytes], limit: i
     return size < limit
 
 
-def _tail(txn: WriteTxn, stream: Stream) -> NodeBuilder | None:
+def _tail_or_reopened(txn: WriteTxn, stream: Stream) -> NodeBuilder | None:
     """Return the node to append to: the tail, or the newest sealed node brought back.
 
     A node is not brought back when trimmed nodes above it are retired or archived: its range would
@@ -293,10 +287,15 @@ def _tail(txn: WriteTxn, stream: Stream) -> NodeBuilder | None:
     return stream.tail_builder()
 
 
-def _start(txn: WriteTxn, stream: Stream, builder: NodeBuilder, limit: i64) -> None:
-    """Begin a new node; one that is full with its first entry is sealed at once."""
+def _start_node(
+    txn: WriteTxn, stream: Stream, ms: int, seq: int, pairs: list[bytes], limit: i64
+) -> None:
+    """Begin a new node with this entry; one that is full with it is sealed at once."""
+    seal_tail(txn, stream)
+    builder = NodeBuilder(ms, seq, pairs[0::2])
+    builder.append(ms, seq, pairs)
     stream.keep_sealed()
-    if builder.size() < limit or limit == _DEFAULT_MAX_BYTES:
+    if builder.size() < limit or limit == _NO_LIMIT:
         stream.start_tail(builder)
         return
     add_newest_node(txn, stream, builder.ms, builder.seq, builder.listpack(), b"")

@@ -77,6 +77,16 @@ class TrimSpec:
         self.stop: tuple[int, int] | None = None
         self.most_nodes = _ALL_NODES
 
+    @staticmethod
+    def to_length(maxlen: int, approximate: bool, limit: int, policy: int) -> TrimSpec:
+        """Return what leaves the newest `maxlen` entries."""
+        return TrimSpec(MAXLEN, maxlen, 0, 0, approximate, limit, policy)
+
+    @staticmethod
+    def from_id(ms: int, seq: int, approximate: bool, limit: int, policy: int) -> TrimSpec:
+        """Return what leaves the entries from the ID `ms-seq` on."""
+        return TrimSpec(MINID, 0, ms, seq, approximate, limit, policy)
+
 
 def xtrim(txn: WriteTxn, name: bytes, spec: TrimSpec) -> int:
     """Trim the stream `name`; return how many entries were removed."""

@@ -300,7 +300,7 @@ def add_newest_node(
     stream.sealed_added(len(data))
 
 
-def load_node(
+def append_node(
     txn: WriteTxn,
     stream: Stream,
     ms: int,

@@ -32,7 +32,7 @@ from streamkeep.engine.tables.manifest import archived_streams, erased_ids, put_
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
-from streamkeep.engine.whole_store.scrub import is_due, mark_due, scrub
+from streamkeep.engine.whole_store.scrub import is_unfinished, mark_due, scrub
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import Erased, erase_slots
@@ -98,7 +98,7 @@ def _unfinished(txn: Txn) -> list[tuple[int, Ids]]:
     The transaction that erases live and retired entries also records them; segments are rewritten
     later. So after an interrupted erasure, the recorded IDs are all that is left to do.
     """
-    if not is_due(txn):
+    if not is_unfinished(txn):
         return []
     found = (
         (number, erased_ids(txn, number, (0, 0), (MAX, MAX))) for number in archived_streams(txn)

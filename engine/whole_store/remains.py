@@ -43,7 +43,7 @@ def _find(
 ) -> tuple[list[Id], Id | None]:
     """Search some megabytes of nodes; return what matches, and where the next search begins."""
     where = Where(wanted)
-    left = [source for source in _sources(txn, name, number) if source.at_or_above(*start)]
+    left = [source for source in _sources(txn, name, number) if source.seek(*start)]
     found: list[Id] = []
     room = _STEP_BYTES
     while left and room > 0:

@@ -85,7 +85,7 @@ def mark_due(txn: WriteTxn) -> None:
     txn.put_row(META, META_SCRUB, pack_id(txn.context.epoch, txn.commit_number))
 
 
-def is_due(txn: Txn) -> bool:
+def is_unfinished(txn: Txn) -> bool:
     """Return whether an erasure is unfinished."""
     return txn.get(META, META_SCRUB) is not None
 

@@ -46,7 +46,7 @@ NACK: Final = Layout(
         Field("consumer", "I", "number of the owner; 0 if unowned"),
     ),
 )
-SIZE: Final[i64] = NACK.size
+_SIZE: Final[i64] = NACK.size
 NACK_SIZE: Final = NACK.size
 PAGE_NACKS: Final = 43  # two pages with their keys fill one LMDB leaf
 INLINE_NACKS: Final = 16  # up to this number they are stored in the row of the group
@@ -186,7 +186,7 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
     removed: i64 = 0
     index: i64 = 0
     total: i64 = len(ids)
-    size: i64 = len(page) // SIZE * SIZE
+    size: i64 = len(page) // _SIZE * _SIZE
     at: i64 = 0
     kept_from: i64 = 0
     owner: i64 = 0  # owner of the last NACKs found, and how many they are
@@ -207,14 +207,14 @@ def remove_ids(page: bytes, ids: list[tuple[int, int]]) -> Removed:
             owned += 1
             if kept_from < at:
                 kept.append(page[kept_from:at])
-            at += SIZE
+            at += _SIZE
             kept_from = at
             removed += 1
             index += 1
         elif below(wanted_ms, wanted_seq, ms, seq):
             index += 1
         else:
-            at += SIZE
+            at += _SIZE
     if owned:
         owners[int(owner)] = owners.get(int(owner), 0) + int(owned)
     if kept_from < size:
@@ -237,8 +237,8 @@ def _low32(value: i64) -> i32:
 
 def decode_nack(page: bytes, index: int) -> Nack:
     """Return the NACK at an index of a page; raise CorruptionError beyond its end."""
-    at: i64 = i64(index) * SIZE
-    if at + SIZE > len(page) or at < 0:
+    at: i64 = i64(index) * _SIZE
+    if at + _SIZE > len(page) or at < 0:
         problem = f"NACK {index} is out of range ({len(page) // NACK_SIZE} NACKs)"
         raise CorruptionError("NACK page", problem)
     time: i64 = (i64(read_i16_be(page, at + _TIME_AT)) & 0xFFFF) << 32
@@ -265,10 +265,10 @@ def position_of(page: bytes, ms: int, seq: int) -> int:
     wanted_ms = bits(ms)
     wanted_seq = bits(seq)
     low: i64 = 0
-    high: i64 = len(page) // SIZE
+    high: i64 = len(page) // _SIZE
     while low < high:
         middle: i64 = (low + high) // 2
-        at: i64 = middle * SIZE
+        at: i64 = middle * _SIZE
         if below(read_i64_be(page, at), read_i64_be(page, at + 8), wanted_ms, wanted_seq):
             low = middle + 1
         else:
@@ -278,30 +278,30 @@ def position_of(page: bytes, ms: int, seq: int) -> int:
 
 def id_at(page: bytes, index: int) -> tuple[int, int]:
     """Return the ID of the NACK at an index of a page."""
-    at: i64 = i64(index) * SIZE
+    at: i64 = i64(index) * _SIZE
     return unsigned(read_i64_be(page, at)), unsigned(read_i64_be(page, at + 8))
 
 
 def find(page: bytes, ms: int, seq: int) -> int:
     """Return the index of the NACK `ms-seq` in a page, or -1."""
     index = position_of(page, ms, seq)
-    at: i64 = i64(index) * SIZE
+    at: i64 = i64(index) * _SIZE
     return index if page[at : at + 16] == pack_id(ms, seq) else -1
 
 
 def consumer_at(page: bytes, index: int) -> int:
     """Return the number of the owner of the NACK at an index of a page."""
-    return int(_consumer(page, i64(index) * SIZE))
+    return int(_consumer(page, i64(index) * _SIZE))
 
 
 def owns(page: bytes, consumer: int) -> bool:
     """Return whether a consumer owns a NACK of a page."""
     wanted: i64 = i64(consumer)
     at: i64 = 0
-    while at + SIZE <= len(page):
+    while at + _SIZE <= len(page):
         if _consumer(page, at) == wanted:
             return True
-        at += SIZE
+        at += _SIZE
     return False
 
 
@@ -309,11 +309,11 @@ def owners_of(page: bytes) -> set[int]:
     """Return the numbers of all consumers that own a NACK of a page."""
     owners: set[int] = set()
     at: i64 = 0
-    while at + SIZE <= len(page):
+    while at + _SIZE <= len(page):
         consumer = _consumer(page, at)
         if consumer:
             owners.add(int(consumer))
-        at += SIZE
+        at += _SIZE
     return owners
 
 
@@ -324,7 +324,7 @@ def count_owners(page: bytes) -> dict[int, int]:
     while at + 4 <= len(page):
         consumer = int.from_bytes(page[at : at + 4], "big")
         owners[consumer] = owners.get(consumer, 0) + 1
-        at += SIZE
+        at += _SIZE
     return owners
 
 
@@ -335,15 +335,15 @@ def first_order_key(page: bytes) -> bytes:
     lowest: i64 = 0  # offset of the NACK
     high = read_i64_be(page, ORDER_KEY_AT)
     low: i64 = i64(read_i32_be(page, ORDER_KEY_AT + 8)) & 0xFFFFFFFF
-    at: i64 = SIZE
-    while at + SIZE <= len(page):
+    at: i64 = _SIZE
+    while at + _SIZE <= len(page):
         at_high = read_i64_be(page, at + ORDER_KEY_AT)
         at_low: i64 = i64(read_i32_be(page, at + ORDER_KEY_AT + 8)) & 0xFFFFFFFF
         if below(at_high, at_low, high, low):
             high = at_high
             low = at_low
             lowest = at
-        at += SIZE
+        at += _SIZE
     return page[lowest + ORDER_KEY_AT : lowest + _TIME_AT]
 
 

@@ -259,7 +259,7 @@ def _upwards(
 
 def _begin(source: Source, start: StreamId, after: StreamId | None) -> bool:
     """Move to the first node above `after` that may hold entries from `start` on."""
-    found = source.at_or_above(*(start if after is None else after))
+    found = source.seek(*(start if after is None else after))
     while found and after is not None and (source.ms, source.seq) <= after:
         found = source.next()
     return found
