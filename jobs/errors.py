@@ -11,7 +11,14 @@ if TYPE_CHECKING:
 
 
 class QueueError(StreamkeepError):
-    """Base of the errors of the queue."""
+    """Base of the errors of the queue.
+
+    Attributes:
+        partly: it was raised after a part of the call had changed something, so that the
+            transaction around it cannot go on.
+    """
+
+    partly = False
 
 
 class QueueFullError(QueueError):

@@ -14,8 +14,9 @@ from streamkeep.jobs import admission, codecs
 from streamkeep.jobs.admission import Put
 from streamkeep.jobs.base import QueueBase
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.errors import QueueFullError
-from streamkeep.jobs.job import Job, collecting, running_job
+from streamkeep.jobs.errors import QueueError, QueueFullError
+from streamkeep.jobs.job import Job, running_job
+from streamkeep.jobs.job_transaction import collecting
 from streamkeep.jobs.layout import (
     BACKOFF,
     CODEC,
@@ -110,13 +111,17 @@ def plan_put(
 
     def work(txn: Transaction[Any]) -> None:
         step = Step(txn, core.names)
-        for one, put in zip(prepared, puts, strict=True):
+        for index, (one, put) in enumerate(zip(prepared, puts, strict=True)):
             due_ms = one.at_ms or (step.now_ms + one.delay_ms if one.delay_ms else 0)
             fields = dict(one.fields)
             if one.expires_ms:
                 from_ms = max(due_ms, step.now_ms)
                 fields[EXPIRES] = str(from_ms + one.expires_ms).encode()
-            done = admission.put(step, fields, one.priority, due_ms, always=always)
+            try:
+                done = admission.put(step, fields, one.priority, due_ms, always=always)
+            except QueueError as error:
+                error.partly |= index > 0
+                raise
             put.job_id, put.is_new = done.job_id, done.is_new
         step.save()
 

@@ -20,6 +20,7 @@ from streamkeep.jobs import (
     PayloadError,
     Queue,
     QueueError,
+    QueueFullError,
     Retry,
     queue_names,
     register_codec,
@@ -168,6 +169,21 @@ def test_transactions_join_puts_ends_and_appends(queue: Queue) -> None:
         txn.xadd("log", {"id": second.id})
     assert counts(queue) == (1, 1, 1, 0, 0)
     assert (second.state(), third.state()) == ("waiting", "delayed")
+
+
+def test_a_put_that_fails_halfway_undoes_the_transaction_around_it(queue: Queue) -> None:
+    queue.set_limits(max_length=1)
+    with pytest.raises(StoreError, match="is full"), queue.store.transaction() as txn:
+        txn.xadd("log", {"a": 1})
+        with pytest.raises(QueueFullError):
+            queue.put_many(["first", "second"])
+    assert (counts(queue), queue.store.exists("log")) == ((0, 0, 0, 0, 0), 0)
+    with queue.store.transaction() as txn:
+        queue.put("first")
+        with pytest.raises(QueueFullError):  # which has changed nothing
+            queue.put("second")
+        txn.xadd("log", {"a": 1})
+    assert (counts(queue), queue.store.exists("log")) == ((1, 0, 0, 0, 0), 1)
 
 
 def test_a_text_store_serves_a_queue_as_well(open_store: Callable[..., Store]) -> None:
