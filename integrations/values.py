@@ -13,17 +13,14 @@ limit.
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
-from weakref import WeakSet
 
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.address import Address
+from streamkeep.jobs.lazy_store import LazyStore
 
 Result = TypeVar("Result")
 Reader = Transaction[Any] | Snapshot[Any]
@@ -138,54 +135,16 @@ class Values:
             txn.row_delete(self.space, _EXPIRY + former[:8] + key)
 
 
-class OpenedStore:
+class OpenedStore(LazyStore):
     """The store of an adapter, opened at its first use, and again in a forked child."""
 
     def __init__(self, address: Address) -> None:
+        super().__init__(address.path, address.sync)
         self.address = address
-        self._store: Store[Any] | None = None
-        self._lock = threading.Lock()
-        _all_opened.add(self)
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: leave the store, and a lock that another thread may have held."""
-        self._lock = threading.Lock()
-        self._store = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this process has opened it."""
-        return self._store is not None
-
-    @property
-    def store(self) -> Store[Any]:
-        """The store."""
-        opened = self._store
-        if opened is None:
-            from streamkeep.facade import open as open_store
-
-            with self._lock:
-                opened = self._store
-                if opened is None:
-                    address = self.address
-                    opened = self._store = open_store(address.path, sync=address.sync)
-        return opened
-
-    def close(self) -> None:
-        """Close the store if this process has opened it; a later call opens it again."""
-        with self._lock:
-            opened, self._store = self._store, None
-        if opened is not None:
-            opened.close()
 
     def apply(self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False) -> Result:
         """Run a function of a transaction; see `Store.apply`."""
         return self.store.apply(lambda txn: work(txn.as_bytes()), frees=frees)
-
-    def read(self, look: Callable[[Snapshot[Any]], Result]) -> Result:
-        """Run a function of a snapshot."""
-        with self.store.snapshot() as snapshot:
-            return look(snapshot.as_bytes())
 
     def read_when(
         self,
@@ -201,15 +160,6 @@ class OpenedStore:
         """
         wake_on = [(bell, None) for bell in bells]
         return self.store.read_when(lambda one: look(one.as_bytes()), wake_on, block=wait_ms)
-
-
-def _leave_to_parent() -> None:
-    for one in list(_all_opened):
-        one.leave_to_parent()
-
-
-_all_opened: WeakSet[OpenedStore] = WeakSet()
-os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def ttl_of(seconds: float | None, name: str) -> int:

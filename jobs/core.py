@@ -11,19 +11,19 @@ import os
 import secrets
 import socket
 import threading
-import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+from streamkeep.engine.api.views import Sync, Transaction
 from streamkeep.engine.api.work import SharedTransaction
 from streamkeep.jobs import codecs
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.layout import QUEUES_SPACE, TASK, Fields, Names
+from streamkeep.jobs.lazy_store import LazyStore
 from streamkeep.jobs.policy import Policy
 from streamkeep.jobs.running import Done, Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
@@ -41,7 +41,7 @@ log = logging.getLogger("streamkeep.jobs")
 Result = TypeVar("Result")
 
 
-class Core:
+class Core(LazyStore):
     """The store of a queue, its tasks, and how its transactions run."""
 
     def __init__(
@@ -57,6 +57,7 @@ class Core:
         sync: Sync,
     ) -> None:
         """Take the arguments of `Queue`; `queue` is the object that programs have."""
+        super().__init__(path_or_store, sync)
         self.queue = queue
         self.names = Names(name)
         self.name = name
@@ -65,52 +66,20 @@ class Core:
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.max_result_bytes = max_result_bytes
         self.policy = policy
-        self._given = path_or_store
-        self._sync = sync
         self.rules: dict[str, Rule] = {}
-        self._opened: Store[Any] | None = None
         self._ready = False
-        self._lock = threading.Lock()
         self._turns = itertools.count()
         self.ended_entries = EndedEntries()
         self._consumer = b""
         self._runs = threading.local()
-        _all.add(self)
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: leave the store, and a lock that another thread may have held."""
-        self._lock = threading.Lock()
-        self._opened = None
 
     # --- the store ------------------------------------------------------------------------------
 
-    @property
-    def store(self) -> Store[Any]:
-        """The store, which is opened if need be."""
-        opened = self._opened
-        return self._open() if opened is None else opened
-
-    def _open(self) -> Store[Any]:
-        from streamkeep.facade import open as open_store
-
-        with self._lock:
-            opened = self._opened
-            if opened is None:
-                given = self._given
-                opened = given if isinstance(given, Store) else open_store(given, sync=self._sync)
-                host = socket.gethostname()[:60]
-                self._consumer = f"{host}-{os.getpid()}-{secrets.token_hex(3)}".encode()
-                self._ready = False
-                self.ended_entries = EndedEntries()  # those of the parent are not this child's
-                self._opened = opened
-            return opened
-
-    def close(self) -> None:
-        """Close the store, if this queue has opened it. A later call opens it again."""
-        with self._lock:
-            opened, self._opened = self._opened, None
-        if opened is not None and not isinstance(self._given, Store):
-            opened.close()
+    def _begin(self) -> None:
+        host = socket.gethostname()[:60]
+        self._consumer = f"{host}-{os.getpid()}-{secrets.token_hex(3)}".encode()
+        self._ready = False
+        self.ended_entries = EndedEntries()  # those of the parent are not this child's
 
     @contextmanager
     def moved_to(self, store: Store[Any], *, immediate: bool) -> Iterator[None]:
@@ -123,11 +92,6 @@ class Core:
         finally:
             self.close()
             self._given, self.immediate = former
-
-    @property
-    def opened(self) -> Store[Any] | None:
-        """The store if this process has opened it."""
-        return self._opened
 
     @property
     def consumer(self) -> bytes:
@@ -152,8 +116,10 @@ class Core:
             return store.apply(lambda txn: work(txn.as_bytes()), frees=frees, sync=sync)
         try:
             return work(SharedTransaction(store, outer.txn).as_bytes())
-        except QueueError:
-            raise  # before it has changed anything
+        except QueueError as error:
+            if error.partly:
+                outer.interrupt(error)
+            raise
         except BaseException as error:
             outer.interrupt(error)
             raise
@@ -169,11 +135,6 @@ class Core:
 
         self.set_up()
         return self.apply(run, frees=frees)
-
-    def read(self, look: Callable[[Snapshot[Any]], Result]) -> Result:
-        """Run a function of a snapshot."""
-        with self.store.snapshot() as snapshot:
-            return look(snapshot.as_bytes())
 
     def set_up(self) -> None:
         """Make the streams of the queue, unless this process knows that they exist."""
@@ -239,16 +200,3 @@ class Core:
     def next_turn(self) -> int:
         """Return a number that rises with each call: whose turn among the priorities it is."""
         return next(self._turns)
-
-
-# --- forks --------------------------------------------------------------------------------------
-
-_all: Final[weakref.WeakSet[Core]] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    for core in list(_all):
-        core.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)

@@ -163,7 +163,9 @@ class EventStream:
         if opened is None:
             assert self._async is not None
             return self._async
-        store = opened.store if opened.is_open else await asyncio.to_thread(lambda: opened.store)
+        store = opened.opened
+        if store is None:
+            store = await asyncio.to_thread(lambda: opened.store)
         if self._async is None or self._async._store is not store:
             self._async = AsyncStore(store)
         return self._async

@@ -72,7 +72,7 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
 
     async def _store(self) -> AsyncStore[Any]:
         own = self._own
-        if own is None or own._store is not self._opened._store:
+        if own is None or own._store is not self._opened.opened:
             opened = await asyncio.to_thread(lambda: self._opened.store)
             own = self._own = AsyncStore(opened)
         return own
