@@ -22,7 +22,8 @@ from streamkeep.jobs.errors import (
     Retry,
     UnknownTaskError,
 )
-from streamkeep.jobs.job import Job, JobTransaction, current_job
+from streamkeep.jobs.job import Job, current_job
+from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.queue import Queue, queue_names
 from streamkeep.jobs.running import Outcome
 from streamkeep.jobs.stats import QueueStats

@@ -97,6 +97,10 @@ class AsyncJob:
         """Return the job to the queue at once; see `Job.give_back`."""
         await asyncio.to_thread(self.job.give_back)
 
+    def begin(self) -> None:
+        """Note that this process works on the job now; see `Job.begin`."""
+        self.job.begin()
+
     async def extend(self, max_runtime: Duration | None = None) -> None:
         """Let the job run for its `max_runtime` again; see `Job.extend`."""
         await asyncio.to_thread(self.job.extend, max_runtime)

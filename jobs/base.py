@@ -53,7 +53,7 @@ class QueueBase:
                 the first failure, twice as long after each further one, ten minutes at most; a half
                 of it is random. One duration for a fixed wait.
             result_ttl: how long results are kept; 0 for not at all.
-            max_deaths: a job with which this many workers died is a dead letter.
+            max_deaths: a job that this many workers ran when they died is a dead letter.
             max_result_bytes: the largest result.
             sync: with a path: when a change is durable; see `streamkeep.open`.
         """

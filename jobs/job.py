@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.views import Transaction
-from streamkeep.engine.store.command import Command
+from streamkeep.engine.liveness.marks import Marks
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import codecs, ending
 from streamkeep.jobs.admission import Put
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
+from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.layout import CODEC, HEADERS, KEY, PAYLOAD, PRIORITIES, QUEUED, TASK, Fields
 from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step, job_id_of
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 NOTHING: Final[Any] = object()  # no result was given
 
 _current: ContextVar[Job | None] = ContextVar("job", default=None)
-collecting: ContextVar[JobTransaction | None] = ContextVar("collecting", default=None)
 
 
 def current_job() -> Job:
@@ -39,53 +37,6 @@ def current_job() -> Job:
     if job is None:
         raise QueueError("no job runs here: `current_job` is for handlers")
     return job
-
-
-class JobTransaction(Pipeline):
-    """What is to happen with the acknowledgement of a job, or not at all: `job.transaction`.
-
-    Its methods are the commands of a store. They are collected, and run in the transaction that
-    ends the job, in order; if one of them fails, the attempt has failed. In a `with` block, what is
-    put into queues of the same store is collected as well.
-    """
-
-    def __init__(self, queue: Queue) -> None:
-        super().__init__(queue.store, True, False)
-        self.environment = queue.store._environment
-        self._works: list[Callable[[Transaction[Any]], object]] = []
-
-    def __enter__(self) -> JobTransaction:
-        self._token = collecting.set(self)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        collecting.reset(self._token)
-        if error is not None:
-            self.reset()
-            self._works = []
-
-    def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Refuse: the end of the job runs it."""
-        raise ArgumentError("the transaction of a job runs when the job ends")
-
-    def collect(self, work: Callable[[Transaction[Any]], object]) -> None:
-        """Add a function of the transaction."""
-        self._take_commands()
-        self._works.append(work)
-
-    def works(self) -> list[Callable[[Transaction[Any]], object]]:
-        """Return all that was collected, in order."""
-        self._take_commands()
-        return self._works
-
-    def _take_commands(self) -> None:
-        for command in self._take():
-            self._works.append(partial(_run, command))
 
 
 class Job:
@@ -106,6 +57,8 @@ class Job:
         self._payload: Any = NOTHING
         self._result: Any = NOTHING
         self._transaction: JobTransaction | None = None
+        self._mark: tuple[Marks, int] | None = None  # that this process works on it
+        self._batch: list[Job] = []  # the jobs of its call, while none of them was begun
 
     def __repr__(self) -> str:
         job_id = self._id if self._put is None else self._put.job_id
@@ -152,7 +105,7 @@ class Job:
     def attempt(self) -> int:
         """The number of this attempt, from 1 on; those that died with their worker do not count."""
         taken = self._taken()
-        return taken.deliveries - taken.deaths
+        return taken.deliveries - taken.lost
 
     @property
     def queued_ms(self) -> int:
@@ -239,11 +192,11 @@ class Job:
         """Return what the end of the job needs: its result, encoded, and what was collected."""
         taken, core = self._taken(), self.queue.core
         self._check_running()
-        stored = None
+        stored, ttl_ms = None, 0
         if result is not NOTHING:
             what = f"the result of job {self.id}"
             stored = core.codec, codecs.encode(core.codec, result, what, core.max_result_bytes)
-        ttl_ms = core.policy_of(taken.fields).result_ttl_ms
+            ttl_ms = core.policy_of(taken.fields).result_ttl_ms
         works = self._transaction.works() if self._transaction else ()
         return ending.End(taken, stored, ttl_ms, works)
 
@@ -288,7 +241,7 @@ class Job:
             ending.retry(step, taken, due_ms, counts=False, delivered=delivered)
 
         self.queue.core.step(back, frees=True)
-        self.ended = True
+        self._end()
 
     def park(self) -> None:
         """Leave the job to workers that know its task; this was no attempt."""
@@ -300,7 +253,7 @@ class Job:
             park(step, taken)
 
         self.queue.core.step(leave, frees=True)
-        self.ended = True
+        self._end()
 
     def end_attempt(
         self,
@@ -330,7 +283,7 @@ class Job:
             )
 
         retried = self.queue.core.step(end, frees=True)
-        self.ended = True
+        self._end()
         return retried
 
     def extend(self, max_runtime: Duration | None = None) -> None:
@@ -356,6 +309,20 @@ class Job:
 
         self.taken = self.queue.core.step(extend)
 
+    def begin(self) -> None:
+        """Note that this process works on the job now, so that its death counts for it.
+
+        A `with` block and the workers do so. Of several jobs that one call has taken, only those
+        that were begun count from now on.
+        """
+        batch, self._batch = self._batch, []
+        if batch:
+            for one in batch:
+                one._batch = []
+            _leave([one for one in batch if one is not self])
+        if self._mark is None:
+            begin_all([self])
+
     def lost(self) -> bool:
         """Return whether the job is not this worker's any more."""
         if self.ended:
@@ -366,6 +333,7 @@ class Job:
 
     def __enter__(self) -> Job:
         self._taken()
+        self.begin()
         return self
 
     def __exit__(
@@ -405,9 +373,42 @@ class Job:
             )
         return self.taken
 
+    def _end(self) -> None:
+        self.ended = True
+        _leave([self])
+
     def _check_running(self) -> None:
         if self.ended:
             raise JobLostError(f"the job {self._id} has already been ended by this worker")
+
+
+# --- what this process works on -------------------------------------------------------------------
+
+
+def begin_all(jobs: list[Job]) -> None:
+    """Note that this process works on the jobs that one call has taken; see `Job.begin`."""
+    core = jobs[0].queue.core
+    marks = core.store._environment.leases.marks()
+    if marks is None:  # the store was opened without leases: no death is noticed
+        return
+    deliveries = [
+        job.queue.core.names.mark_of(job.taken.place, job.taken.deliveries)
+        for job in jobs
+        if job.taken is not None
+    ]
+    for job, place in zip(jobs, marks.add(deliveries), strict=True):
+        job._mark = marks, place
+        if len(jobs) > 1:
+            job._batch = jobs
+
+
+def _leave(jobs: Iterable[Job]) -> None:
+    """Note that this process does not work on jobs any more."""
+    found = [job._mark for job in jobs if job._mark is not None]
+    for job in jobs:
+        job._mark = None
+    for marks in {marks for marks, _ in found}:
+        marks.remove(place for its, place in found if its is marks)
 
 
 # --- several at once ------------------------------------------------------------------------------
@@ -429,16 +430,21 @@ def plan_end(
     given = list(results) if results is not None else [NOTHING] * len(its)
     if len(given) != len(its):
         raise ArgumentError(f"{len(its)} jobs, and {len(given)} results")
-    if any(job.queue.name != core.name for job in its):
-        raise ArgumentError(f"a job of another queue than {core.name!r}")
+    for job in its:
+        if job.queue.name != core.name:
+            raise ArgumentError(f"a job of another queue than {core.name!r}")
     ends = [job.end(one) for job, one in zip(its, given, strict=True)]
 
     def end(txn: Transaction[Any]) -> Step:
         step = Step(txn, core.names)
         ending.check_owned(step, [one.job for one in ends])
         works = [work for one in ends for work in one.works]
-        for work in works:
-            work(txn)
+        try:
+            for work in works:
+                work(txn)
+        except QueueError as error:  # of a queue that is full, perhaps after other works
+            error.partly = True
+            raise
         if works:  # they may have put jobs into this queue
             step = Step(txn, core.names)
         ending.finish(step, ends)
@@ -452,6 +458,7 @@ def note_ended(core: Core, its: list[Job]) -> None:
     """Note that the transaction of `plan_end` is done."""
     for job in its:
         job.ended = True
+    _leave(its)
     if len(its) < AT_ONCE:
         taken = [job.taken for job in its if job.taken is not None]
         core.ended_entries.note((one.place, one.fields) for one in taken)
@@ -460,10 +467,6 @@ def note_ended(core: Core, its: list[Job]) -> None:
 def job_of(queue: Queue, taken: Taken) -> Job:
     """Return a job that was taken."""
     return Job(queue, job_id_of(taken.place, taken.fields), taken)
-
-
-def _run(command: Command[object], txn: Transaction[Any]) -> object:
-    return txn._run(command)
 
 
 def running_job() -> Job | None:

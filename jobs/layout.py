@@ -9,7 +9,9 @@ import hashlib
 import struct
 from typing import Final, NamedTuple
 
+from streamkeep.engine.liveness.marks import mark_of
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.keys import space_prefix
 
 QUEUES_SPACE: Final = b"jobs"  # one row per queue
 GROUP: Final = b"jobs"  # of every stream of a queue
@@ -68,6 +70,7 @@ Fields = dict[bytes, bytes]
 
 _TIME: Final = struct.Struct(">Q")
 _PLACE: Final = struct.Struct(">BQQ")
+_DELIVERY: Final = struct.Struct(">BQQQ")
 _SIZE: Final = struct.Struct(">I")
 _COUNTERS: Final = struct.Struct(">9Q")
 _RATES: Final = struct.Struct(">5Q")  # after the counters, since the first end of a job
@@ -128,8 +131,13 @@ class Names:
                 f"the name of a queue has 1 to {MOST_NAME} bytes, not {len(self.name)}: {name!r}"
             )
         self.space = b"jobs:" + self.name
+        self.prefix: bytes = space_prefix(self.space)  # of the keys of its rows
         self.streams = (self.name + b":high", self.name, self.name + b":low")
         self.dead = self.name + b":dead"
+
+    def mark_of(self, place: Place, deliveries: int) -> bytes:
+        """Return the mark of a delivery, which says that a process works on it."""
+        return mark_of(self.streams[place.priority] + _DELIVERY.pack(*place, deliveries))
 
     def result_bell(self, job_id: str) -> bytes:
         """Return the key on which callers wait for the result of a job."""

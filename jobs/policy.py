@@ -19,7 +19,7 @@ class Policy(NamedTuple):
         retries: how many attempts may follow the first.
         max_runtime_ms: 0 for no limit.
         result_ttl_ms: how long the result is kept; 0 for not at all.
-        max_deaths: the number of deaths of its workers that makes a job a dead letter.
+        max_deaths: the number of workers that died while they ran it that makes it a dead letter.
     """
 
     retries: int = DEFAULT_RETRIES

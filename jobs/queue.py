@@ -50,6 +50,8 @@ class Queue(TaskMethods, ControlMethods, LetterMethods):
     def get_many(self, count: int, timeout: Duration | None = 0) -> list[Job]:
         """Take up to `count` jobs in one transaction; sleep until there is at least one.
 
+        If this process dies, that counts as a death for all of them; see `Job.begin`.
+
         Args:
             timeout: as in `get`; by default it does not wait.
 

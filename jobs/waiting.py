@@ -14,13 +14,14 @@ from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.jobs import taking
-from streamkeep.jobs.job import Job, job_of, note_ended, plan_end
+from streamkeep.jobs.job import Job, begin_all, job_of, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
 from streamkeep.jobs.running import DEAD, RETRYING, log_failure
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.times import Duration, milliseconds
 
 if TYPE_CHECKING:
+    from streamkeep.engine.store.environment import Environment
     from streamkeep.jobs.queue import Queue
 
 
@@ -38,10 +39,15 @@ class Take:
         consumer: bytes,
         count: int,
         known: dict[str, Collection[bytes]] | None,
+        *,
+        begins: bool = True,
     ) -> None:
-        if not queues or any(one.store._environment is not self._of(queues) for one in queues):
-            raise ArgumentError("one or more queues of one store are needed")
+        """Take the arguments of `take`."""
         self.queues = list(queues)
+        if not queues or any(one.store._environment is not self._environment for one in queues):
+            raise ArgumentError("one or more queues of one store are needed")
+        self._begins = begins
+        self._deaths: dict[bytes, int] = {}  # of workers, that jobs of the last `work` have counted
         self._consumer = consumer
         self._count = count
         self._known = known
@@ -57,9 +63,9 @@ class Take:
             claims_dead=True,
         )
 
-    @staticmethod
-    def _of(queues: Sequence[Queue]) -> object:
-        return queues[0].store._environment
+    @property
+    def _environment(self) -> Environment:
+        return self.queues[0].store._environment
 
     def work(
         self, txn: Transaction[Any], ended: Step | None = None
@@ -70,6 +76,7 @@ class Take:
             ended: of the job that ended earlier in this transaction.
         """
         found: list[tuple[Queue, taking.Taken]] = []
+        self._deaths = {}
         turn = self.queues[0].core.next_turn()
         first = turn % len(self.queues)
         for queue in self.queues[first:] + self.queues[:first]:
@@ -82,10 +89,16 @@ class Take:
                 step = Step(txn.as_bytes(), queue.core.names)
             known = None if self._known is None else self._known[queue.name]
             wanted = taking.Taking(
-                self._consumer, room, known, turn // len(self.queues), queue.core.policy_of
+                self._consumer,
+                queue.store._lease(),
+                room,
+                known,
+                turn // len(self.queues),
+                queue.core.policy_of,
             )
             taken = taking.take(step, wanted)
             found += [(queue, one) for one in taken]
+            self._deaths.update(step.deaths)
             queue.core.ended_entries.delete(step, idle=not taken)
             step.save()
         return found
@@ -133,8 +146,13 @@ class Take:
                 queue.core.set_up()
 
     def jobs(self, found: list[Any]) -> list[Job]:
-        """Return the jobs that `work` took."""
-        return [job_of(queue, taken) for queue, taken in found]
+        """Return the jobs that `work` took, after its transaction."""
+        jobs = [job_of(queue, taken) for queue, taken in found]
+        if self._deaths:
+            self._environment.leases.forget_work(self._deaths)
+        if self._begins and jobs:
+            begin_all(jobs)
+        return jobs
 
 
 def known_tasks(queues: Sequence[Queue]) -> dict[str, Collection[bytes]]:
@@ -150,6 +168,7 @@ def take(
     timeout: Duration | None = None,
     known: dict[str, Collection[bytes]] | None = None,
     stop: Callable[[], bool] | None = None,
+    begins: bool = True,
 ) -> list[Job]:
     """Take jobs of several queues of one store; sleep until there is one.
 
@@ -160,8 +179,10 @@ def take(
         known: the names of the tasks that the worker has, by queue (`known_tasks`); jobs of other
             tasks stay pending for other workers. None takes every job.
         stop: asked before each sleep, and once a second; True ends the wait.
+        begins: the death of this process counts for all of the jobs from now on. False if the
+            caller begins each when its handler does (`Job.begin`).
     """
-    call = Take(queues, consumer, count, known)
+    call = Take(queues, consumer, count, known, begins=begins)
     call.set_up()
     wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
     queue = queues[0]

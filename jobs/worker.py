@@ -327,6 +327,7 @@ class Worker:
                 count,
                 known=known_tasks(self.queues),
                 stop=self._stops,
+                begins=False,
             )
         except StoreClosedError:
             raise
@@ -375,7 +376,8 @@ class Worker:
         if self._stopping or self._max_memory:
             job.done(result)
         else:
-            taker = Take(self.queues, self.queues[0].consumer, 1, known_tasks(self.queues))
+            known = known_tasks(self.queues)
+            taker = Take(self.queues, self.queues[0].consumer, 1, known, begins=False)
             following += taker.after(job, result)
 
     async def _cancellable(self, run: Run, done: Done) -> Outcome:
@@ -385,6 +387,7 @@ class Worker:
 
     def _begin(self, job: Job, thread: threading.Thread | None) -> Run:
         run = Run(job, thread)
+        job.begin()
         with self._lock:
             self._runs.add(run)
         if run.left_s() < _TICK_S or (self._max_memory and self._exits):

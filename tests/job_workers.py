@@ -8,6 +8,7 @@ number before and after its put.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import signal
 import time
@@ -28,7 +29,8 @@ class Worker:
     Attributes:
         note: a file that it makes when it has begun.
         then: "hold": take one job and wait; "work": work until it is killed; "put": put jobs until
-            it is killed.
+            it is killed; "batch": take three jobs, and begin one after the other; the payload
+            "poison" kills it.
         first: the first number of a producer.
     """
 
@@ -102,6 +104,11 @@ def run(wanted: dict[str, Any]) -> None:
     logging.disable()
     if worker.then == "put":
         put_jobs(queue, worker)
+    if worker.then == "batch":
+        for job in queue.get_many(3):
+            with job:
+                if job.payload == "poison":
+                    os.kill(os.getpid(), signal.SIGKILL)
     if worker.then == "hold":
         queue.get(60)
     Path(worker.note).touch()

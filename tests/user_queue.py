@@ -109,6 +109,7 @@ def takes() -> None:
         for job in jobs:
             assert_type(job.lost(), bool)
     other = queue.get()
+    other.begin()
     other.done({"n": 1})
     assert_type(other.retry("5s", reason="again"), bool)
     other.fail("wrong")
@@ -163,6 +164,7 @@ async def of_tasks() -> None:
     called = await jobs.delay(send, "ann", subject="x")
     assert_type(await called.state(), str)
     async with jobs.get("1s") as taken:
+        taken.begin()
         await taken.extend("1m")
     assert_type(await jobs.stats(), QueueStats)
     await jobs.close()

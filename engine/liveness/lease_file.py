@@ -8,6 +8,9 @@ A file gets its final name after it was locked. So a file under a final name tha
 belongs to a dead process. It stays dead: numbers are random and never used again. A missing file
 means the same. After a reboot no file is locked.
 
+While the process works on something, the file also says on what (`marks`). A file with marks stays
+for a day after the death, for the process that takes the work over.
+
 A POSIX lock has one weakness: it ends when the process closes *any* descriptor of the file. Nothing
 in this package opens the file of its own process. If another part of the process does (a copy of
 the whole folder, say), `Lease.hold` takes the lock again.
@@ -20,15 +23,18 @@ import os
 import secrets
 import struct
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from enum import Enum
 from typing import Final, NamedTuple
 
+from streamkeep.engine.liveness.marks import FREE, SIZE, Marks, marks_in
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import UntrustedFileError
 
 _NEW: Final = ".new"  # after the name of a file that is not locked yet
 _NEW_FOR_S: Final = 60.0  # after this time, the process that made such a file is dead
+_WORK_FOR_S: Final = 86_400.0  # after this time, what a dead process worked on is forgotten
 _NAME_SIZE: Final = 16
 _DIGITS: Final = frozenset("0123456789abcdef")
 _FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
@@ -76,6 +82,7 @@ class Lease:
         self.number = secrets.randbits(62) | 1
         name = lease_name(self.number)
         self._handle = folder.open(name + _NEW, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self.marks = Marks(self._handle)
         try:
             fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             folder.rename(name + _NEW, name)
@@ -88,18 +95,46 @@ class Lease:
         fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def close(self) -> None:
-        """End the lease."""
+        """End the lease. What the process still works on counts as that of a dead one."""
         handle, self._handle = self._handle, -1
+        self.marks.close()
         if handle >= 0:
             for name in (lease_name(self.number), lease_name(self.number) + _NEW):
-                with suppress(OSError):
-                    self._folder.remove(name)
+                if not self.marks.are_there():
+                    with suppress(OSError):
+                        self._folder.remove(name)
             os.close(handle)
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child. The lock belongs to the parent and stays."""
         handle, self._handle = self._handle, -1
+        self.marks.close()
         if handle >= 0:
+            os.close(handle)
+
+
+def work_of(folder: Folder, number: int) -> list[bytes]:
+    """Return the marks of what a dead process was working on."""
+    try:
+        return [mark for mark in marks_in(folder.read(lease_name(number))) if mark != FREE]
+    except (OSError, UntrustedFileError):
+        return []
+
+
+def forget_work(folder: Folder, number: int, marks: Collection[bytes]) -> None:
+    """Remove marks from the file of a dead process, and the file with the last of them."""
+    with suppress(OSError, UntrustedFileError):
+        found = marks_in(folder.read(lease_name(number)))
+        left = [mark for mark in found if mark != FREE and mark not in marks]
+        if not left:
+            folder.remove(lease_name(number))
+            return
+        handle = folder.open(lease_name(number), os.O_RDWR)
+        try:
+            for place, mark in enumerate(found):
+                if mark in marks:
+                    os.pwrite(handle, FREE, place * SIZE)
+        finally:
             os.close(handle)
 
 
@@ -112,16 +147,18 @@ def holder_of(folder: Folder, number: int) -> Holder:
     except (OSError, UntrustedFileError):  # such as no permission, or no descriptors left
         return Holder(State.UNKNOWN, 0)
     try:
-        return _holder(handle)
-    except OSError:
-        return Holder(State.UNKNOWN, 0)
+        return holder_by(handle)
     finally:
         os.close(handle)
 
 
-def _holder(handle: int) -> Holder:
+def holder_by(handle: int) -> Holder:
+    """Return who holds a lease of another process, by a descriptor of its file."""
     wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
+    try:
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
+    except OSError:
+        return Holder(State.UNKNOWN, 0)
     if kind == fcntl.F_UNLCK:
         return Holder(State.DEAD, 0)
     return Holder(State.ALIVE, max(0, pid))
@@ -130,6 +167,8 @@ def _holder(handle: int) -> Holder:
 def remove_dead(folder: Folder, mine: int) -> None:
     """Remove the files of dead leases, and those that a process left before it had locked them.
 
+    A file that says what its process was working on stays for a day.
+
     Args:
         mine: the lease of this process, whose file is not opened.
     """
@@ -137,9 +176,15 @@ def remove_dead(folder: Folder, mine: int) -> None:
         with suppress(OSError):
             if _is_lease_name(name):
                 number = int(name, 16)
-                if number != mine and holder_of(folder, number).state is State.DEAD:
+                if number == mine or holder_of(folder, number).state is not State.DEAD:
+                    continue
+                if _age_s(folder, name) > _WORK_FOR_S or not work_of(folder, number):
                     folder.remove(name)
-            elif name.endswith(_NEW):
-                status = folder.status(name)
-                if status is not None and time.time() - status.st_mtime > _NEW_FOR_S:
-                    folder.remove(name)
+            elif name.endswith(_NEW) and _age_s(folder, name) > _NEW_FOR_S:
+                folder.remove(name)
+
+
+def _age_s(folder: Folder, name: str) -> float:
+    """Return for how long a file was not written; 0 if it is gone."""
+    status = folder.status(name)
+    return 0.0 if status is None else time.time() - status.st_mtime

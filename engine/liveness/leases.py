@@ -7,16 +7,28 @@ lock decides. A number that was once found dead stays dead, so only that is reme
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from streamkeep.engine.liveness.lease_file import Lease, State, holder_of, remove_dead
+from streamkeep.engine.liveness.lease_file import (
+    Lease,
+    State,
+    forget_work,
+    holder_by,
+    lease_name,
+    lease_numbers,
+    remove_dead,
+    work_of,
+)
+from streamkeep.engine.liveness.marks import Marks
 from streamkeep.engine.liveness.watch import DeathWatch
 from streamkeep.engine.notify.wait_table import WaitTable, replaced
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import UntrustedFileError
 
 LEASES_FOLDER: Final = "leases"
 LEASES_KEY: Final = b"\0leases"  # what a watch waits for in the wait table: a new lease
@@ -36,6 +48,7 @@ class Leases:
         self._closed = False
         # Of leases that are known to be dead. Threads add to it in one step and need no lock.
         self._dead: set[int] = set()
+        self._files: dict[int, int] = {}  # descriptors of those of other processes, by number
 
     def take(self, wait_table: WaitTable) -> int:
         """Return the number of this process's lease, which is made at the first call.
@@ -75,11 +88,27 @@ class Leases:
             return State.DEAD
         if watch is not None and watch.watches(number):
             return State.ALIVE
-        state = holder_of(self._open_folder(), number).state
+        with self._lock:  # so that no thread uses a descriptor that another one has closed
+            state = self._state_of_file(number)
         if state is State.DEAD:
             self._dead.add(number)
         elif watch is not None:
             watch.look_again()  # it has not seen this lease yet
+        return state
+
+    def _state_of_file(self, number: int) -> State:
+        """Ask the lock of another process. Its file stays open, since each delivery may ask."""
+        handle = self._files.get(number, -1)
+        if handle < 0:
+            try:
+                handle = self._files[number] = self._open_folder().open(lease_name(number))
+            except FileNotFoundError:
+                return State.DEAD
+            except (OSError, UntrustedFileError):  # no permission, or no descriptors left
+                return State.UNKNOWN
+        state = holder_by(handle).state
+        if state is State.DEAD:
+            os.close(self._files.pop(number))
         return state
 
     def is_dead(self, number: int) -> bool:
@@ -93,6 +122,27 @@ class Leases:
             if folder.handle >= 0:
                 self._folder = folder
         return folder
+
+    # --- what processes work on -------------------------------------------------------------
+
+    def marks(self) -> Marks | None:
+        """Return where this process writes what it works on; None if it has no lease."""
+        own = self._own
+        return None if own is None else own.marks
+
+    def work_of_the_dead(self) -> dict[bytes, int]:
+        """Return the marks of what dead processes were working on, and the lease of each."""
+        folder, own = self._open_folder(), self._own_number()
+        found: dict[bytes, int] = {}
+        for number in lease_numbers(folder):
+            if number != own and self.is_dead(number):
+                found.update(dict.fromkeys(work_of(folder, number), number))
+        return found
+
+    def forget_work(self, marks: Mapping[bytes, int]) -> None:
+        """Forget marks of dead processes, given with their leases."""
+        for number in set(marks.values()):
+            forget_work(self._open_folder(), number, marks.keys())
 
     # --- the watch --------------------------------------------------------------------------
 
@@ -130,6 +180,7 @@ class Leases:
         self.stop_watch()
         with self._lock:
             self._closed = True
+            self._close_files()
             own, self._own = self._own, None
             if own is not None:
                 own.close()
@@ -138,6 +189,7 @@ class Leases:
         """In a forked child, leave lease and watch to the parent."""
         self._lock = make_lock("leases")
         self._closed = True
+        self._close_files()
         own, self._own = self._own, None
         if own is not None:
             own.abandon()
@@ -145,3 +197,8 @@ class Leases:
         if watch is not None:
             watch.abandon()
         self._folder = None
+
+    def _close_files(self) -> None:
+        files, self._files = self._files, {}
+        for handle in files.values():
+            os.close(handle)

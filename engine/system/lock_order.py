@@ -92,6 +92,11 @@ ORDER: Final = (
         "the lease of this process on a store, and its watch over those of others",
     ),
     Lock(
+        "marks",
+        "engine/liveness/marks.py: Marks._lock",
+        "what the process works on, in the file of its lease",
+    ),
+    Lock(
         "waiters",
         "engine/blocking/waiters.py: Waiters._lock",
         "the bells of a store in this process, and which consumers had to wait",

@@ -18,6 +18,7 @@ from patience import wait_until
 from streamkeep import Store
 from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.liveness.leases import Leases
+from streamkeep.engine.liveness.marks import Marks, marks_in
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Queue
 from test_jobs.conftest import is_awaited
@@ -34,6 +35,15 @@ class Lives:
         monkeypatch.setattr(Leases, "state", lambda leases, number: self._state(number))
         monkeypatch.setattr(Leases, "is_dead", lambda leases, number: number in self._dead)
         assert context_of(store).leases is not None
+        self._marks: dict[int, Marks] = {}
+        monkeypatch.setattr(Leases, "marks", lambda leases: self._marks_of(self.now))
+        monkeypatch.setattr(Leases, "work_of_the_dead", lambda leases: self._work())
+
+    def _marks_of(self, number: int) -> Marks:
+        return self._marks.setdefault(number, Marks(-1))  # they are in no file
+
+    def _work(self) -> dict[bytes, int]:
+        return {mark: one for one in self._dead for mark in marks_in(self._marks_of(one)._data)}
 
     def _state(self, number: int) -> State:
         return State.DEAD if number in self._dead else State.ALIVE
@@ -63,6 +73,50 @@ def test_deaths_are_no_attempts_until_they_are_too_many(queue: Queue, lives: Liv
         ("attempts", "1"),
     }
     assert not queue.store.row_range("jobs:mails", b"x", b"x\xff")
+
+
+def test_a_death_counts_for_the_jobs_that_were_begun(queue: Queue, lives: Lives) -> None:
+    queue.put_many("abc")
+    first, _, _ = queue.get_many(3)
+    first.begin()
+    lives.die()
+    jobs = queue.get_many(3)
+    assert [(job.payload, job.attempt, job.taken.deaths) for job in jobs if job.taken] == [
+        ("a", 1, 1),
+        ("b", 1, 0),
+        ("c", 1, 0),
+    ]
+    jobs[1].done()
+    lives.die()  # none was begun by itself, so that the program may have worked on all of them
+    jobs = queue.get_many(3)
+    assert [(job.payload, job.attempt, job.taken.deaths) for job in jobs if job.taken] == [
+        ("a", 1, 2),
+        ("c", 1, 1),
+    ]
+    assert jobs[1].retry(after="1m")
+    lives.die()
+    (job,) = queue.get_many(3)
+    assert job.payload == "a"
+
+
+def test_only_the_poison_of_a_batch_becomes_a_dead_letter(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with (
+        Queue(path, sync="none", max_deaths=3) as queue,
+        forking(job_workers.__name__) as server,
+    ):
+        queue.put_many(["first", "poison", "last"])
+        for _ in range(3):
+            worker = server.fork(Worker(str(path), str(tmp_path / "note"), "batch"))
+            assert server.wait(worker) == -signal.SIGKILL
+        (job,) = queue.get_many(9)
+        assert job.taken
+        assert (job.payload, job.attempt, job.taken.deaths, job.taken.lost) == ("last", 1, 0, 3)
+        (letter,) = letters(queue)
+        assert (letter["payload"], letter["deaths"]) == ('"poison"', "3")
+        assert letter["reason"] == "3 workers died while they ran it"
+        assert queue.stats().done == 1
+        assert len(list((path / "leases").iterdir())) == 1  # its own; those of the dead are read
 
 
 def test_a_job_of_an_hour_is_delivered_once(queue: Queue, lives: Lives, clock: ManualClock) -> None:

@@ -1,0 +1,85 @@
+"""What processes work on, in the files of their leases."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from streamkeep.engine.liveness.lease_file import (
+    Lease,
+    forget_work,
+    lease_name,
+    remove_dead,
+    work_of,
+)
+from streamkeep.engine.liveness.marks import MOST, SIZE, mark_of
+from streamkeep.engine.system.safe_files import Folder
+
+ONE, TWO, THREE = (mark_of(name) for name in (b"1", b"2", b"3"))
+
+
+def dead_with(folder: Folder, *marks: bytes) -> int:
+    """Make the file of a process that died while it worked on something; return its lease."""
+    lease = Lease(folder)
+    lease.marks.add(marks)
+    os.close(lease._handle)
+    lease._handle = -1
+    return lease.number
+
+
+def test_marks_are_in_the_file_until_the_work_has_ended(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    lease = Lease(folder)
+    path = tmp_path / lease_name(lease.number)
+    places = lease.marks.add([ONE, TWO, THREE])
+    assert path.read_bytes() == ONE + TWO + THREE
+    lease.marks.remove(places[:2])
+    assert path.read_bytes() == bytes(2 * SIZE) + THREE
+    (place,) = lease.marks.add([ONE])
+    assert place in places[:2]
+    lease.marks.remove([place, places[2]])
+    assert not lease.marks.are_there()
+    lease.close()
+    assert not path.exists()
+
+
+def test_what_has_no_room_is_missed(tmp_path: Path) -> None:
+    lease = Lease(Folder(tmp_path))
+    places = lease.marks.add([ONE] * (MOST + 1))
+    assert (places[-2:], (tmp_path / lease_name(lease.number)).stat().st_size) == (
+        [MOST - 1, -1],
+        MOST * SIZE,
+    )
+    lease.marks.remove(places)
+    lease.close()
+    lease.marks.add([TWO])  # of another thread, after the store was closed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_ends_while_it_works_leaves_its_marks(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    lease = Lease(folder)
+    lease.marks.add([ONE])
+    lease.close()
+    assert work_of(folder, lease.number) == [ONE]
+
+
+def test_the_file_of_a_dead_process_goes_with_its_last_mark(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    number, idle = dead_with(folder, ONE, TWO, THREE), dead_with(folder)
+    remove_dead(folder, 0)
+    assert [path.name for path in tmp_path.iterdir()] == [lease_name(number)]
+    assert idle != number
+    forget_work(folder, number, [TWO, mark_of(b"another")])
+    assert work_of(folder, number) == [ONE, THREE]
+    forget_work(folder, number, [ONE, THREE])
+    assert (list(tmp_path.iterdir()), work_of(folder, number)) == ([], [])
+    forget_work(folder, number, [ONE])  # another process was first
+
+
+def test_marks_that_no_process_takes_over_go_after_a_day(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    number = dead_with(folder, ONE)
+    os.utime(tmp_path / lease_name(number), (0, 0))
+    remove_dead(folder, 0)
+    assert list(tmp_path.iterdir()) == []
