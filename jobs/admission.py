@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from streamkeep.engine.commands.xadd import ANY_ID, xadd
 from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.layout import (
     CONCURRENCY,
@@ -65,7 +66,7 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
     """
     unique = fields.get(UNIQUE_NAME)
     if unique is not None:
-        holder = step.txn.row_get(step.space, UNIQUE + short(unique))
+        holder = step.row(UNIQUE + short(unique))
         if holder is not None:
             return Put(holder.decode(), False)
     if not always:
@@ -75,7 +76,7 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
     else:
         job_id = admit(step, fields, priority)
     if unique is not None:
-        step.txn.row_put(step.space, UNIQUE + short(unique), job_id.encode())
+        step.put_row(UNIQUE + short(unique), job_id.encode())
     return Put(job_id, True)
 
 
@@ -91,12 +92,16 @@ def check_room(step: Step) -> None:
         )
     if not settings.limited:
         return
+    dropped = False
     while (problem := full(step)) is not None:
         if settings.when_full != "drop" or not drop_oldest(step):
-            raise QueueFullError(
+            error = QueueFullError(
                 f"the queue {step.names.text!r} is full: {problem}; next: put again later, or "
                 "raise its limits"
             )
+            error.partly = dropped
+            raise error
+        dropped = True
 
 
 def full(step: Step) -> str | None:
@@ -165,7 +170,7 @@ def delay(step: Step, fields: Fields, priority: int, due_ms: int) -> str:
     number = _give_number(step, fields, priority)
     step.put_numbered(number, fields)
     step.schedule(due_ms, DELAYED, pack_time(number))
-    step.txn.row_put(step.space, PLACE + _id_part(fields), b"s" + pack_time(due_ms))
+    step.put_row(PLACE + _id_part(fields), b"s" + pack_time(due_ms))
     step.counters.delayed += 1
     return fields[ID].decode()
 
@@ -181,10 +186,15 @@ def admit(step: Step, fields: Fields, priority: int, passed: int = 0) -> str:
             return _hold(step, fields, priority, gate, index)
     if priority not in step.settings.streams:
         step.make_stream(priority)
-    entry_fields = {name: value for name, value in fields.items() if name != PRIORITY}
-    place = place_of(priority, bytes(step.txn.xadd(step.stream(priority), entry_fields)))
+    pairs: list[bytes] = []
+    for name, value in fields.items():
+        if name != PRIORITY:
+            pairs += (name, value)
+    added = xadd(step.writer(), step.stream(priority), pairs, ANY_ID, False, None, None)
+    assert added is not None
+    place = place_of(priority, added)
     if ID in fields:
-        step.txn.row_put(step.space, PLACE + _id_part(fields), place.pack())
+        step.put_row(PLACE + _id_part(fields), place.pack())
     return job_id_of(place, fields)
 
 
@@ -222,7 +232,7 @@ def _id_part(fields: Fields) -> bytes:
 
 
 def _load_gate(step: Step, gate: bytes) -> tuple[int, int, int]:
-    data = step.txn.row_get(step.space, gate_key(gate))
+    data = step.row(gate_key(gate))
     if data is None:
         return 0, 0, 0
     inside, held, limit = _GATE.unpack(data)
@@ -231,9 +241,9 @@ def _load_gate(step: Step, gate: bytes) -> tuple[int, int, int]:
 
 def _save_gate(step: Step, gate: bytes, inside: int, held: int, limit: int) -> None:
     if inside or held:
-        step.txn.row_put(step.space, gate_key(gate), _GATE.pack(inside, held, limit))
+        step.put_row(gate_key(gate), _GATE.pack(inside, held, limit))
     else:
-        step.txn.row_delete(step.space, gate_key(gate))
+        step.delete_row(gate_key(gate))
 
 
 def _enter(step: Step, gate: bytes, limit: int) -> bool:
@@ -252,8 +262,8 @@ def _hold(step: Step, fields: Fields, priority: int, gate: bytes, index: int) ->
     order = step.take_number()  # a delayed job has an older number, and came later
     step.put_numbered(number, fields)
     key = held_prefix(gate) + pack_time(order)
-    step.txn.row_put(step.space, key, pack_time(number) + bytes((index,)))
-    step.txn.row_put(step.space, PLACE + _id_part(fields), b"h" + key)
+    step.put_row(key, pack_time(number) + bytes((index,)))
+    step.put_row(PLACE + _id_part(fields), b"h" + key)
     _save_gate(step, gate, inside, held + 1, limit)
     step.counters.held += 1
     return fields[ID].decode()
@@ -272,12 +282,12 @@ def _let_in(step: Step, gate: bytes, limit: int) -> None:
     inside, held, _ = _load_gate(step, gate)
     while held and inside < limit:
         prefix = held_prefix(gate)
-        found = step.txn.row_range(step.space, prefix, prefix + b"\xff" * 8, 1)
+        found = step.rows(prefix, prefix + b"\xff" * 8, 1)
         if not found:
             held = 0
             break
         key, value = found[0]
-        step.txn.row_delete(step.space, key)
+        step.delete_row(key)
         held -= 1
         step.counters.held -= 1
         fields = step.take_numbered(unpack_time(value))
@@ -292,10 +302,10 @@ def _let_in(step: Step, gate: bytes, limit: int) -> None:
 
 def cancel_held(step: Step, key: bytes) -> Fields | None:
     """Remove a held job; return its fields."""
-    value = step.txn.row_get(step.space, key)
+    value = step.row(key)
     if value is None:
         return None
-    step.txn.row_delete(step.space, key)
+    step.delete_row(key)
     step.counters.held -= 1
     fields = step.take_numbered(unpack_time(value))
     gate = key[2 : 2 + key[1]]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from streamkeep.engine.api.views import Transaction
+from streamkeep.engine.commands.xack import acknowledge, first_lost
 from streamkeep.jobs.admission import release
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import AT_ONCE
@@ -83,33 +84,20 @@ class End(NamedTuple):
 
 def check_owned(step: Step, jobs: Sequence[Taken]) -> None:
     """Raise JobLostError unless a worker still has all of these jobs."""
-    by_stream: dict[int, list[Taken]] = {}
+    by_stream: dict[tuple[int, bytes], list[Taken]] = {}
     for job in jobs:
-        by_stream.setdefault(job.place.priority, []).append(job)
-    for priority, its in by_stream.items():
+        by_stream.setdefault((job.place.priority, job.consumer), []).append(job)
+    for (priority, consumer), its in by_stream.items():
+        deliveries = [(job.place.ms, job.place.seq, job.deliveries) for job in its]
         name = step.stream(priority)
-        places = [job.place for job in its]
-        low, high = min(places).entry_id, max(places).entry_id
-        count = 1 if low == high else 2 * len(its) + 16
-        owned = _deliveries(step, name, low, high, count, its[0].consumer)
+        lost = first_lost(step.writer(), name, GROUP, consumer, deliveries)
         for job in its:
-            entry_id = job.place.entry_id
-            found = owned.get(entry_id)
-            if found is None and len(owned) == count > 1:
-                found = _deliveries(step, name, entry_id, entry_id, 1, job.consumer).get(entry_id)
-            if found != job.deliveries:
+            if (job.place.ms, job.place.seq) == lost:
                 job_id = job_id_of(job.place, job.fields)
                 raise JobLostError(
                     f"the job {job_id} of {step.names.text!r} is no longer this worker's: it has "
                     "ended, or another worker has it"
                 )
-
-
-def _deliveries(
-    step: Step, name: bytes, low: str, high: str, count: int, consumer: bytes
-) -> dict[str, int]:
-    rows = step.txn.xpending_range(name, GROUP, low, high, count, consumer)
-    return {row["message_id"].decode(): int(row["times_delivered"]) for row in rows}
 
 
 # --- ends ---------------------------------------------------------------------------------------
@@ -120,14 +108,17 @@ def finish(step: Step, ends: Sequence[End]) -> None:
 
     The entries of a few stay in their streams; see `ended_entries`.
     """
-    by_stream: dict[int, list[str]] = {}
+    by_stream: dict[int, list[tuple[int, int]]] = {}
     for one in ends:
-        by_stream.setdefault(one.job.place.priority, []).append(one.job.place.entry_id)
+        place = one.job.place
+        by_stream.setdefault(place.priority, []).append((place.ms, place.seq))
     for priority, ids in by_stream.items():
+        name = step.stream(priority)
         if len(ends) < AT_ONCE:
-            step.txn.xack(step.stream(priority), GROUP, *ids)
+            acknowledge(step.writer(), name, GROUP, ids)
         else:
-            step.txn.xackdel(step.stream(priority), GROUP, *ids, ref_policy="ACKED")
+            texts = [f"{ms}-{seq}" for ms, seq in ids]
+            step.txn.xackdel(name, GROUP, *texts, ref_policy="ACKED")
     for job, result, ttl_ms, _ in ends:
         if job.runtime_key:
             step.unschedule(job.runtime_key)
@@ -142,28 +133,28 @@ def finish(step: Step, ends: Sequence[End]) -> None:
 def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:
     """Remove the rows of a job that has ended, and let those in that it held back."""
     if deliveries > 1:
-        step.txn.row_delete(step.space, DEATHS + place.pack())
+        step.delete_row(DEATHS + place.pack())
     give_up_names(step, fields)
     release(step, fields)
     if step.settings.concurrency:
         step.wake_workers()
     if step.settings.limited:
-        step.txn.wake(step.names.room_bell)
+        step.ring(step.names.room_bell)
 
 
 def give_up_names(step: Step, fields: Fields) -> None:
     """Remove the rows under the names of a job."""
     if ID in fields:
-        step.txn.row_delete(step.space, PLACE + short(fields[ID]))
+        step.delete_row(PLACE + short(fields[ID]))
     if UNIQUE_NAME in fields:
-        step.txn.row_delete(step.space, UNIQUE + short(fields[UNIQUE_NAME]))
+        step.delete_row(UNIQUE + short(fields[UNIQUE_NAME]))
 
 
 def _tell(step: Step, job_id: str) -> None:
     """Wake callers that wait for the end of a job."""
-    step.txn.wake(step.names.result_bell(job_id))
+    step.ring(step.names.result_bell(job_id))
     if step.settings.draining:
-        step.txn.wake(step.names.end_bell)
+        step.ring(step.names.end_bell)
 
 
 def retry(step: Step, job: Taken, due_ms: int, *, counts: bool, delivered: bool = False) -> None:
@@ -206,7 +197,7 @@ def fail_attempt(
     Returns:
         True if it is retried.
     """
-    attempts = job.deliveries - job.deaths
+    attempts = job.deliveries - job.lost
     reason = final
     if not reason and attempts > policy.retries:
         reason = f"it failed {attempts} times" if attempts > 1 else "it failed"
@@ -302,20 +293,20 @@ def put_result(step: Step, job_id: str, stored: Stored) -> None:
     value = b"".join(
         (pack_time(stored.expires_ms), stored.state, stored.codec.encode(), _SEPARATOR, stored.data)
     )
-    step.txn.row_put(step.space, RESULT + key, value)
-    step.txn.row_put(step.space, EXPIRY + pack_time(stored.expires_ms) + key, b"")
+    step.put_row(RESULT + key, value)
+    step.put_row(EXPIRY + pack_time(stored.expires_ms) + key, b"")
     remove_expired(step, _EXPIRED_AT_ONCE)
 
 
 def remove_expired(step: Step, count: int) -> int:
     """Remove results that have expired, at most `count`; return how many there were."""
     last = EXPIRY + pack_time(step.now_ms)
-    found = step.txn.row_range(step.space, EXPIRY, last, count)
+    found = step.rows(EXPIRY, last, count)
     for key, _ in found:
-        step.txn.row_delete(step.space, key)
-        value = step.txn.row_get(step.space, RESULT + key[9:])
+        step.delete_row(key)
+        value = step.row(RESULT + key[9:])
         if value is not None and unpack_time(value) == unpack_time(key[1:9]):
-            step.txn.row_delete(step.space, RESULT + key[9:])
+            step.delete_row(RESULT + key[9:])
     return len(found)
 
 

@@ -1,6 +1,8 @@
 """One transaction of a queue: its settings, its counters, and its rows.
 
 A `Step` is made for each transaction. `save` writes the counters, and is called once at its end.
+What each job needs, it takes from the engine's functions themselves, since the checks of the public
+methods would cost as much as the work: names and keys here are known to be right.
 """
 
 from __future__ import annotations
@@ -10,6 +12,10 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
 from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.commands.rows import row_delete, row_get, row_put, row_range
+from streamkeep.engine.notify import wait_table
+from streamkeep.engine.notify.wait_table import Event
+from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.jobs.layout import (
     COUNTERS,
@@ -34,7 +40,7 @@ from streamkeep.jobs.layout import (
 )
 
 SOON_MS: Final = 1000  # a waiting worker looks at the schedule this often, as at the store
-EVERYONE: Final = 1 << 30
+EVERYONE: Final = wait_table.EVERYONE
 JOB_PREFIX: Final = "job-"
 _PRIORITY_PREFIXES: Final = ("high-", "", "low-")
 
@@ -69,7 +75,11 @@ def parse_settings(data: bytes) -> Settings:
 
 def load_settings(reader: Transaction[Any] | Snapshot[Any], names: Names) -> Settings:
     """Return the settings of a queue."""
-    data = reader.row_get(names.space, SETTINGS)
+    return _settings_in(reader.txn, names)
+
+
+def _settings_in(txn: Txn, names: Names) -> Settings:
+    data = row_get(txn, names.prefix + SETTINGS)
     return DEFAULT_SETTINGS if data is None else parse_settings(data)
 
 
@@ -78,10 +88,13 @@ class Step:
 
     def __init__(self, txn: Transaction[Any] | Snapshot[Any], names: Names) -> None:
         self.txn = cast("Transaction[Any]", txn)
+        self.raw: Txn = txn.txn
         self.names = names
         self.space = names.space
-        self.now_ms = txn.txn.now_ms()
-        self.settings = load_settings(txn, names)
+        self.now_ms: int = self.raw.now_ms()
+        self.deaths: dict[bytes, int] = {}  # that this step counts: marks, and their leases
+        self._work_of_the_dead: dict[bytes, int] | None = None
+        self.settings = _settings_in(self.raw, names)
         self._counters: Counters | None = None
         self._stored = b""
 
@@ -91,7 +104,7 @@ class Step:
     def counters(self) -> Counters:
         """The counters; `save` writes what changed."""
         if self._counters is None:
-            self._stored = self.txn.row_get(self.space, COUNTERS) or b""
+            self._stored = self.row(COUNTERS) or b""
             self._counters = Counters(self._stored)
         return self._counters
 
@@ -100,15 +113,52 @@ class Step:
         if self._counters is not None:
             data = self._counters.pack()
             if data != self._stored:
-                self.txn.row_put(self.space, COUNTERS, data)
+                self.put_row(COUNTERS, data)
                 self._stored = data
 
     def change_settings(self, **changes: Any) -> None:
         """Write settings."""
         self.settings = self.settings._replace(**changes)
-        self.txn.row_put(self.space, SETTINGS, json.dumps(self.settings._asdict()).encode())
+        self.put_row(SETTINGS, json.dumps(self.settings._asdict()).encode())
+
+    # --- rows of the queue ----------------------------------------------------------------------
+
+    def writer(self) -> WriteTxn:
+        """Return the transaction, which must be one that writes."""
+        raw = self.raw
+        assert isinstance(raw, WriteTxn)
+        return raw
+
+    def row(self, key: bytes) -> bytes | None:
+        """Return the value of a row; None if there is none."""
+        return row_get(self.raw, self.names.prefix + key)
+
+    def put_row(self, key: bytes, value: bytes) -> None:
+        """Store a row, in place of one that has the same key."""
+        row_put(self.writer(), self.names.prefix + key, value)
+
+    def delete_row(self, key: bytes) -> bool:
+        """Delete a row; return whether there was one."""
+        return row_delete(self.writer(), self.names.prefix + key)
+
+    def rows(self, first: bytes, last: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """Return key and value of the rows from `first` to `last`, at most `count`."""
+        return row_range(self.raw, self.names.prefix, first, last, count, False)
 
     # --- streams --------------------------------------------------------------------------------
+
+    def died_running(self, place: Place, deliveries: int) -> bool:
+        """Return whether a worker that is dead was running a delivery; note that this counts."""
+        leases = self.raw.context.leases
+        if leases is None:
+            return False
+        if self._work_of_the_dead is None:
+            self._work_of_the_dead = leases.work_of_the_dead()
+        mark = self.names.mark_of(place, deliveries)
+        if mark not in self._work_of_the_dead:
+            return False
+        self.deaths[mark] = self._work_of_the_dead[mark]
+        return True
 
     def stream(self, priority: int) -> bytes:
         """Return the name of the stream of a priority."""
@@ -139,13 +189,17 @@ class Step:
 
     def wake_workers(self, count: int = 1) -> None:
         """Wake waiting workers after the commit."""
-        self.txn.wake(self.names.name, GROUP, count)
+        self.writer().events.append(Event(self.names.name, GROUP, wait_table.GROUP, count))
+
+    def ring(self, bell: bytes) -> None:
+        """Wake the callers that wait for a key of the queue, after the commit."""
+        self.writer().events.append(wait_table.replaced(bell))
 
     # --- the schedule ---------------------------------------------------------------------------
 
     def schedule(self, due_ms: int, kind: bytes, reference: bytes, value: bytes = b"") -> None:
         """Add a row to the schedule, and wake workers that would sleep too long."""
-        self.txn.row_put(self.space, due_key(due_ms, kind, reference), value)
+        self.put_row(due_key(due_ms, kind, reference), value)
         if due_ms <= self.now_ms:
             self.wake_workers()
         elif due_ms <= self.now_ms + SOON_MS:
@@ -153,12 +207,12 @@ class Step:
 
     def unschedule(self, key: bytes) -> bool:
         """Remove a row of the schedule; return whether there was one."""
-        return self.txn.row_delete(self.space, key)
+        return self.delete_row(key)
 
     def due(self, count: int) -> list[tuple[Due, bytes]]:
         """Return rows of the schedule whose time has come, the oldest first, with their values."""
         last = SCHEDULE + pack_time(self.now_ms) + b"\xff"
-        found = self.txn.row_range(self.space, SCHEDULE, last, count)
+        found = self.rows(SCHEDULE, last, count)
         return [(parse_due(key), value) for key, value in found]
 
     # --- numbered jobs --------------------------------------------------------------------------
@@ -169,15 +223,15 @@ class Step:
 
     def put_numbered(self, number: int, fields: Fields) -> None:
         """Store a job that is in no stream."""
-        self.txn.row_put(self.space, NUMBERED + pack_time(number), pack_fields(fields))
+        self.put_row(NUMBERED + pack_time(number), pack_fields(fields))
 
     def take_numbered(self, number: int) -> Fields | None:
         """Remove a job that is in no stream, and return its fields; None if it is gone."""
         key = NUMBERED + pack_time(number)
-        data = self.txn.row_get(self.space, key)
+        data = self.row(key)
         if data is None:
             return None
-        self.txn.row_delete(self.space, key)
+        self.delete_row(key)
         return unpack_fields(data)
 
     def take_number(self) -> int:

@@ -15,7 +15,10 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.commands.reply_budget import ReplyBudget
+from streamkeep.engine.commands.xreadgroup import NEW, Delivery, Position, xreadgroup
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.node.node import PAIRS
 from streamkeep.jobs.admission import admit, gates_of, priority_of
 from streamkeep.jobs.ending import begin_run, bury, fail_attempt
 from streamkeep.jobs.layout import (
@@ -41,7 +44,6 @@ from streamkeep.jobs.layout import (
     pack_time,
     parked_prefix,
     parse_due,
-    place_of,
     short,
     unpack_place,
     unpack_time,
@@ -62,7 +64,8 @@ class Taken(NamedTuple):
 
     Attributes:
         deliveries: how often its entry was delivered, which is also the token of this delivery.
-        deaths: how many of these deliveries ended with the death of a worker.
+        deaths: how many workers died while they ran it.
+        lost: how many of these deliveries ended with the death of a worker; they are no attempts.
         runtime_key: the row of the schedule that ends its run; empty if there is none.
     """
 
@@ -71,6 +74,7 @@ class Taken(NamedTuple):
     consumer: bytes
     deliveries: int
     deaths: int
+    lost: int
     runtime_key: bytes
 
 
@@ -80,9 +84,11 @@ class Taking(NamedTuple):
     Attributes:
         known: the names of the tasks that it has; None for one that takes every job.
         turn: a number that rises with each call, for the turns of the priorities.
+        lease: of the process that takes; 0 for none.
     """
 
     consumer: bytes
+    lease: int
     most: int
     known: Collection[bytes] | None
     turn: int
@@ -178,7 +184,7 @@ def _end_run(step: Step, row: Due, value: bytes) -> None:
     if not found:
         return
     policy = Policy.unpack(json.loads(value))
-    taken = Taken(place, found[0].fields, b"", deliveries, deaths_of(step, place), b"")
+    taken = Taken(place, found[0].fields, b"", deliveries, *deaths_of(step, place), b"")
     text = f"it ran longer than {policy.max_runtime_ms} ms, and its worker did not end it"
     fail_attempt(step, taken, policy, "builtins.TimeoutError", text, "", after_ms=None)
 
@@ -200,23 +206,21 @@ def _order(step: Step, turn: int) -> list[int]:
 def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> None:
     """Take what workers that died had, then new entries."""
     order = _order(step, wanted.turn)
-    names = {step.stream(priority): priority for priority in order}
+    by_name = {step.stream(priority): priority for priority in order}
+    streams: list[tuple[bytes, Position]] = [(name, NEW) for name in by_name]
+    writer, shape = step.writer(), int(PAIRS)
     while room > 0:
         before = len(taken)
-        found: Any = step.txn.xreadgroup(  # lists, where the compiler expects pairs
-            GROUP,
-            wanted.consumer,
-            [(name, ">") for name in names],
-            count=room,
-            max_count=room,
-            claim_dead="owned",
+        # Of the dead, with the count of deliveries in each entry.
+        delivery = Delivery(
+            GROUP, wanted.consumer, room, False, None, shape, True, wanted.lease, True
         )
         seen = 0
-        for name, entries in found:
-            for entry_id, fields, _, former in entries:
+        for name, entries in xreadgroup(writer, streams, delivery, ReplyBudget(room, 0)):
+            for ms, seq, flat, _, former in entries:
                 seen += 1
-                place = place_of(names[name], bytes(entry_id))
-                fields = dict(fields or {})
+                place = Place(by_name[name], ms, seq)
+                fields = dict(zip(flat[::2], flat[1::2], strict=True))
                 _accept(step, wanted, taken, place, fields, former + 1, died=former > 0)
         room -= len(taken) - before
         if not seen:
@@ -236,9 +240,10 @@ def _accept(
     """Take an entry that was just delivered to the worker, unless it must not run.
 
     Args:
-        died: the worker that had it before is dead.
+        died: the worker that had it before is dead. That counts if it was running the job.
     """
-    deaths = 0
+    deaths = lost = 0
+    counts = died and step.died_running(place, deliveries - 1)
     try:
         policy = wanted.policy_of(fields)
         expires_ms = number_of(fields, EXPIRES)
@@ -252,14 +257,15 @@ def _accept(
         bury(step, place, plain, reason=reason, attempts=0)
         return
     if deliveries > 1:
-        deaths = deaths_of(step, place)
+        deaths, lost = deaths_of(step, place)
         if died:
-            deaths += 1
-            step.txn.row_put(step.space, DEATHS + place.pack(), pack_time(deaths))
+            deaths += counts
+            lost += 1
+            step.put_row(DEATHS + place.pack(), pack_time(deaths) + pack_time(lost))
     if deaths and deaths >= policy.max_deaths:
         _remove(step, place)
         reason = f"{deaths} workers died while they ran it"
-        bury(step, place, fields, reason=reason, attempts=deliveries - deaths, deaths=deaths)
+        bury(step, place, fields, reason=reason, attempts=deliveries - lost, deaths=deaths)
         return
     if expires_ms and expires_ms < step.now_ms:
         _remove(step, place)
@@ -272,16 +278,18 @@ def _accept(
         bury(step, place, fields, reason="it waited too long", attempts=0)
         return
     if wanted.known is not None and fields.get(TASK, b"") not in wanted.known:
-        park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, b""))
+        park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, lost, b""))
         return
     key = begin_run(step, place, deliveries, policy)
-    taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, key))
+    taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, lost, key))
 
 
-def deaths_of(step: Step, place: Place) -> int:
-    """Return how many workers died with an entry."""
-    data = step.txn.row_get(step.space, DEATHS + place.pack())
-    return 0 if data is None else unpack_time(data)
+def deaths_of(step: Step, place: Place) -> tuple[int, int]:
+    """Return how many workers died while they ran a job, and how many while they had it."""
+    data = step.row(DEATHS + place.pack())
+    if data is None:
+        return 0, 0
+    return unpack_time(data), unpack_time(data[-8:])
 
 
 def _remove(step: Step, place: Place) -> None:
@@ -304,7 +312,7 @@ def park(step: Step, job: Taken) -> None:
         name.decode(errors="replace"),
         job.place.entry_id,
     )
-    step.txn.row_put(step.space, parked_prefix(name) + job.place.pack(), b"")
+    step.put_row(parked_prefix(name) + job.place.pack(), b"")
     step.counters.parked += 1
     step.wake_workers(1 << 30)
 
@@ -336,8 +344,8 @@ def _knows(known: Collection[bytes], name: bytes) -> bool:
 def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> None:
     for prefix in _parked_prefixes(step.txn, step.space, wanted.known):
         last = prefix + b"\xff" * 120
-        for key, _ in step.txn.row_range(step.space, prefix, last, room):
-            step.txn.row_delete(step.space, key)
+        for key, _ in step.rows(prefix, last, room):
+            step.delete_row(key)
             step.counters.parked -= 1
             place = unpack_place(key[-17:])
             claimed = claim(step, place, wanted.consumer)

@@ -10,9 +10,10 @@ from streamkeep.engine.commands.xdel import delete_entries
 from streamkeep.engine.commands.xrange import exists
 from streamkeep.engine.notify import wait_table
 from streamkeep.engine.tables.existing import existing_group
-from streamkeep.engine.tables.group import find_group
+from streamkeep.engine.tables.group import Group, find_group
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.rows.nacks import MAX_COUNT
 
 SILENT: Final = 0  # the consumer is shutting down: the delivery does not count
@@ -28,13 +29,49 @@ Ids = list[bytes]  # as text: IDs are parsed after key and group were found, as 
 
 def xack(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids) -> int:
     """Acknowledge entries; return how many were pending (XACK)."""
-    stream = txn.find_numbered(name)  # a group needs no more
-    group = None if stream is None else find_group(txn, stream, group_name)
+    group = _group_alone(txn, name, group_name)
     if group is None:
         return 0
     acknowledged = group.ack_many(parse_ids(ids))
     group.save()
     return acknowledged
+
+
+def _group_alone(txn: WriteTxn, name: bytes, group_name: bytes) -> Group | None:
+    """Return a group without reading the row of its stream, which holds the tail node."""
+    stream = txn.find_numbered(name)
+    return None if stream is None else find_group(txn, stream, group_name)
+
+
+def first_lost(
+    txn: WriteTxn,
+    name: bytes,
+    group_name: bytes,
+    consumer_name: bytes,
+    deliveries: list[tuple[int, int, int]],
+) -> Id | None:
+    """Return the first entry whose delivery a consumer no longer has; None if it has them all.
+
+    Args:
+        deliveries: time and number of each ID, and the delivery count that it was taken with.
+    """
+    group = _group_alone(txn, name, group_name)
+    consumer = None if group is None else group.find_consumer(consumer_name)
+    for ms, seq, count in deliveries:
+        if group is None or consumer is None:
+            return ms, seq
+        nack = group.pel.get(ms, seq)
+        if nack is None or nack.consumer != consumer.number or nack.delivery_count != count:
+            return ms, seq
+    return None
+
+
+def acknowledge(txn: WriteTxn, name: bytes, group_name: bytes, ids: list[Id]) -> None:
+    """Acknowledge entries, whose IDs are numbers."""
+    group = _group_alone(txn, name, group_name)
+    if group is not None:
+        group.ack_many(ids)
+        group.save()
 
 
 def xackdel(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids, policy: int) -> list[int]:
