@@ -69,6 +69,7 @@ HOT = [
     "src/streamkeep/engine/txn/stream.py",
     "src/streamkeep/engine/commands/xtrim.py",
     "src/streamkeep/engine/journal/sync_leader.py",
+    "src/streamkeep/engine/liveness/marks.py",
     "src/streamkeep/engine/system/long_wait.py",
     "src/streamkeep/engine/txn/txn.py",
     "src/streamkeep/engine/txn/undo.py",

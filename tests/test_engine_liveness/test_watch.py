@@ -177,8 +177,8 @@ def test_without_process_descriptors_the_locks_are_asked_again(
     def from_elsewhere(handle: int) -> lease_file.Holder:
         return lease_file.Holder(holder(handle).state, 0)
 
-    holder = lease_file._holder
-    monkeypatch.setattr(lease_file, "_holder", from_elsewhere)
+    holder = lease_file.holder_by
+    monkeypatch.setattr(lease_file, "holder_by", from_elsewhere)
     monkeypatch.setattr(watch, "LOOK_S", 0.01)
     pid, _ = holders.start("ann", 2)
     store.xreadgroup("g", "all", NEW, noack=True)

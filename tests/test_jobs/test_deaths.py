@@ -43,7 +43,8 @@ class Lives:
         return self._marks.setdefault(number, Marks(-1))  # they are in no file
 
     def _work(self) -> dict[bytes, int]:
-        return {mark: one for one in self._dead for mark in marks_in(self._marks_of(one)._data)}
+        found = {one: bytes(self._marks_of(one)._data) for one in self._dead}
+        return {mark: one for one, data in found.items() for mark in marks_in(data)}
 
     def _state(self, number: int) -> State:
         return State.DEAD if number in self._dead else State.ALIVE
