@@ -75,7 +75,7 @@ class Core(LazyStore):
 
     # --- the store ------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _note_opened(self) -> None:
         host = socket.gethostname()[:60]
         self._consumer = f"{host}-{os.getpid()}-{secrets.token_hex(3)}".encode()
         self._ready = False

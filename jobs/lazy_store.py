@@ -51,11 +51,11 @@ class LazyStore:
             if opened is None:
                 given = self._given
                 opened = given if isinstance(given, Store) else open_store(given, sync=self._sync)
-                self._begin()
+                self._note_opened()
                 self._opened = opened
             return opened
 
-    def _begin(self) -> None:
+    def _note_opened(self) -> None:
         """Do what has to be done when the store was opened, before another thread gets it."""
 
     def close(self) -> None:
