@@ -60,11 +60,6 @@ class Task(Generic[Parameters, Result]):
     def __repr__(self) -> str:
         return f"<streamkeep.jobs.Task {self.name!r} of {self.queue.name!r}>"
 
-    @property
-    def max_runtime_s(self) -> float | None:
-        """How long a call may run, in seconds."""
-        return self.policy.max_runtime_ms / 1000 or None
-
     def delay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Job:
         """Put a call of the function into the queue; return its job.
 

@@ -29,11 +29,6 @@ def time_of(ms: int) -> datetime | None:
     return moment if settings.USE_TZ else timezone.make_naive(moment)
 
 
-def ms_of(moment: datetime) -> int:
-    """Return a time in Unix milliseconds."""
-    return (aware(moment) - _EPOCH) // timedelta(milliseconds=1)
-
-
 def aware(moment: datetime) -> datetime:
     """Return a time with its zone; one without is in the zone of the project."""
     return timezone.make_aware(moment) if timezone.is_naive(moment) else moment

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
-import stat
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import h11
@@ -156,36 +153,6 @@ def bind(address: str, port: int) -> list[socket.socket]:
             one.close()
         raise
     return found
-
-
-def bind_unix(path: Path) -> socket.socket:
-    """Return a Unix socket that only this user can connect to; replace one that is not in use."""
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        _remove_stale(path)
-        before = os.umask(0o177)
-        try:
-            one.bind(os.fspath(path))
-        finally:
-            os.umask(before)
-        one.setblocking(False)
-    except OSError:
-        one.close()
-        raise
-    return one
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove a socket that a server has left; anything else stays, and makes `bind` fail."""
-    try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.connect(os.fspath(path))
-    except ConnectionRefusedError:
-        path.unlink()
-    except FileNotFoundError:
-        return
 
 
 def _drop_stalled(one: socket.socket) -> None:

@@ -35,7 +35,7 @@ def test_a_call_runs_later_with_its_arguments(queue: Queue) -> None:
         job = current_job()
         return f"{template} to {to}, {job.task} {job.attempt} {job.priority} {job.key}"
 
-    assert (send.name, send.is_async, send.max_runtime_s) == ("send", False, 3600.0)
+    assert (send.name, send.is_async, send.policy.max_runtime_ms) == ("send", False, 3_600_000)
     job = send.options(key="ann", priority="high").delay("ann", template="hello")
     assert queue.run_until_idle() == 1
     assert job.result(0) == "hello to ann, send 1 high ann"

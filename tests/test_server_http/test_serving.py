@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import stat
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +15,7 @@ from streamkeep import Store
 from streamkeep.server.http import serving
 from streamkeep.server.http.access import Access
 from streamkeep.server.http.app import create_app
-from streamkeep.server.http.serving import HttpServer, bind, bind_unix
+from streamkeep.server.http.serving import HttpServer, bind
 
 pytestmark = pytest.mark.slow
 
@@ -170,22 +168,6 @@ def test_a_stop_ends_event_streams(store: Store[bytes]) -> None:
         writer.close()
 
     serve(store, scenario)
-
-
-def test_a_unix_socket_is_for_this_user(store: Store[bytes], tmp_path: Path) -> None:
-    path = tmp_path / "http.sock"
-    for _ in range(2):  # the second replaces what the first has left
-        one = bind_unix(path)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        one.listen()
-        with pytest.raises(OSError, match="in use"):
-            bind_unix(path)
-        one.close()
-    path.unlink()
-    path.write_text("not a socket")
-    with pytest.raises(OSError, match="in use"):
-        bind_unix(path)
-    assert path.read_text() == "not a socket"
 
 
 def test_a_name_is_bound_on_all_its_addresses() -> None:
