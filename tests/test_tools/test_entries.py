@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import streamkeep
 from cli_runner import lines, objects, run
-from streamkeep import recovery
 from streamkeep.tools.base import command as command_module
 
 BINARY = b'\xff\x00\n"'
 MAX = (1 << 64) - 1
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty working directory; every store in it must be sound when the test ends."""
-    monkeypatch.chdir(tmp_path)
-    yield
-    for data in tmp_path.glob("*/data.mdb"):
-        assert [str(finding) for finding in recovery.check(data.parent)] == []
+pytestmark = pytest.mark.usefixtures("sound_folder")
 
 
 def fill(count: int, key: str = "k", path: str = "s") -> None:

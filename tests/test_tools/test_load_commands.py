@@ -1,26 +1,18 @@
-"""load of commands: each command that an append-only file may hold, up to Redis 8.10."""
+"""load of commands: each one that an append-only file may hold, up to Redis 8.10, and wrong ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import streamkeep
 from cli_runner import lines, objects, run
-from streamkeep import recovery
+from dumped_stores import differences, fill
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.transfer.aof import replay
 
-
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty working directory; every store in it must be sound when the test ends."""
-    monkeypatch.chdir(tmp_path)
-    yield
-    for data in tmp_path.glob("*/data.mdb"):
-        assert [str(finding) for finding in recovery.check(data.parent)] == []
+pytestmark = pytest.mark.usefixtures("sound_folder")
 
 
 def load(*commands: str | bytes, status: int = 0, options: tuple[str, ...] = ()) -> str:
@@ -279,3 +271,106 @@ def test_from_line_knows_the_database_that_was_selected_before() -> None:
     told = load("SELECT 3", "XADD k 1-0 a b", "XADD k 2-0 a b", options=("--from-line", "3"))
     assert "dropped: command for database 3" in told
     assert not Path("s").exists() or lines("streams", "s") == []
+
+
+def test_commands_rebuild_what_commands_can() -> None:
+    fill()
+    result = run("dump", "s", "--format", "resp", "--output", "out.resp", "--redis", "8.10")
+    assert "dropped: pending entry that is no longer in the stream" in result.stderr
+    assert "dropped: time of a consumer (2 times)" in result.stderr
+    result = run("load", "copy", "out.resp")
+    assert "commands, " in result.stderr
+    assert differences("s", "copy") == [
+        "consumer \\xfe",
+        "consumer c1",
+        "pending 4-0",
+    ]
+    run("dump", "s", "--format", "resp", "--output", "old.resp", "--redis", "7.0")
+    run("load", "old", "old.resp")
+    with streamkeep.open("old", readonly=True) as store:
+        group = store.xinfo_stream("k", full=True, count=0)["groups"][0]
+        assert [one["name"] for one in group["consumers"]] == [b"c1", b"nobody", b"\xfe"]
+
+
+def test_a_refused_command_ends_the_load_and_says_how_to_go_on() -> None:
+    Path("a.resp").write_bytes(
+        b"XADD k 1-0 a b\r\nSELECT 0\r\nXADD k 1-0 a b\r\nXADD k 2-0 a b\r\nSET x y\r\n"
+    )
+    result = run("load", "s", "a.resp", status=1)
+    assert "a.resp: command 3 at byte 26, XADD: ERR The ID specified in XADD" in result.stderr
+    assert "; 2 commands applied" in result.stderr
+    assert "next: --from-line 3 resumes there; --from-line 4 leaves this" in result.stderr
+    result = run("load", "s", "a.resp", "--from-line", "4")
+    assert "dropped: command SET" in result.stderr
+    assert lines("range", "s", "k") == ["1-0  a=b", "2-0  a=b"]
+
+
+def test_an_append_only_file_is_replayed() -> None:
+    commands = [
+        "SELECT 0",
+        "XADD k MAXLEN ~ 1000 1-1 a 1",
+        "XADD k MAXLEN = 3 2-0 a 2",
+        "XADD k NOMKSTREAM 3-0 a 3",
+        "XADD k MINID = 2 4-0 a 4",
+        "MULTI",
+        "XDEL k 3-0",
+        "EXEC",
+        "XGROUP CREATE k g 0 MKSTREAM ENTRIESREAD 0",
+        "XGROUP CREATECONSUMER k g c",
+        "XCLAIM k g c 0 2-0 TIME 1000 RETRYCOUNT 3 FORCE JUSTID LASTID 2-0",
+        "XCLAIM k g c 0 4-0 IDLE 5 FORCE JUSTID",
+        "XNACK k g FATAL IDS 1 4-0 RETRYCOUNT 2",
+        "XGROUP SETID k g 4-0 ENTRIESREAD 4",
+        "XADD gone 1-0 a b",
+        "UNLINK gone",
+        "XADD old 1-0 a b",
+        "RENAME old new",
+        "XADD new 2-0 a b",
+        "XTRIM new MAXLEN = 1",
+        "XTRIM new MINID ~ 1 LIMIT 10",
+        "XACK new g 1-0",
+        "XGROUP CREATE new tmp $",
+        "XGROUP DELCONSUMER new tmp c",
+        "XGROUP DESTROY new tmp",
+        "XSETID new 9-0 ENTRIESADDED 7 MAXDELETEDID 1-0",
+        "XCFGSET new IDMP-DURATION 50 IDMP-MAXSIZE 20",
+        "XIDMPRECORD new p m 2-0",
+        "SELECT 3",
+        "XADD elsewhere 1-0 a b",
+    ]
+    Path("a.aof").write_text("\r\n".join(commands) + "\r\n")
+    result = run("load", "s", "a.aof")
+    assert result.stderr.startswith("a.aof: 30 commands, ")
+    assert "dropped: command for database 3" in result.stderr
+    with streamkeep.open("s", readonly=True) as store:
+        assert store.keys() == [b"k", b"new"]
+        assert [one.id for one in store.xrange("k")] == [b"2-0", b"4-0"]
+        group = store.xinfo_stream("k", full=True)["groups"][0]
+        assert group["entries-read"] == 4
+        assert group["pending"] == [[b"2-0", b"c", 1000, 3], [b"4-0", b"", 0, 2]]
+        info = store.xinfo_stream("new")
+        assert (info["entries-added"], info["last-generated-id"]) == (7, b"9-0")
+        assert (info["idmp-duration"], info["iids-tracked"]) == (50, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"*2\r\n$4\r\nXDEL\r\n", "truncated: expected another byte"),
+        (b"*9999999999\r\n", "expected a number up to"),
+        (b"*1\r\n:5\r\n", "expected a string"),
+        (b"*1\r\n$4\r\nXADDx\r\n", "a string is longer or shorter than its length says"),
+        (b"*1\r\n$99999999\r\nx", "truncated: expected 99999999 bytes, found 1"),
+        (b"x" * 70_000, "a line of more than 65536 bytes"),
+        (b"XADD k\n", "the arguments are not understood"),
+        (b"XADD k 1-1 a\n", "fields and values do not come in pairs"),
+        (b"XTRIM k MAXLEN = x\n", "the arguments are not understood"),
+        (b"XNACK k g FAIL 1-1\n", "the arguments are not understood"),
+        (b"XSETID k 1-1 BOGUS 1\n", "b'BOGUS' is no option"),
+    ],
+)
+def test_bytes_that_are_no_commands(data: bytes, problem: str) -> None:
+    Path("a.resp").write_bytes(data)
+    result = run("load", "s", "a.resp", status=1)
+    assert problem in result.stderr
+    assert "no command was applied" in result.stderr

@@ -1,0 +1,261 @@
+"""load of whole dumps: JSON Lines and RDB files, all of a file or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from cli_runner import lines, objects, run, start
+from dumped_stores import differences, fill, keys_of
+from patience import wait_until
+from streamkeep.format.redis.crc64 import crc64
+from streamkeep.transfer.formats import UNNAMED
+from streamkeep.transfer.loading.staged import Load
+
+pytestmark = pytest.mark.usefixtures("sound_folder")
+
+
+def test_one_stream_of_a_file_can_be_chosen() -> None:
+    fill()
+    for kind in ("jsonl", "rdb"):
+        run("dump", "s", "--output", f"a.{kind}", "--redis", "8.10")
+        run("load", kind, "k", f"a.{kind}")
+        assert lines("streams", kind) != []
+        with streamkeep.open(kind, readonly=True) as store:
+            assert store.keys() == [b"k"]
+        assert "no stream 'nix' in it" in run("load", kind, "nix", f"a.{kind}", status=1).stderr
+
+
+def test_lines_of_several_streams_are_not_mixed() -> None:
+    run("add", "s", "a", "n", "1", "--id", "1-0")
+    run("add", "s", "\xfe", "n", "2", "--id", "2-0")
+    printed = run("read", "s", "a", "\xfe", "--json").stdout
+    run("load", "t", "\xfe", "--format", "jsonl", "-", input=printed)
+    assert lines("range", "t", "\xfe") == ["2-0  n=2"]
+    result = run("load", "t", "c", "--format", "jsonl", "-", input=printed, status=1)
+    assert "standard input: no stream 'c' in it; there is 'a', " in result.stderr
+
+
+def test_what_is_counted_is_what_was_loaded() -> None:
+    fill()
+    run("dump", "s", "--output", "a.jsonl")
+    run("dump", "s", "--output", "a.rdb", "--redis", "8.10")
+    for kind in ("jsonl", "rdb"):
+        *_, summary = objects("load", kind, "limited", f"a.{kind}")
+        assert (summary["streams"], summary["entries"]) == (1, 1)
+        *_, summary = objects("load", kind, f"a.{kind}", "--existing", "skip")
+        assert (summary["streams"], summary["skipped"]) == (3, 1)
+        assert summary["entries"] == objects("streams", kind)[-1]["entries"] - 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("k", "a.csv", "--existing", "skip"), "--existing is for whole streams"),
+        (("k", "rows.jsonl", "--existing", "refuse"), "--existing is for whole streams"),
+        (("a.resp", "--existing", "replace"), "--existing is for whole streams"),
+        (("k", "a.csv", "--db", "0"), "--db is for RDB files"),
+        (("a.jsonl", "--db", "0"), "--db is for RDB files"),
+        (("a.jsonl", "--from-line", "1"), "--from-line is for rows and commands"),
+        (("k", "a.rdb", "--from-line", "9"), "--from-line is for rows and commands"),
+        (("a.csv", "--batch", "5"), "--batch is for rows"),
+        (("a.resp", "--sort"), "--sort is for rows"),
+        (("a.jsonl", "--time", "x"), "--time is for rows"),
+        (("k", "a.resp"), "leave KEY out"),
+    ],
+)
+def test_options_of_load_that_cannot_apply(args: tuple[str, ...], message: str) -> None:
+    run("add", "s", "k", "f", "v")
+    for kind in ("jsonl", "rdb", "resp", "csv"):
+        run("dump", "s", "--output", f"a.{kind}")
+    Path("rows.jsonl").write_text('{"a":1}\n')
+    assert message in run("load", "t", *args, status=2).stderr
+    assert not Path("t").exists()
+
+
+def test_streams_that_exist_are_kept_skipped_or_replaced() -> None:
+    fill()
+    run("dump", "s", "--output", "a.jsonl")
+    run("add", "t", "k", "f", "v", "--id", "1-0")
+    result = run("load", "t", "a.jsonl", status=1)
+    assert "stream 'k' exists in the store; nothing was loaded" in result.stderr
+    assert "next: --existing skip" in result.stderr
+    assert lines("range", "t", "k") == ["1-0  f=v"]
+    assert len(lines("streams", "t")) == 2
+    result = run("load", "t", "a.jsonl", "--existing", "skip")
+    assert "3 streams, 1 skipped" in result.stderr
+    assert lines("range", "t", "k") == ["1-0  f=v"]
+    run("load", "t", "a.jsonl", "--existing", "replace")
+    assert differences("s", "t") == []
+
+
+def damaged_lines() -> list[tuple[str, str]]:
+    """Return what a test does to a dump, as (line to change, problem)."""
+    return [
+        ("", "cut off: a summary line is expected"),
+        ('{"type":"summary","command":"dump","streams":9,"entries":9}', "the summary counts 9"),
+        ("not json", "not JSON"),
+        ('{"type":"pending"}', "a pending line, where a summary line is expected"),
+        ("[]", "an object with a 'type' is expected"),
+    ]
+
+
+@pytest.mark.parametrize(("last", "problem"), damaged_lines())
+def test_a_dump_that_is_damaged_or_cut_off_loads_nothing(last: str, problem: str) -> None:
+    fill()
+    found = lines("dump", "s")
+    Path("a.jsonl").write_text("\n".join([*found[:-1], last]))
+    result = run("load", "t", "a.jsonl", status=1)
+    assert problem in result.stderr
+    assert "nothing was loaded" in result.stderr
+    assert keys_of("t") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"id":"6-0"', '"id":"5-0"', "line 9: the ID is not above the one before"),
+        ('"fields":[["n","6"]', '"fields":[["n"]', "line 9: not a line of a dump"),
+        ('"length":296', '"length":295', "the length is 295"),
+        ('"entries_added":300', '"entries_added":1', "entries_added is 1"),
+        ('"consumer":"c1"', '"consumer":"c9"', "not a line of a dump"),
+        ('"pending":65', '"pending":66', "where a pending line is expected"),
+        ('"duration_s":100', '"duration_s":0', "idmp-duration is 0"),
+        ('"version":1', '"version":2', "a dump of version 2"),
+        ('"delivery_count":1', '"delivery_count":-1', "not a number"),
+        ('"last_generated_id":"0-0"', '"last_generated_id":"x-0"', "Invalid stream ID"),
+    ],
+)
+def test_a_dump_that_contradicts_itself_loads_nothing(old: str, new: str, problem: str) -> None:
+    fill()
+    text = "\n".join(lines("dump", "s"))
+    assert old in text
+    Path("a.jsonl").write_text(text.replace(old, new, 1))
+    result = run("load", "t", "a.jsonl", status=1)
+    assert problem in result.stderr
+    assert "nothing was loaded" in result.stderr
+    assert keys_of("t") == []
+
+
+def test_a_damaged_rdb_file_loads_nothing() -> None:
+    fill()
+    run("dump", "s", "--output", "a.rdb", "--redis", "8.10")
+    data = bytearray(Path("a.rdb").read_bytes())
+    for at in (3, 40, len(data) // 2, len(data) - 3):
+        bad = data[:]
+        bad[at] ^= 4
+        Path("bad.rdb").write_bytes(bad)
+        result = run("load", "t", "bad.rdb", status=1)
+        assert "streamkeep load: bad.rdb: " in result.stderr
+        assert "nothing was loaded" in result.stderr
+    assert keys_of("t") == []
+
+
+def test_a_file_that_is_none_leaves_no_store_behind() -> None:
+    for name, data in (("a.rdb", b"REDIX"), ("a.jsonl", b"{}"), ("a.csv", b"x"), ("a.resp", b"*x")):
+        Path(name).write_bytes(data)
+        run("load", "t", name, status=1)
+    assert not Path("t").exists()
+
+
+def test_what_is_dropped_is_listed() -> None:
+    fill()
+    run("dump", "s", "--output", "a.rdb", "--redis", "8.10")
+    data = Path("a.rdb").read_bytes()[:-9]
+    other = b"\x00\x01x\x01y" + b"\x04\x01h\x01\x01f\x01v" + b"\xff"
+    body = data + other
+    Path("b.rdb").write_bytes(body + crc64(body).to_bytes(8, "little"))
+    result = run("load", "t", "b.rdb")
+    assert "dropped: hash\ndropped: string\n" in result.stderr
+    summary = objects("load", "t2", "b.rdb")[-1]
+    assert summary["dropped"] == {"hash": 1, "string": 1}
+    assert summary["streams"] == 4
+    result = run("dump", "s", "--output", "old.rdb", "--redis", "7.0")
+    told = "dropped: unowned pending entry, now owned by consumer 'nobody' (2 times)"
+    assert told in result.stderr
+    assert "next: --redis 8.10 keeps more" in result.stderr
+
+
+def test_a_file_of_several_databases() -> None:
+    stream = b"\x15" + b"\x01a" + bytes(10)
+    body = b"REDIS0011\xfe\x00" + stream + b"\xfe\x02" + stream + b"\xff"
+    Path("a.rdb").write_bytes(body + crc64(body).to_bytes(8, "little"))
+    result = run("load", "t", "a.rdb", status=1)
+    assert "stream 'a' is repeated" in result.stderr
+    result = run("load", "t", "a.rdb", "--db", "2")
+    assert "1 stream, 0 entries" in result.stderr
+
+
+def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
+    with streamkeep.open("s") as store:
+        load = Load(store)
+        incoming = load.begin(b"k", "test")
+        assert incoming is not None
+        incoming.append([(1, 1, [b"a", b"b"])])
+        left = store.keys()
+        assert len(left) == 1
+        assert left[0].startswith(UNNAMED)
+    fill("t")
+    run("dump", "t", "--output", "a.jsonl")
+    result = run("load", "s", "a.jsonl")
+    assert "1 stream of loads that are running or were killed" in result.stderr
+    result = run("dump", "s", "--output", "b.jsonl")
+    assert "left out: 1 stream of loads" in result.stderr
+    run("load", "again", "b.jsonl")
+    assert differences("again", "t") == []
+    run("remove", "s", left[0], "--yes")
+    assert differences("s", "t") == []
+
+
+@pytest.mark.slow
+def test_a_load_that_is_killed_leaves_a_sound_store_without_the_streams() -> None:
+    with streamkeep.open("big", sync="none") as store:
+        for first in range(0, 200_000, 5000):
+            store.xadd_many("k", [{"n": number} for number in range(first, first + 5000)])
+    run("dump", "big", "--output", "a.jsonl")
+    run("add", "t", "other", "f", "v")
+    process = start("load", "t", "a.jsonl", "--sync", "none")
+    try:
+        with streamkeep.open("t", readonly=True) as store:
+
+            def begun() -> bool:
+                assert process.poll() is None
+                return any(store.xlen(key) for key in store.scan_iter() if key.startswith(UNNAMED))
+
+            wait_until(begun)
+    finally:
+        process.kill()
+        process.communicate()
+    assert [key for key in keys_of("t") if not key.startswith(UNNAMED)] == [b"other"]
+    result = run("load", "t", "a.jsonl", "--sync", "none")
+    assert "of loads that are running or were killed" in result.stderr
+    for key in keys_of("t"):
+        if key.startswith(UNNAMED):
+            run("remove", "t", key, "--yes")
+    assert lines("diff", "t", "big", "k") == []
+
+
+def test_a_stream_that_has_more_history_than_was_added_to_it_comes_back() -> None:
+    with streamkeep.open("s") as store:
+        store.set_retention("k", archive=True)
+        store.xadd_many("k", [{"n": str(n)} for n in range(100)], [f"{n}-0" for n in range(1, 101)])
+        store.xtrim("k", maxlen=10, approximate=False)
+        store.archive()
+        store.xsetid("k", "100-0", entries_added=20)
+    run("dump", "s", "k", "--history", "--output", "all.jsonl")
+    run("load", "t", "all.jsonl")
+    with streamkeep.open("t") as store:
+        assert store.xlen("k") == 100
+
+
+@pytest.mark.parametrize("fields", ['{"ab":1}', '["ab"]', '[["a"],["b","c","d"]]', "[]"])
+def test_fields_are_pairs(fields: str) -> None:
+    with streamkeep.open("s") as store:
+        store.xadd("k", {"f": "v"}, "1-0")
+    run("dump", "s", "--output", "one.jsonl")
+    text = Path("one.jsonl").read_text()
+    Path("bad.jsonl").write_text(text.replace('[["f","v"]]', fields))
+    assert Path("bad.jsonl").read_text() != text
+    assert "bad.jsonl" in run("load", "t", "bad.jsonl", status=1).stderr
