@@ -59,7 +59,7 @@ class Modes(NamedTuple):
         if user != _KEPT or group != _KEPT:
             os.fchown(handle, user, group)
         if stat.S_IMODE(status.st_mode) != mode or user != _KEPT or group != _KEPT:
-            os.fchmod(handle, mode)  # after the change of the group, which clears the setgid bit
+            _change(handle, mode)  # after the change of the group, which clears the setgid bit
 
     def copied(self) -> Modes:
         """Return the modes of a copy of the store, which belongs to the user who makes it."""
@@ -120,7 +120,7 @@ def set_up(path: os.PathLike[str], modes: Modes | None) -> None:
             mode = stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH
             if mode & stat.S_IWGRP and is_in(status.st_gid):
                 mode |= stat.S_ISGID
-            os.fchmod(handle, mode)
+            _change(handle, mode)
             return
         try:
             modes.set_folder(handle)
@@ -133,6 +133,20 @@ def set_up(path: os.PathLike[str], modes: Modes | None) -> None:
             ) from error
     finally:
         os.close(handle)
+
+
+def _change(handle: int, mode: int) -> None:
+    """Set a mode, without the setgid bit where the system forbids that bit to the process.
+
+    systemd does so with RestrictSUIDSGID. The store needs no bit: each process gives a new file
+    its group itself. The bit helps other programs, such as `cp`.
+    """
+    try:
+        os.fchmod(handle, mode)
+    except PermissionError:
+        if not mode & stat.S_ISGID:
+            raise
+        os.fchmod(handle, mode & ~stat.S_ISGID)
 
 
 def _group_number(group: Group) -> int:

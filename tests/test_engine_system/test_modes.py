@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -47,6 +49,26 @@ def use_everything(path: Path, **options: Any) -> None:
     compact(path)
     with streamkeep.open(path) as store:
         store.erase("s", store.xrange("s")[0].id)
+
+
+def test_a_process_that_may_not_set_the_setgid_bit_makes_a_store(
+    tmp_path: Path, umask: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The units in release/systemd have RestrictSUIDSGID, which forbids it."""
+    change = os.fchmod
+
+    def restricted(handle: int, mode: int) -> None:
+        if mode & stat.S_ISGID:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        change(handle, mode)
+
+    monkeypatch.setattr(os, "fchmod", restricted)
+    umask(0o007)
+    use_everything(tmp_path / "s")
+    streamkeep.open(tmp_path / "t", mode=0o660).close()
+    for name in ("s", "t", "backup"):
+        found = {(kind, rights) for kind, rights, _ in rights_below(tmp_path / name)}
+        assert found == {("folder", "770"), ("file", "660")}
 
 
 @pytest.mark.parametrize(
