@@ -1,4 +1,4 @@
-"""load of commands: each one that an append-only file may hold, up to Redis 8.10, and wrong ones."""
+"""load of commands: each one that an append-only file may hold (Redis 8.10), and wrong ones."""
 
 from __future__ import annotations
 

@@ -1,17 +1,15 @@
-"""Wrote the golden stores of this folder, with the code of commit 1faa063 (store format 1).
-
-They are the base of every later upgrade test and are never written again: this program is kept to
-show what they hold. It needs the modules of that commit.
+"""Writes the golden stores of the present format: those of format 3 with its first program.
 
     python tests/golden/stores/write.py FOLDER
 
-closed.tar.zst  closed cleanly
-killed.tar.zst  its process was killed; the system still had every page of data.mdb
-torn.tar.zst    the same store after a power loss: data.mdb as it was at the last checkpoint, and
-                the journal with every commit since
-expected.json   what all of them answer, see `tests/golden_stores.py`
+closed-3.tar.zst  closed cleanly
+killed-3.tar.zst  its process was killed while its newest commits were only in the journal
+torn-3.tar.zst    its process was killed, and data.mdb is as it was at the last checkpoint
 
-closed-2.tar.zst is what `fill` and `fill_more` wrote with the first program of store format 2.
+Golden stores are the base of every upgrade test and are never written again: a new format gets new
+files. Those of older formats were written by `fill` and `fill_more` in the words of their time:
+closed, killed and torn with the code of commit 1faa063 (format 1), closed-2 with the first program
+of format 2. What all of them answer is in expected.json, see `tests/golden_stores.py`.
 """
 
 from __future__ import annotations
@@ -26,12 +24,13 @@ from pathlib import Path
 
 import zstandard
 
-from streamkeep.engine.api import Store
-from streamkeep.engine.clock import ManualClock
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from golden_stores import describe  # noqa: E402
+import golden_stores  # noqa: E402
+import inside  # noqa: E402
+from streamkeep.engine.api.store import Store  # noqa: E402
+from streamkeep.engine.system.clock import ManualClock  # noqa: E402
+from streamkeep.format.core.versions import STORE_VERSION  # noqa: E402
 
 NOW_MS = 1_718_004_800_000  # 2024-06-10T07:33:20Z
 
@@ -131,6 +130,14 @@ def fill_more(store: Store[bytes], clock: ManualClock) -> None:
     store.delete("large")
 
 
+def fill_rows(store: Store[bytes]) -> None:
+    """Write what no format before 3 has: rows of a program."""
+    for number in range(300):
+        store.row_put("counters", b"%04d" % number, b"value %d" % number * 20)
+    store.row_put("settings \xff", b"\x00", b"")
+    store.row_delete("counters", b"0007")
+
+
 def pack(folder: Path, target: Path) -> None:
     """Write a store directory into a compressed archive that tells nothing of this machine."""
 
@@ -149,17 +156,21 @@ def pack(folder: Path, target: Path) -> None:
     plain_tar.unlink()
 
 
-def answers(path: Path, copy: Path, clock_ms: int, torn: bool) -> str:
-    """Return what a copy of the store answers, as JSON."""
-    shutil.copytree(path, copy, ignore=lambda folder, _: _fifos(Path(folder)))
-    with Store(copy, clock=ManualClock(clock_ms), force_recovery=torn) as store:
-        found = json.dumps(describe(store), indent=1, sort_keys=True)
-    shutil.rmtree(copy)
-    return found + "\n"
-
-
-def _fifos(folder: Path) -> list[str]:
-    return [one.name for one in folder.iterdir() if one.is_fifo()]
+def fill_and_die(path: Path, deferred: bool, work: Path) -> None:
+    """Fill a store, keep its data file of the last checkpoint, and end as if killed."""
+    clock = ManualClock(NOW_MS)
+    store = Store(path, clock=clock)
+    fill(store, clock)
+    inside.checkpointer_of(store).stop()  # it makes no checkpoint of its own from now on
+    inside.checkpoint_now(store)
+    shutil.copyfile(path / "data.mdb", work / "data.old")
+    if deferred:
+        inside.defer_for_long(store)
+    else:
+        inside.defer_nothing(store)
+    fill_more(store, clock)
+    fill_rows(store)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(folder: Path) -> None:
@@ -171,29 +182,22 @@ def main(folder: Path) -> None:
     with Store(work / "closed", clock=clock) as store:
         fill(store, clock)
         fill_more(store, clock)
-        expected = json.dumps(describe(store), indent=1, sort_keys=True) + "\n"
-    pack(work / "closed", folder / "closed.tar.zst")
-
-    child = os.fork()
-    if child == 0:
-        clock = ManualClock(NOW_MS)
-        store = Store(work / "killed", clock=clock)
-        fill(store, clock)
-        assert store._environment.upkeep is not None
-        store._environment.upkeep.stop()  # it makes no checkpoint of its own from now on
-        store._environment.make_point()
-        shutil.copyfile(work / "killed" / "data.mdb", work / "data.old")
-        fill_more(store, clock)
-        os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    pack(work / "killed", folder / "killed.tar.zst")
-    shutil.copytree(work / "killed", work / "torn", ignore=lambda folder, _: _fifos(Path(folder)))
-    shutil.copyfile(work / "data.old", work / "torn" / "data.mdb")
-    pack(work / "torn", folder / "torn.tar.zst")
-
-    (folder / "expected.json").write_text(expected)
+        fill_rows(store)
+        found = json.dumps(golden_stores.describe(store), indent=1, sort_keys=True) + "\n"
+    assert found == (golden_stores.FOLDER / "expected.json").read_text()
+    for name in ("killed", "torn"):
+        child = os.fork()
+        if child == 0:
+            fill_and_die(work / name, name == "killed", work)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        data = (work / name / "data.mdb").read_bytes()
+        if name == "killed":
+            assert b"value 299" not in data  # the newest commits are only in the journal
+        else:
+            assert b"value 299" in data
+            shutil.copyfile(work / "data.old", work / name / "data.mdb")
     for name in ("closed", "killed", "torn"):
-        assert answers(work / name, work / "copy", clock.ms, name == "torn") == expected, name
+        pack(work / name, folder / f"{name}-{STORE_VERSION}.tar.zst")
     shutil.rmtree(work)
 
 
