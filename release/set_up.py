@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 Clock = Callable[[], float]
 
 _PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install")
-_QUIET_S: Final = 10.0  # after so long without a line, one says what goes on
+_QUIET_S: Final = 4.0  # after so long without a line, one says what goes on
 # What pip prints of a file that it downloads or has, and what it does afterwards.
 _FILE: Final = re.compile(r"\s*(Downloading|Using cached) (\S+)(?: \((.+)\))?$")
 _WORK: Final = re.compile(r"\s*(Installing collected packages|Building wheel for \S+)")
