@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import stat
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -81,3 +82,13 @@ def rights_below(folder: Path) -> set[tuple[str, str, int]]:
         )
         for one in [folder, *folder.rglob("*")]
     }
+
+
+def contents_below(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return type and mode, size and contents of all in a folder, links themselves."""
+    found = {}
+    for place in sorted(folder.rglob("*")):
+        status = place.lstat()
+        data = place.read_bytes() if stat.S_ISREG(status.st_mode) else b""
+        found[str(place.relative_to(folder))] = status.st_mode, status.st_size, data
+    return found

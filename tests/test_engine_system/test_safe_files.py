@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import shutil
 import socket
-import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 import streamkeep
 from cli_runner import run
 from inside import journal_of, wait_table_of
+from other_users import contents_below
 from patience import handles_below, wait_until
 from streamkeep import Store, UntrustedFileError
-from streamkeep.engine.system.owners import TRUST_VARIABLE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.recovery.backups.backup import backup
@@ -30,8 +24,6 @@ from streamkeep.recovery.fsck.store import check
 from streamkeep.recovery.salvage.repair import repair
 from tiers import pairs_of
 
-NOBODY = 65534
-STRANGER = 54321  # a number of no user
 VICTIM = b"ssh-ed25519 AAAA: content that must stay\n" * 300
 
 FILES = [
@@ -47,20 +39,6 @@ FILES = [
     "archive/lock",
 ]
 FOLDERS = ["journal", "waiters", "archive", "staging", "compact.new", "compact.done"]
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Make a store with a journal, an archive and a board, and close it."""
-    with streamkeep.open(tmp_path / "store", sync="none") as store:
-        store.xadd("s", {"f": "v"})
-        store.set_retention("s", archive=True)
-        for _ in range(50):
-            store.xadd("s", {"pad": "x" * 500})
-        store.xtrim("s", maxlen=5, approximate=False)
-        store.archive()
-    return tmp_path / "store"
 
 
 @pytest.fixture
@@ -94,23 +72,13 @@ def plant(kind: str, place: Path, victim: Path) -> None:
                 os.chdir(before)
 
 
-def contents(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Return type and mode, size and contents of all in a folder, links themselves."""
-    found = {}
-    for place in sorted(folder.rglob("*")):
-        status = place.lstat()
-        data = place.read_bytes() if stat.S_ISREG(status.st_mode) else b""
-        found[str(place.relative_to(folder))] = status.st_mode, status.st_size, data
-    return found
-
-
 @pytest.fixture
 def untouched(path: Path, tmp_path: Path) -> Iterator[Callable[[], None]]:
     """Note what there is when it is called first; when the test ends, it must be as it was."""
     before: list[dict[str, tuple[int, int, bytes]]] = []
-    yield lambda: before.append(contents(tmp_path))
+    yield lambda: before.append(contents_below(tmp_path))
     assert before
-    assert contents(tmp_path) == before[0]
+    assert contents_below(tmp_path) == before[0]
 
 
 # --- files and folders that lead elsewhere --------------------------------------------------------
@@ -282,7 +250,7 @@ def test_no_segment_is_written_or_removed_through_a_link(path: Path, tmp_path: P
     folder.rename(outside)
     (outside / "1.seg.tmp").write_bytes(b"mine")
     folder.symlink_to(outside)
-    before = contents(outside)
+    before = contents_below(outside)
     with streamkeep.open(path) as store:
         store.xtrim("s", maxlen=1, approximate=False)
         with pytest.raises(UntrustedFileError, match=folder.name):
@@ -290,7 +258,7 @@ def test_no_segment_is_written_or_removed_through_a_link(path: Path, tmp_path: P
         assert len(store.drop_segments("s")) == 1
     with streamkeep.open(path):
         pass  # which would remove the file now
-    assert contents(outside) == before
+    assert contents_below(outside) == before
 
 
 def test_a_segment_may_have_several_names(path: Path, tmp_path: Path) -> None:
@@ -325,7 +293,7 @@ def test_the_folder_in_which_a_backup_is_made_is_one(path: Path, tmp_path: Path,
         (tmp_path / ".backup.backup").write_bytes(b"mine")
     with pytest.raises(UntrustedFileError, match=r"\.backup\.backup"):
         backup(path, tmp_path / "backup")
-    assert contents(outside) == {"mine": contents(outside)["mine"]}
+    assert contents_below(outside) == {"mine": contents_below(outside)["mine"]}
 
 
 def test_an_export_follows_no_link_below_its_folder(
@@ -338,60 +306,6 @@ def test_an_export_follows_no_link_below_its_folder(
         assert list(store.export_segments(tmp_path / "export", "s")) == [target]
     assert victim.read_bytes() == VICTIM
     assert target.read_bytes() == segment_of(path).read_bytes()
-
-
-# --- owners ---------------------------------------------------------------------------------------
-
-
-@as_root
-@pytest.mark.parametrize("name", [".", "journal", "waiters", *FILES[:3], "journal/head"])
-def test_what_a_stranger_owns_is_opened_when_that_is_said(path: Path, name: str) -> None:
-    os.chown(path / name, STRANGER, -1)
-    before = contents(path)
-    with pytest.raises(UntrustedFileError, match=rf"{STRANGER}.*trust_owners=\['{STRANGER}'\]"):
-        streamkeep.open(path)
-    with pytest.raises(UntrustedFileError):
-        streamkeep.open(path, readonly=True)
-    with pytest.raises(UntrustedFileError):
-        list(check(path))
-    assert contents(path) == before
-    with streamkeep.open(path, trust_owners=[STRANGER], readonly=True) as store:
-        assert store.xlen("s") == 5
-    with pytest.raises(UntrustedFileError, match=str(STRANGER)):
-        streamkeep.open(path, trust_owners=[NOBODY])
-
-
-@as_root
-def test_users_are_trusted_by_name_number_or_environment(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = pwd.getpwuid(NOBODY).pw_name
-    os.chown(path / "steady", NOBODY, -1)
-    for trusted in (name, NOBODY, [name], (str(NOBODY),)):
-        with streamkeep.open(path, trust_owners=trusted) as store:
-            store.xadd("s", {"f": "v"})
-    monkeypatch.setenv(TRUST_VARIABLE, f"{STRANGER},{name}")
-    with streamkeep.open(path) as store:
-        assert store.xlen("s") == 9
-    assert [str(one) for one in check(path)] == []
-
-
-def test_a_trusted_user_must_exist(path: Path) -> None:
-    with pytest.raises(streamkeep.ArgumentError, match="this machine has no user 'no such user'"):
-        streamkeep.open(path, trust_owners="no such user")
-
-
-@as_root
-def test_the_command_line_names_whom_to_trust(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.chown(path / "data.mdb", STRANGER, -1)
-    before = contents(path)
-    for words in (["fsck"], ["stat"], ["range", "s"], ["dump"], ["repair", "--dry-run"]):
-        command, *rest = words
-        result = run(command, path, *rest, status=3)
-        assert f"{TRUST_VARIABLE}={STRANGER}" in result.stderr
-    assert contents(path) == before
-    monkeypatch.setenv(TRUST_VARIABLE, str(STRANGER))
-    run("fsck", path)
 
 
 @pytest.mark.parametrize(
@@ -407,109 +321,6 @@ def test_the_command_line_refuses_planted_stores(
     first, *more = words
     result = run(first, *before, *more, *([] if before else [path]), *rest, status=3)
     assert "steady: a symbolic link" in result.stderr
-
-
-# --- stores that a group shares -------------------------------------------------------------------
-
-
-def as_user(user: int, groups: list[int], code: str, path: Path) -> str:
-    """Run some code as another user; return what it prints, or the last line of its errors.
-
-    The project is loaded before: its files need not be readable for that user.
-    """
-    start = f"""
-import ctypes, os, sys, streamkeep
-streamkeep.open
-os.setgroups({groups})
-os.setresgid({user}, {user}, {user})
-os.setresuid({user}, {user}, {user})
-"""
-    command = [sys.executable, "-c", start + code, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
-
-
-ADD = """
-with streamkeep.open(sys.argv[1]) as store:
-    store.xadd("s", {"f": "v"})
-    print(store.xlen("s"))
-"""
-TEAM = 54000
-ANN, BOB, EVE = 54001, 54002, 54003
-
-
-@pytest.fixture
-def shared() -> Iterator[Path]:
-    """Make a folder that ann owns and her team may write to, where all may come."""
-    with TemporaryDirectory() as above:
-        os.chmod(above, 0o711)
-        folder = Path(above) / "shared"
-        folder.mkdir()
-        os.chown(folder, ANN, TEAM)
-        folder.chmod(0o2770)
-        yield folder
-
-
-@as_root
-def test_members_of_a_group_share_a_store_whose_folder_is_theirs(shared: Path) -> None:
-    assert as_user(ANN, [TEAM], ADD, shared) == "1"
-    for place in shared.rglob("*"):
-        status = place.stat()
-        wanted = 0o770 if place.is_dir() else 0o660
-        assert (status.st_mode & 0o777, status.st_gid, status.st_uid) == (wanted, TEAM, ANN)
-    assert as_user(BOB, [TEAM], ADD, shared) == "2"
-    shared.chmod(0o2775)
-    assert "UntrustedFileError" in as_user(EVE, [], ADD, shared)
-    # Ann trusts what bob made since: this machine does not know bob, so she has to say so.
-    trusting = ADD.replace("sys.argv[1]", f"sys.argv[1], trust_owners={BOB}")
-    assert as_user(ANN, [TEAM], trusting, shared) == "3"
-
-
-@as_root
-def test_root_leaves_a_shared_store_to_its_group(shared: Path) -> None:
-    assert as_user(ANN, [TEAM], ADD, shared) == "1"
-    with pytest.raises(UntrustedFileError, match=str(ANN)):
-        streamkeep.open(shared)
-    with streamkeep.open(shared, trust_owners=ANN) as store:
-        store.xadd("s", {"f": "v"})
-    compact_as_root = (
-        "from streamkeep.engine.whole_store.compact import compact; compact(sys.argv[1])"
-    )
-    before = os.environ.get(TRUST_VARIABLE)
-    assert before is None
-    environment = {**os.environ, TRUST_VARIABLE: str(ANN)}
-    command = [sys.executable, "-c", f"import sys; {compact_as_root}", str(shared)]
-    subprocess.run(command, env=environment, check=True)
-    assert {one.stat().st_gid for one in shared.rglob("*")} == {TEAM}
-    assert as_user(ANN, [TEAM], ADD, shared) == "3"
-
-
-@as_root
-def test_a_group_that_the_caller_is_not_in_earns_no_trust(path: Path) -> None:
-    """Otherwise everybody could make a store that is trusted."""
-    os.chown(path, STRANGER, TEAM)
-    path.chmod(0o2770)
-    with pytest.raises(UntrustedFileError, match=str(STRANGER)):
-        streamkeep.open(path)
-
-
-@as_root
-def test_members_of_the_group_are_trusted_and_others_are_not(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = {BOB: pwd.struct_passwd(("bob", "x", BOB, BOB, "", "/", "/bin/sh"))}
-    known[EVE] = pwd.struct_passwd(("eve", "x", EVE, EVE, "", "/", "/bin/sh"))
-    monkeypatch.setattr(pwd, "getpwuid", known.__getitem__)
-    monkeypatch.setattr(grp, "getgrgid", lambda _: grp.struct_group(("team", "x", 0, ["bob"])))
-    os.chown(path / "steady", BOB, -1)
-    with pytest.raises(UntrustedFileError):
-        streamkeep.open(path)  # the group may not write
-    path.chmod(0o770)
-    with streamkeep.open(path) as store:
-        assert store.xlen("s") == 5
-    os.chown(path / "steady", EVE, -1)
-    with pytest.raises(UntrustedFileError, match="eve"):
-        streamkeep.open(path)
 
 
 # --- the folder -----------------------------------------------------------------------------------
