@@ -18,6 +18,7 @@ import pytest
 import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
+from erased import KILLED, SECRET, entry, grep, harmless
 from patience import PATIENCE_S
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
@@ -26,38 +27,7 @@ from streamkeep.engine.tables.manifest import iter_erasures
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ErasureBlockedError, StoreError
-from streamkeep.format.segment.manifest import REWRITTEN
 from tiers import slow_but
-
-SECRET = b"SeCrEt"
-
-# In a process of its own: closing lock.mdb in this one would drop LMDB's locks on it.
-GREP = """
-import pathlib, sys
-for path in sorted(pathlib.Path(sys.argv[1]).rglob("*")):
-    if path.is_file() and (count := path.read_bytes().count(sys.argv[2].encode())):
-        print(path.name, count)
-"""
-
-
-def grep(path: Path, text: bytes = SECRET) -> list[str]:
-    """Return the files of a store that hold a text, and how often."""
-    done = subprocess.run(
-        [sys.executable, "-c", GREP, str(path), text.decode()],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()
-
-
-def entry(n: int, *, size: int = 1) -> dict[bytes, bytes]:
-    """Return fields that hold the secret, with their number, so that each is another."""
-    return {b"name": b"%b%d," % (SECRET, n) * size, b"city": b"x"}
-
-
-def harmless(n: int) -> dict[bytes, bytes]:
-    return {b"name": b"visitor %d" % n, b"city": b"y" * (n % 60)}
 
 
 @pytest.fixture(params=slow_but(["small nodes", "pages"], "small nodes"))
@@ -404,14 +374,6 @@ def test_erasing_inside_a_transaction_or_without_write_access_is_refused(filled:
 
 # --- crashes ------------------------------------------------------------------------------------
 
-KILLED = """
-import os, signal, sys, streamkeep
-from streamkeep.engine.system import failpoints
-store = streamkeep.open(sys.argv[1])
-failpoints.arm(sys.argv[2], lambda: os.kill(os.getpid(), signal.SIGKILL))
-store.erase("k", *sys.argv[3:])
-"""
-
 STEPS = [
     "commit:journaled",
     "commit:made",
@@ -497,204 +459,3 @@ def test_ids_may_be_given_in_every_form_of_the_commands(store: Store) -> None:
     store.xadd("k", harmless(1), "1-0")
     store.xadd("k", harmless(2), "2-0")
     assert store.erase("k", StreamId(1, 0), b"2-0") == 2
-
-
-# --- what was trimmed ---------------------------------------------------------------------------
-
-
-@pytest.fixture(params=slow_but(["retired", "segments", "both", "dictionary"], "both"))
-def trimmed(request: pytest.FixtureRequest, open_store: Callable[..., Store]) -> Store:
-    """A store whose stream archives: 1-0 to 3000-0 trimmed, 3001-0 and more live.
-
-    Every 100th entry holds the secret, and so do some field names.
-    """
-    store = open_store(sync="none")
-    store.set_retention("k", archive=True)
-    size = 40 if request.param == "dictionary" else 1
-    fields = [
-        entry(n, size=1 + n % 7) | ({SECRET: b"x"} if n % 700 == 0 else {})
-        if n % 100 == 0
-        else harmless(n) | {b"pad": b"common words of every entry, %d " % (n % 50) * size}
-        for n in range(1, 4001)
-    ]
-    store.xadd_many("k", fields, [f"{n}-0" for n in range(1, 4001)])
-    store.xgroup_create("k", "g", "0")
-    store.xtrim("k", minid="1501-0", approximate=False)
-    if request.param != "retired":
-        store.archive()
-    store.xtrim("k", minid="3001-0", approximate=False)
-    if request.param in ("segments", "dictionary"):
-        store.archive()
-    return store
-
-
-SECRETS = [f"{n}-0" for n in range(100, 4001, 100)]
-
-
-def test_nothing_is_left_of_trimmed_entries_and_history_shows_the_others(trimmed: Store) -> None:
-    before = trimmed.xrange("k", history=True)
-    assert len(before) == 4000
-    assert trimmed.erase("k", *SECRETS) == 40
-    assert grep(trimmed.path) == []
-    expected = [one for one in before if one.id.decode() not in SECRETS]
-    assert trimmed.xrange("k", history=True) == expected
-    trimmed.archive()
-    trimmed.xtrim("k", maxlen=0, approximate=False)
-    trimmed.archive()
-    assert trimmed.xrange("k", history=True) == expected
-    assert grep(trimmed.path) == []
-    assert trimmed.erase("k", *SECRETS) == 0
-
-
-def test_one_erased_entry_leaves_the_other_segments_as_they_are(trimmed: Store) -> None:
-    trimmed.archive()
-    before = {record.path for record in trimmed.archived_segments("k")}
-    assert trimmed.erase("k", "200-0", "4000-0") == 2
-    after = {record.path: record for record in trimmed.archived_segments("k")}
-    assert len(before - after.keys()) == 1
-    [new] = after.keys() - before
-    assert after[new].erased == 1
-    assert after[new].origin == REWRITTEN
-    assert [problem for one in trimmed.verify_archive() for problem in one.problems] == []
-
-
-def test_the_archive_of_a_deleted_stream_is_erased_by_its_key(trimmed: Store) -> None:
-    trimmed.archive()
-    trimmed.delete("k")
-    trimmed.xadd("k", harmless(1), "5000-0")
-    trimmed.archive()
-    trimmed.erase("k", *SECRETS)
-    assert grep(trimmed.path) == []
-
-
-def test_a_segment_with_erased_entries_only_goes(open_store: Callable[..., Store]) -> None:
-    store = open_store(sync="none")
-    store.set_retention("k", archive=True)
-    ids = [store.xadd("k", entry(n)) for n in range(500)]
-    store.xtrim("k", maxlen=0, approximate=False)
-    store.archive()
-    assert len(list(store.archived_segments("k"))) == 1
-    assert store.erase("k", *ids) == 500
-    assert list(store.archived_segments("k")) == []
-    assert grep(store.path) == []
-    assert store.xrange("k", history=True) == []
-
-
-@pytest.mark.slow
-def test_reading_history_goes_on_while_entries_are_erased(trimmed: Store) -> None:
-    trimmed.archive()
-    expected = {one.id for one in trimmed.xrange("k", history=True)}
-    errors: list[BaseException] = []
-    stop = threading.Event()
-
-    def read() -> None:
-        try:
-            while not stop.is_set():
-                ids = [one.id for one in trimmed.xrange("k", history=True)]
-                assert ids == sorted(ids, key=lambda one: int(one.split(b"-")[0]))
-                assert expected - set(ids) <= {one.encode() for one in SECRETS}
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    for start in range(0, 40, 8):
-        trimmed.erase("k", *SECRETS[start : start + 8])
-    stop.set()
-    thread.join()
-    assert errors == []
-    assert grep(trimmed.path) == []
-
-
-ARCHIVE_STEPS = [
-    "segment:begun",
-    "segment:written",
-    "segment:synced",
-    "segment:renamed",
-    "segment:named",
-    "erase:written",
-    "erase:segment",
-    "garbage:synced",
-    "garbage:removed",
-    "erase:stored",
-]
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize(
-    "step",
-    slow_but(ARCHIVE_STEPS, "erase:written", "garbage:synced"),
-)
-def test_an_erasure_in_the_archive_that_was_killed_is_finished_by_the_next(
-    tmp_path: Path, step: str
-) -> None:
-    path = tmp_path / "store"
-    with streamkeep.open(path) as store:
-        store.set_retention("k", archive=True)
-        fields = [harmless(n) if n % 50 else entry(n, size=3) for n in range(1, 1001)]
-        store.xadd_many("k", fields, [f"{n}-0" for n in range(1, 1001)])
-        store.xtrim("k", minid="801-0", approximate=False)
-        store.archive()
-        everything = store.xrange("k", history=True)
-    ids = [f"{n}-0" for n in range(50, 1001, 50)]
-    child = subprocess.run([sys.executable, "-c", KILLED, str(path), step, *ids], check=False)
-    assert child.returncode == -signal.SIGKILL
-    expected = [one for one in everything if one.id.decode() not in ids]
-    with streamkeep.open(path) as store:
-        left = store.xrange("k", history=True)
-        assert [one for one in left if one.id.decode() not in ids] == expected
-        store.erase("k", *ids)
-        assert store.xrange("k", history=True) == expected
-        assert grep(path) == []
-    assert_sound(path)
-
-
-# --- whose archive it is ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_what_waits_of_a_deleted_stream_is_erased(
-    open_store: Callable[..., Store], *, replaced: bool
-) -> None:
-    store = open_store(sync="commit")
-    store.set_retention("k", archive=True)
-    ids = [f"{n}-0" for n in range(1, 200)]
-    store.xadd_many("k", [entry(n) for n in range(1, 200)], ids)
-    store.xtrim("k", maxlen=50, approximate=False)
-    dumped = store.dump("k")
-    assert dumped is not None
-    if replaced:
-        store.restore("k", 0, dumped, replace=True)
-    else:
-        store.delete("k")
-    store.erase("k", *ids)
-    store.archive()
-    assert grep(store.path) == []
-
-
-def test_what_waits_of_a_renamed_stream_has_its_last_name(open_store: Callable[..., Store]) -> None:
-    store = open_store(sync="commit")
-    store.set_retention("old", archive=True)
-    ids = [f"{n}-0" for n in range(1, 100)]
-    store.xadd_many("old", [entry(n) for n in range(1, 100)], ids)
-    store.rename("old", "k")
-    store.xtrim("k", maxlen=10, approximate=False)
-    store.delete("k")
-    store.erase("k", *ids)
-    store.archive()
-    assert grep(store.path) == []
-
-
-def test_the_archive_of_a_renamed_stream_is_its_own(open_store: Callable[..., Store]) -> None:
-    """Its segments still name the key they were written under, which another stream has now."""
-    store = open_store(node_max_entries=10)
-    store.set_retention("k", archive=True)
-    store.xadd_many("k", [harmless(n) for n in range(1, 100)], [f"{n}-0" for n in range(1, 100)])
-    store.xtrim("k", maxlen=50, approximate=False)
-    assert store.archive().segments == 1
-    store.rename("k", "renamed")
-    store.xadd("k", harmless(0), "1-0")
-    assert store.erase("k", "1-0") == 1
-    assert len(store.xrange("renamed", history=True)) == 99
-    assert store.erase("renamed", "1-0") == 1
-    assert len(store.xrange("renamed", history=True)) == 98
