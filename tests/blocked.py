@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,16 @@ BLOCKED = "blocked"
 def tickets(store: Store[Any]) -> int:
     """Return how many calls of all processes are blocked."""
     return wait_table_of(store).tickets()
+
+
+def ids(result: Any) -> list[bytes]:
+    """Return the IDs of a reply of XREAD or XREADGROUP."""
+    return [entry[0] for _, entries in result for entry in entries]
+
+
+def bells(store: Store[Any]) -> list[str]:
+    """Return the names of the pipes that wake the processes of a store."""
+    return [name for name in os.listdir(store.path / "waiters") if name != "board"]
 
 
 class Callers:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from blocked import tickets
+from blocked import bells, tickets
 from patience import handles_below
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
@@ -21,10 +21,6 @@ NEW = {"s": ">"}
 
 def waiting_in(store: AsyncStore) -> int:
     return tickets(store._store)
-
-
-def bells(store: AsyncStore) -> list[str]:
-    return [name for name in os.listdir(store.path / "waiters") if name != "board"]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -55,7 +51,7 @@ def test_a_thousand_tasks_wait_with_one_descriptor(play: Callable[..., None]) ->
         assert threading.active_count() <= threads  # the one that writes may have ended
         # One to wait with, the lease of the process, and the folder of the leases.
         assert len(handles_below(store._store.path)) == files + 3
-        assert len(bells(store)) == 1
+        assert len(bells(store._store)) == 1
         await store.xadd("t", {"f": "v"}, id="1-1")
         for found in await asyncio.gather(*readers):
             assert found == [[b"t", [(b"1-1", {b"f": b"v"})]]]
@@ -75,7 +71,7 @@ def test_time_is_up(play: Callable[..., None]) -> None:
     async def use(store: AsyncStore) -> None:
         assert await store.xread({"s": "$"}, block=10) == []
         assert waiting_in(store) == 0
-        assert bells(store) == []
+        assert bells(store._store) == []
 
     play(use)
 
@@ -109,7 +105,7 @@ def test_cancelled_tasks_leave_nothing(play: Callable[..., None]) -> None:
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(one, asyncio.CancelledError) for one in results)
             assert waiting_in(store) == 0
-            assert bells(store) == []
+            assert bells(store._store) == []
         await store.xadd("s", {"f": "v"})
 
     play(use)
@@ -138,7 +134,7 @@ def test_closing_ends_what_waits(open_store: Callable[..., Store]) -> None:
         await store.close()
         with pytest.raises(streamkeep.StoreClosedError):
             await task
-        assert bells(store) == []
+        assert bells(store._store) == []
 
     asyncio.run(main())
 
