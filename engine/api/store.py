@@ -478,7 +478,9 @@ class Store(
         """Raise unless this store may write. Other stores on the same files may."""
         self._check_open()
         if self._readonly:
-            raise StoreError("the store was opened with readonly=True")
+            raise StoreError(
+                "the store was opened with readonly=True; next: open it without that to write"
+            )
 
     def _collect_garbage(self) -> None:
         garbage.collect(self._environment)

@@ -27,7 +27,10 @@ def check_place(
     folder = find_folder(path, trust_owners)
     if folder is None:
         if not create:
-            raise NotAStoreError(f"{path}: no such store")
+            raise NotAStoreError(
+                f"{path}: no such store; next: correct the path, or open it without readonly=True, "
+                "which creates it"
+            )
         try:
             files.create_folder(path)
             set_up(path, modes)

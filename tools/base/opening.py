@@ -49,7 +49,10 @@ def open_store(
         missing = not path.exists()
         status = Exit.MISSING if missing else Exit.UNREADABLE
         code = type(error).__name__
-        raise Failure(str(error), hint=hint if missing else "", status=status, code=code) from error
+        text = str(error)
+        if missing:  # the error says what a program would do next
+            text = text.partition("; next: ")[0]
+        raise Failure(text, hint=hint if missing else "", status=status, code=code) from error
     with stack:
         yield store
 

@@ -56,7 +56,8 @@ def doctor(place: Path) -> None:
       streamkeep doctor orders.store --json
     """
     if not place.exists() and not place.parent.is_dir():
-        raise Failure(f"{place}: there is no such folder, and none above it", status=Exit.MISSING)
+        text = f"{place}: there is no such folder, and none above it"
+        raise Failure(text, hint="correct the path", status=Exit.MISSING)
     checks: list[Check] = []
 
     def tell(check: Check) -> None:
