@@ -7,6 +7,7 @@ matters.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -30,6 +31,7 @@ _SLOW_SYNC_MS: Final = 20.0
 _FEW_FILES: Final = 256
 _CHILD_S: Final = 30
 _MOUNTS: Final = "/proc/self/mountinfo"
+_ROOM: Final = "make room on the disk, or raise the quota of this user"
 _LOCAL: Final = "use a folder on a local file system, such as ext4 or XFS"
 
 # What is known of file systems: the state, and a sentence for people.
@@ -125,7 +127,7 @@ def examine(place: str | Path) -> Iterator[Check]:
         yield Check("trials", "note", text, "run it as the owner of the folder")
         return
     with made as name:
-        for check in (check_sharing, check_blocks, check_links, check_syncs):
+        for check in (check_sharing, check_blocks, check_names, check_syncs):
             yield _tried(check, Path(name))
 
 
@@ -144,7 +146,8 @@ def _tried(check: Callable[[Path], Check], folder: Path) -> Check:
         return check(folder)
     except OSError as error:
         name = check.__name__.removeprefix("check_").replace("_", " ")
-        return Check(name, "wrong", f"{error.strerror or error}", _LOCAL)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return Check(name, "wrong", f"{error.strerror or error}", _ROOM if full else _LOCAL)
 
 
 # --- the machine --------------------------------------------------------------------------------
@@ -246,6 +249,8 @@ def check_blocks(folder: Path) -> Check:
         try:
             os.posix_fallocate(file.fileno(), 0, 1 << 20)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
             text = f"no blocks can be reserved ({error.strerror})"
             return Check("blocks", "wrong", text, _LOCAL)
         granted = os.fstat(file.fileno()).st_blocks * 512
@@ -255,7 +260,7 @@ def check_blocks(folder: Path) -> Check:
     return Check("blocks", "ok", "can be reserved")
 
 
-def check_links(folder: Path) -> Check:
+def check_names(folder: Path) -> Check:
     """A file can be renamed over another, and have a second name, which backups use."""
     for name in ("one", "two"):
         (folder / name).write_bytes(name.encode())

@@ -16,6 +16,7 @@ The backup is an ordinary store, closed and healthy, with the next epoch.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -49,6 +50,7 @@ from streamkeep.format.core.errors import (
     MissingSegmentError,
     NotAStoreError,
     StoreError,
+    StoreFullError,
     StoreLockedError,
 )
 from streamkeep.format.core.keys import META
@@ -129,7 +131,8 @@ def backup(
             parent.rename(aside, place.name)  # a backup was killed while it renamed the folders
         earlier = _check_target(store, place)
         job = _Job(store, staging, earlier, progress)
-        report = job.copy(clock or Clock())
+        with _disk_of(place):
+            report = job.copy(clock or Clock())
         failpoints.hit("backup:copied")
         if verify:
             _verify(staging.path, progress)
@@ -176,6 +179,20 @@ def _row(snapshot: Snapshot[Any], name: bytes) -> BackupRow | None:
 
 
 # --- the target ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _disk_of(target: Path) -> Iterator[None]:
+    """Say of a full disk that it is the one of the backup: nothing is written elsewhere."""
+    try:
+        yield
+    except (StoreFullError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StoreFullError(
+            f"{target}: the disk of the backup is full; an earlier backup is unchanged; next: make "
+            "room there, or name a target on another disk"
+        ) from error
 
 
 def _check_apart(source: Path, target: Path) -> None:

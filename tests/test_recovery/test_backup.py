@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ from streamkeep.format.core.errors import (
     NotAStoreError,
     RecoveryNeededError,
     StoreError,
+    StoreFullError,
     StoreLockedError,
 )
 from streamkeep.format.core.keys import NODES
@@ -80,6 +82,23 @@ def store(open_store: Open) -> Store:
 
 
 # --- backup -------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_of_the_backup_leaves_the_earlier_one(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = open_store()
+    fill(store, 100)
+    before = backup(store, tmp_path / "copy")
+    store.xadd("k", {"n": "1"})
+    monkeypatch.setattr("streamkeep.recovery.backups.backup.copy_data", full)
+    with pytest.raises(StoreFullError, match="copy: the disk of the backup is full"):
+        backup(store, tmp_path / "copy")
+    with streamkeep.open(before.path, readonly=True) as copy:
+        assert copy.xlen("k") == 100
 
 
 def test_a_backup_is_a_store_of_its_own_equal_to_the_one_in_use(

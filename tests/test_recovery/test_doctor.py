@@ -108,10 +108,18 @@ def test_what_the_file_system_cannot_do_is_said(
     monkeypatch.setattr(os, "posix_fallocate", fails(errno.EOPNOTSUPP))
     assert doctor.check_blocks(tmp_path).state == "wrong"
     monkeypatch.setattr(os, "link", fails(errno.EPERM))
-    assert doctor.check_links(tmp_path).state == "note"
+    assert doctor.check_names(tmp_path).state == "note"
     monkeypatch.setattr(os, "replace", fails(errno.EIO))
     found = {check.name: check for check in doctor.examine(tmp_path)}
-    assert (found["links"].state, found["links"].text) == ("wrong", os.strerror(errno.EIO))
+    assert (found["names"].state, found["names"].text) == ("wrong", os.strerror(errno.EIO))
+
+
+def test_a_full_disk_needs_room_and_no_other_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", fails(errno.ENOSPC))
+    [check] = [one for one in doctor.examine(tmp_path) if one.name == "blocks"]
+    assert (check.state, check.next[:21]) == ("wrong", "make room on the disk")
 
 
 def test_slow_syncs_are_said_with_what_to_do(
