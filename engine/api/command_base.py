@@ -30,7 +30,7 @@ from streamkeep.engine.store.command import (
 )
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.entry import ClaimedEntry, Entry, RepeatedFields, StreamId, Text
-from streamkeep.format.core.errors import ArgumentError, InvalidIdError
+from streamkeep.format.core.errors import ArgumentError, InvalidIdError, StoreClosedError
 from streamkeep.format.core.times import EXPECTED, Bound, time_bound
 from streamkeep.format.html import Facts, Listed
 from streamkeep.format.node.node import ENTRY, TEXT
@@ -308,3 +308,13 @@ def to_text(value: object) -> Any:
     if isinstance(value, dict):
         return {to_text(key): to_text(item) for key, item in value.items()}
     return value
+
+
+def check_lives(txn: ReadTxn) -> None:
+    """Raise if what an iterator reads from has ended, or belongs to the parent of this process.
+
+    A forked child must not read on: the slot that keeps the pages is the parent's.
+    """
+    if not txn.open:
+        raise StoreClosedError("the transaction or snapshot of the iterator has ended")
+    txn.context.check_open()

@@ -16,6 +16,7 @@ from streamkeep.engine.api.command_base import (
     CommandBase,
     Key,
     RangeId,
+    check_lives,
     end_bound,
     read,
     read_history,
@@ -29,7 +30,6 @@ from streamkeep.format.core.entry import MAX_ID, Text
 from streamkeep.format.core.errors import (
     ArgumentError,
     MissingPackageError,
-    StoreClosedError,
     StreamkeepError,
 )
 from streamkeep.format.node.columns import CopiedNode, FieldNames
@@ -316,8 +316,7 @@ class FrameCommands(CommandBase[Text]):
         txn, must_close = self._begin_scan()
         try:
             while start is not None:
-                if not txn.open:
-                    raise StoreClosedError("the transaction or snapshot of the frame has ended")
+                check_lives(txn)
                 with translated():
                     wanted = (name, start, high, _CHUNK_BYTES, False)
                     nodes, following = history.copy_range(txn, *wanted)

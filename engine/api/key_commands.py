@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from streamkeep.engine.api.command_base import CommandBase, Key, read, read_briefly, remove, write
+from streamkeep.engine.api.command_base import (
+    CommandBase,
+    Key,
+    check_lives,
+    read,
+    read_briefly,
+    remove,
+    write,
+)
 from streamkeep.engine.commands import dump, keys, load, retention
 from streamkeep.engine.commands.arguments import no_arguments, to_bytes
 from streamkeep.engine.commands.glob import glob
@@ -126,6 +134,7 @@ class KeyCommands(CommandBase[Text]):
         try:
             with translated():
                 for name, _ in keys.iter_keys(txn):
+                    check_lives(txn)
                     if pattern is None or pattern.fullmatch(name):
                         yield self._as_text(name)
         finally:

@@ -13,6 +13,7 @@ from streamkeep.engine.api.command_base import (
     RangeId,
     ReadStreams,
     Shape,
+    check_lives,
     end_bound,
     facts,
     listed,
@@ -33,7 +34,6 @@ from streamkeep.engine.store.command import wait
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import Entry, StreamId, Text
-from streamkeep.format.core.errors import StoreClosedError
 from streamkeep.format.node.node import ENTRY
 from streamkeep.format.node.ranges import Range
 from streamkeep.format.node.where import Where
@@ -253,8 +253,8 @@ class ReadCommands(CommandBase[Text]):
                 wanted = Range(*low, *high, most, reverse, shape)
                 where = None if condition is None else Where(condition, _EXAMINED)
                 wanted.where = where
-                if txn is not None and not txn.open:
-                    raise StoreClosedError("the transaction or snapshot of the iterator has ended")
+                if txn is not None:
+                    check_lives(txn)
                 try:
                     with translated():
                         batch: Entries = (

@@ -140,7 +140,8 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
 
     def _check_open(self) -> None:
         if not self._txn.open:
-            raise StoreClosedError("the snapshot is closed")
+            raise StoreClosedError("the snapshot is closed; next: take a new one")
+        self._txn.context.check_open()  # a forked child has it, too: its slot is the parent's
 
     def _deleter(self) -> Delete:
         return self._store.xdel
@@ -245,7 +246,7 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
             raise StoreError("a transaction belongs to the thread that began it")
         self.check_whole()
         if not self._txn.open:
-            raise StoreClosedError("the transaction has ended")
+            raise StoreClosedError("the transaction has ended; next: begin another one")
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:
         self._check_usable()

@@ -461,7 +461,7 @@ class Environment:
         context = self.context
         # A store that stayed open could not be opened again by this process.
         with self._points_lock, context.write_lock.unlimited(), context.gate:
-            context.closed = "the store is closed"
+            context.closed = "the store is closed; next: open it again"
             may_close = context.deferral.stop()
             context.forget()
             if self.checkpoints is not None:

@@ -63,7 +63,9 @@ def translate(error: lmdb.Error) -> StreamkeepError:
         return CorruptionError("LMDB", str(error))
     text = str(error)
     if "closed" in text or "deleted/dropped" in text:
-        return StoreClosedError("the store, transaction or iterator is closed")
+        return StoreClosedError(
+            "the store, transaction or iterator is closed; next: open it, or begin it, again"
+        )
     return StoreError(f"LMDB: {text}")
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,20 +121,33 @@ def test_a_closed_store(path: Path) -> None:
 
 
 def test_a_forked_store(path: Path) -> None:
-    with streamkeep.open(path) as store:
+    """Neither the store nor what was begun before is used: its pages are kept for the parent."""
+    with streamkeep.open(path) as store, store.snapshot() as snapshot:
+        store.xadd_many("orders", [{"n": n} for n in range(9000)])
+        scan = store.scan("orders")
+        next(scan)
+        calls: list[Callable[[], Any]] = [
+            partial(store.xlen, "orders"),
+            partial(snapshot.xlen, "orders"),
+            partial(list, scan),
+            partial(list, store.scan_iter()),
+        ]
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            try:
-                store.xlen("orders")
-            except streamkeep.StoreClosedError as error:
-                os.write(writing, str(error).encode())
+            for call in calls:
+                try:
+                    call()
+                except streamkeep.StoreClosedError as error:
+                    os.write(writing, f"{error}\n".encode())
             os._exit(0)
         os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            told = pipe.read().decode()
+        with os.fdopen(reading) as pipe:
+            told = pipe.read().splitlines()
         os.waitpid(child, 0)
-    says(told, "opened before this process was forked", "open it again in the child")
+    assert len(told) == len(calls)
+    for line in told:
+        says(line, "opened before this process was forked", "open it again in the child")
 
 
 def test_a_store_on_nfs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
