@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,24 +12,20 @@ from typing import Any
 import pytest
 
 import streamkeep
+from archived_streams import fill, rows, segments, shown, sum_of
 from conftest import assert_sound
-from crash.losses import in_child
 from inside import environment_of, segment_files_of
-from patience import PATIENCE_S, wait_until
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions, ArchiveReport, clean
-from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     MissingSegmentError,
-    StoreClosedError,
     StoreFullError,
-    StoreLockedError,
 )
-from streamkeep.format.core.keys import RETIRED, SEGMENTS
+from streamkeep.format.core.keys import RETIRED
 from streamkeep.format.segment.segment import SUFFIX
 from tiers import slow_but
 
@@ -46,32 +41,6 @@ STEPS = (
     "commit:made",
     "archive:committed",
 )
-
-
-def fill(store: Store, count: int, key: str = "s") -> list[bytes]:
-    return [store.xadd(key, {"n": number, "x": "y" * 30}) for number in range(count)]
-
-
-def shown(store: Store, key: str = "s") -> list[bytes]:
-    return [entry.id for entry in store.xrange(key, history=True)]
-
-
-def rows(store: Store, table: int) -> int:
-    with store.snapshot() as snapshot:
-        return snapshot.txn.rows(table)
-
-
-def segments(store: Store) -> list[Path]:
-    return sorted(store.path.glob("archive/*/*.seg"))
-
-
-@pytest.fixture
-def archived(store: Store) -> tuple[Store, list[bytes]]:
-    """A store with 900 of 1,000 entries retired."""
-    store.set_retention("s", archive=True)
-    ids = fill(store, 1000)
-    store.xtrim("s", maxlen=100, approximate=False)
-    return store, ids
 
 
 def test_nothing_is_archived_that_nobody_asked_for(store: Store) -> None:
@@ -98,10 +67,6 @@ def test_every_way_of_trimming_retires(store: Store) -> None:
     report = store.archive()
     assert (report.entries, rows(store, RETIRED)) == (sum_of(store), 0)
     assert shown(store) == ids
-
-
-def sum_of(store: Store) -> int:
-    return sum(record.entries for record in store.archived_segments("s"))
 
 
 def test_deleted_entries_are_not_archived(archived: tuple[Store, list[bytes]]) -> None:
@@ -229,116 +194,6 @@ def test_turning_the_archive_off_keeps_what_it_is_owed(
     assert shown(store) == ids[:900] + ids[950:]
     store.delete("s")
     assert store.archive().entries == 900
-
-
-def test_one_archiver_works_at_a_time(archived: tuple[Store, list[bytes]]) -> None:
-    store, ids = archived
-    with archive_lock(environment_of(store)):
-        with pytest.raises(StoreLockedError):
-            store.archive(wait=False)
-        waiting = threading.Thread(target=store.archive)
-        waiting.start()
-        waiting.join(0.1)
-        assert waiting.is_alive()
-        assert rows(store, SEGMENTS) == 0
-    waiting.join(PATIENCE_S)
-    assert rows(store, SEGMENTS) == 1
-    assert shown(store) == ids
-
-
-def test_close_waits_for_a_thread_that_archives(open_store: Open) -> None:
-    store = open_store()
-    store.set_retention("s", archive=True)
-    ids = fill(store, 1000)
-    store.xtrim("s", maxlen=0, approximate=False)
-    inside, go_on = threading.Event(), threading.Event()
-
-    def stop_inside() -> None:
-        inside.set()
-        go_on.wait(PATIENCE_S)
-
-    failpoints.arm("segment:written", stop_inside)
-    reports: list[Any] = []
-    archiving = threading.Thread(target=lambda: reports.append(store.archive()))
-    archiving.start()
-    assert inside.wait(PATIENCE_S)
-    closing = threading.Thread(target=store.close)
-    closing.start()
-    closing.join(0.1)
-    assert closing.is_alive()
-    go_on.set()
-    for thread in (archiving, closing):
-        thread.join(PATIENCE_S)
-    assert [report.entries for report in reports] == [len(ids)]
-    assert not list(store.path.rglob("*.tmp"))
-    with streamkeep.open(store.path) as again:
-        assert shown(again) == ids
-
-
-def test_archiving_that_begins_while_the_store_closes_reports_that_it_is_closed(
-    open_store: Open,
-) -> None:
-    store = open_store()
-    store.set_retention("s", archive=True)
-    fill(store, 10)
-    store.xtrim("s", maxlen=0, approximate=False)
-    environment = environment_of(store)
-    store.close()
-    with pytest.raises(StoreClosedError), archive_lock(environment):
-        raise AssertionError
-
-
-def test_a_forked_child_does_not_wait_for_an_archiver_of_its_parent(
-    archived: tuple[Store, list[bytes]],
-) -> None:
-    store, ids = archived
-
-    def archive_in_the_child() -> None:
-        with pytest.raises(StoreClosedError, match="forked"):
-            store.archive()
-
-    with archive_lock(environment_of(store)):
-        assert in_child(archive_in_the_child)
-    assert shown(store) == ids
-
-
-def test_a_thread_cannot_close_the_store_while_it_archives(
-    archived: tuple[Store, list[bytes]],
-) -> None:
-    store, ids = archived
-    errors: list[StoreLockedError] = []
-
-    def close(done: int, total: int) -> None:
-        with pytest.raises(StoreLockedError, match="working on the archive") as caught:
-            store.close()
-        errors.append(caught.value)
-
-    store.archive(progress=close)
-    assert errors
-    assert shown(store) == ids
-
-
-def test_a_row_that_changes_meanwhile_is_written_again(
-    archived: tuple[Store, list[bytes]],
-) -> None:
-    store, ids = archived
-
-    def change() -> None:
-        """Take the first node away, as an erasure may."""
-        with store.transaction() as txn:
-            cursor = txn.txn.cursor(RETIRED)
-            assert cursor.first()
-            txn.txn.delete(RETIRED, cursor.key())
-
-    failpoints.arm("archive:written", change)
-    before = rows(store, RETIRED)
-    report = store.archive()
-    assert report.segments == len(segments(store)) == 1
-    left = shown(store)
-    assert 0 < report.entries < len(left) < 1000
-    assert left == ids[-len(left) :]
-    assert sum_of(store) == report.entries
-    assert before > 1
 
 
 def test_a_missing_file_is_an_error_while_the_manifest_names_it(
@@ -493,41 +348,6 @@ def test_entries_are_refused_when_nothing_can_be_archived(
         store.xadd("other", {"a": 1})
     store.archive()
     fill(store, 10)
-
-
-def test_a_thread_of_the_store_archives(open_store: Open) -> None:
-    store = open_store(archive_every=0.02)
-    store.set_retention("s", maxlen=10, archive=True)
-    ids = fill(store, 800)
-    wait_until(lambda: rows(store, SEGMENTS) >= 1)
-    assert shown(store) == ids
-    store.close()
-    assert not [one for one in threading.enumerate() if one.name == "streamkeep-archive"]
-
-
-@pytest.mark.slow
-def test_readers_see_each_entry_once_while_all_goes_on(open_store: Open) -> None:
-    store = open_store(archive_every=0.01)
-    store.set_retention("s", maxlen=30, archive=True)
-    done = threading.Event()
-    ids: list[bytes] = []
-
-    def write() -> None:
-        for _ in range(20):
-            ids.extend(fill(store, 50))
-            store.archive()
-        done.set()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    before = 0
-    while not done.is_set():
-        found = shown(store)
-        assert found == sorted(set(found), key=lambda one: tuple(map(int, one.split(b"-"))))
-        assert len(found) >= before
-        before = len(found)
-    writer.join()
-    assert shown(store) == ids
 
 
 def test_asyncio_has_history_too(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""Streams for the tests of the archive: filled, and read with their history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from streamkeep.engine.api.store import Store
+
+
+def fill(store: Store, count: int, key: str = "s") -> list[bytes]:
+    """Append entries; return their IDs."""
+    return [store.xadd(key, {"n": number, "x": "y" * 30}) for number in range(count)]
+
+
+def rows(store: Store, table: int) -> int:
+    """Return how many rows a table has."""
+    with store.snapshot() as snapshot:
+        return snapshot.txn.rows(table)
+
+
+def segments(store: Store) -> list[Path]:
+    """Return the files of the archive."""
+    return sorted(store.path.glob("archive/*/*.seg"))
+
+
+def shown(store: Store, key: str = "s") -> list[bytes]:
+    """Return the IDs of a stream and its history."""
+    return [entry.id for entry in store.xrange(key, history=True)]
+
+
+def sum_of(store: Store) -> int:
+    """Return how many entries the segments hold."""
+    return sum(record.entries for record in store.archived_segments("s"))
