@@ -10,7 +10,12 @@ import polars
 import pyarrow
 
 from streamkeep.engine.api.admin_commands import AdminCommands, PathLike
-from streamkeep.engine.api.command_base import Condition, Id, Key, RangeId
+from streamkeep.engine.api.command_base import (
+    Condition,
+    Id,
+    Key,
+    RangeId,
+)
 from streamkeep.engine.api.follow import Stop
 from streamkeep.engine.api.frame_commands import Columns, Errors, Repeated, Types
 from streamkeep.engine.archive import adopt, archiver, restore, segments, upkeep
