@@ -14,8 +14,8 @@ import streamkeep
 from cli_runner import run
 from other_users import ANN, BOB, EVE, TEAM, Failed, as_root, as_user, common_folder, contents_below
 from streamkeep import UntrustedFileError
-from streamkeep.engine.maintenance.compact import compact
 from streamkeep.engine.system.owners import TRUST_VARIABLE
+from streamkeep.engine.whole_store.compact import compact
 from streamkeep.recovery.fsck.store import check
 
 NOBODY = 65534
