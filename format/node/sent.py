@@ -85,8 +85,8 @@ class Sender:
     ) -> i64:
         """Append the slots after the newest entry, up to the first one that is not usual.
 
-        Usual are live slots with the fields of the node and IDs below 2^63. The cursor is then
-        after the last slot that was sent.
+        Usual are live slots with the fields of the node and rising IDs below 2^63. The cursor is
+        then after the last slot that was sent.
 
         Args:
             limit: the most that are sent.
@@ -104,6 +104,8 @@ class Sender:
         base_ms = cursor.base_ms
         base_seq = cursor.base_seq
         position = cursor.position
+        last_ms = cursor.ms
+        last_seq = cursor.seq
         count: i64 = 0
         while count < limit and position + 2 < end and i64(data[position]) == SAME_FIELDS:
             at: i64 = step(data, position + 2, end)
@@ -113,6 +115,10 @@ class Sender:
                 break
             if ms == end_ms and end_seq >= 0 and seq > end_seq:
                 break
+            if ms < last_ms or (ms == last_ms and seq <= last_seq):
+                break  # a damaged node: the caller looks whether the range has this ID
+            last_ms = ms
+            last_seq = seq
             self._put_usual_id(ms, seq)
             if ids is not None:
                 ids.append((int(ms), int(seq)))
