@@ -68,7 +68,7 @@ class Leases:
                     self._folder = folder
                     self._own = Lease(folder)
                     remove_dead(folder, self._own.number)
-                    if wait_table.words[0]:
+                    if wait_table.has_readers():
                         wait_table.notify({}, [replaced(LEASES_KEY)])
                 else:
                     self._own.hold()

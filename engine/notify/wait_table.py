@@ -132,6 +132,10 @@ class WaitTable:
         if folder is not None:
             self._open(folder)
 
+    def has_readers(self) -> bool:
+        """Return whether any reader waits, in any process."""
+        return self.words[_ROWS] != 0
+
     def _open(self, folder: Folder) -> None:
         keep_in_place(folder.handle)
         handle = folder.open(BOARD_FILE, os.O_RDWR | os.O_CREAT)
