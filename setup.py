@@ -70,6 +70,7 @@ HOT = [
     "src/streamkeep/engine/commands/xtrim.py",
     "src/streamkeep/engine/journal/sync_leader.py",
     "src/streamkeep/engine/liveness/marks.py",
+    "src/streamkeep/engine/journal/syncs.py",
     "src/streamkeep/engine/system/long_wait.py",
     "src/streamkeep/engine/txn/txn.py",
     "src/streamkeep/engine/txn/undo.py",

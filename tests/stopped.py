@@ -12,13 +12,19 @@ def stop() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def stopped_child(work: Callable[[], None]) -> int:
-    """Run something in a forked child, which stops itself; return its number when it has."""
+def child_of(work: Callable[[], None]) -> int:
+    """Run something in a forked child; return its number."""
     child = os.fork()
     if child == 0:
         try:
             work()
         finally:
             os._exit(0)
+    return child
+
+
+def stopped_child(work: Callable[[], None]) -> int:
+    """Run something in a forked child, which stops itself; return its number when it has."""
+    child = child_of(work)
     assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
     return child

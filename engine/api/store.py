@@ -269,9 +269,8 @@ class Store(
 
     def open_transaction(self) -> Transaction[bytes] | Transaction[str] | None:
         """Return the transaction that this thread has open on the store, if it has one."""
-        begun: Transaction[bytes] | Transaction[str] | None
         begun = self._environment.transactions.get(threading.get_ident())
-        return begun if begun is not None and begun.is_open() else None
+        return begun if isinstance(begun, Transaction) and begun.is_open() else None
 
     def apply(self, work: Work[Result], *, frees: bool = False, sync: Sync | None = None) -> Result:
         """Run `work(txn)` in a transaction, which calls of other threads may share.

@@ -27,7 +27,8 @@ from typing import Final, NamedTuple, cast
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, meta_of, position_of
-from streamkeep.engine.journal.journal import Journal, sync_failed
+from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.journal.syncs import sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.lock_file import LOCK_FILE as LOCK_FILE
@@ -143,7 +144,7 @@ class Checkpoints:
         Raises:
             RecoveryNeededError: this sync or an earlier one failed.
         """
-        self.journal.check()
+        self.journal.syncs.check()
         with self.exclusive(), self._poisoning():
             return self._make()
 
@@ -153,7 +154,7 @@ class Checkpoints:
         try:
             yield
         except OSError as error:
-            raise self.journal.failed(error) from error
+            raise self.journal.syncs.failed(error) from error
 
     def make_clean(self) -> Hold:
         """As `make`; also overwrite and remove the journal files before the checkpoint.
@@ -162,7 +163,7 @@ class Checkpoints:
             A snapshot of the checkpoint and its meta page. No page of it is reused until the
             snapshot is closed.
         """
-        self.journal.check()
+        self.journal.syncs.check()
         held: list[Hold] = []
         try:
             with self.exclusive(), self._poisoning():
@@ -198,8 +199,7 @@ class Checkpoints:
                 with suppress(BlockingIOError):
                     fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     return
-                if self.wait.is_long() and self.wait.stopped():
-                    self.wait.check()
+                self.wait.check()
                 time.sleep(_POLL_S)
 
     def _make(self, held: list[Hold] | None = None) -> int:
@@ -265,7 +265,7 @@ class Checkpoints:
     ) -> tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]:
         """Do what `_begin` does, under the write lock."""
         context = self.context
-        writer = context.deferral.begin_alone(True)
+        writer = context.deferral.begin_own(True)
         try:
             position = self._position(writer)
             pin = context.raw.begin(None, None, False, False)

@@ -190,7 +190,7 @@ class Checkpointer:
         context = self._context
         journal = context.journal
         assert journal is not None
-        for wait in context.lmdb_lock.wait, journal.sync_leader.wait:
+        for wait in context.lmdb_lock.wait, journal.syncs.leader.wait:
             wait.report()  # which process is stopped
         if journal.control.wanted() != WANTED_TO_READ or context.deferral.raw is not None:
             return False
@@ -232,7 +232,7 @@ class Checkpointer:
         interval = min(self._intervals, default=None)
         if interval is not None and now - awake.synced >= interval:
             awake.synced = now
-            failed = attempt(_SYNC, journal.sync, context.last_commit)
+            failed = attempt(_SYNC, journal.syncs.wait_for, context.last_commit)
         attempt(_RECYCLED, journal.prepare_recycled)
         self._serve_readers()
         if now >= awake.chores_at:

@@ -17,8 +17,8 @@
 
 The first two numbers are written under LMDB's write lock and only rise. The file number is written
 before a commit of that file counts. So a reader that takes a commit number first and the file
-number afterwards knows every file that it must sync. The durable commit is written by the sync
-leader and only rises. The other numbers are hints.
+number afterwards knows every file that it must sync. The other numbers are hints: the durable
+commit may be a later one.
 
 The file is never synced and need not survive a power loss: a process that opens the store alone
 after a boot sets it up again and ignores the old contents. So a file that is missing, empty, or of
@@ -114,10 +114,14 @@ class ControlFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the file in a forked child, without a change: it is the parent's."""
+        """Close the file in a forked child, without a change: it is the parent's.
+
+        The numbers stay readable: a thread may ask whether its commit was on disk at the end.
+        """
         handle, self.handle = self.handle, -1
         if handle >= 0:
-            self._words.release()
+            mapped, self._words = self._words, memoryview(bytes(self._map)).cast("q")
+            mapped.release()
             self._file.close()
             os.close(handle)
 
@@ -212,6 +216,10 @@ class ControlFile:
         """Return the number of the process that defers commits, or did so when it died; or 0."""
         return self._words[_DEFERRING]
 
+    def is_deferring(self) -> bool:
+        """Return whether a process defers commits, or did so when it died."""
+        return self._words[_DEFERRING] != 0
+
     def wanted(self) -> int:
         """Return whether another process waits, to write or to read; 0 if none does."""
         return self._words[_WANTED]
@@ -229,8 +237,12 @@ class ControlFile:
         return self._words[_DURABLE_FILE]
 
     def set_durable(self, file_number: int, commit_number: int) -> None:
-        """Publish the durable commit; only the sync leader may do so."""
-        self._try_word(_DURABLE_FILE, file_number)
+        """Publish the durable commit, after a sync or a checkpoint.
+
+        Each of the two numbers is true by itself, so two processes may do so at the same time.
+        """
+        if self._words[_DURABLE_FILE] != file_number:
+            self._try_word(_DURABLE_FILE, file_number)
         self._try_word(_DURABLE, commit_number)  # without room, a sync covers these commits again
 
     def openings(self) -> int:

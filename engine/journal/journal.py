@@ -3,15 +3,13 @@
 Once the record is written (`shared_file`), the kernel has it, and it survives the process. A
 commit has one of two ways from there:
 
-alone      LMDB commits, unsynced, in a transaction that also holds the log position after the
+at once    LMDB commits, unsynced, in a transaction that also holds the log position after the
            record. If that fails, the record is cut, and the caller gets the error.
 deferred   The commit is made as soon as its record is written and its number published in the
            control file. LMDB's transaction stays open for the next commits (`engine/txn/deferral`).
            If its process dies, the next writer replays the records.
 
-A caller that needs the commit on disk waits for a sync that covers it. Callers that wait at the
-same time share a sync: one of them is the leader (`sync_leader`), and the others then find their
-commit on disk.
+A caller that needs the commit on disk waits for a sync that covers it (`syncs`).
 
 A writer that is killed between the record and LMDB's commit leaves a record that no caller was told
 of. The next writer overwrites it, or the next process that opens the store alone replays it.
@@ -24,7 +22,6 @@ Files before the newest checkpoint are no longer needed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable
 from typing import Final
@@ -46,14 +43,12 @@ from streamkeep.engine.journal.reader import (
     journal_names,
     named_number,
 )
-from streamkeep.engine.journal.sync_leader import SyncLeader
+from streamkeep.engine.journal.syncs import Syncs
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.lock_order import make_lock
-from streamkeep.engine.system.long_wait import PatientLock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
-from streamkeep.format.core.errors import RecoveryNeededError, StoreError, StreamkeepError
+from streamkeep.format.core.errors import RecoveryNeededError, StoreError
 from streamkeep.format.journal.journal import (
     RECORD_HEADER,
     FileHeader,
@@ -75,7 +70,7 @@ class Journal:
         self.store_uuid = store_uuid
         self.epoch = epoch
         self.control = control
-        self.sync_leader = SyncLeader(folder, control)
+        self.syncs = Syncs(folder, control)
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
         # The log position after the newest commit that this process knows.
@@ -93,37 +88,26 @@ class Journal:
         self._next_offset = 0
         self._next_chain = 0
         self._written = 0, 0  # file and offset of the last record that was written
-        self._make_lock()
-        self._sync_handle = -1
-        self._syncs = False  # callers have waited for the disk since a file was prepared
-        self._synced = 0  # the number of the file of `_sync_handle`
-        self._synced_begun = -1  # how many files were begun when it was opened
         self._clean = False  # the next record must go into a file that was never used
 
     def close(self) -> None:
         """Close the files, except the control file."""
-        self._close_files()
-        self.folder.close()
+        self._close_file()
+        if self.syncs.close():
+            self.folder.close()
 
     def abandon(self) -> None:
         """Close the files in a forked child, which must neither write to them nor hold locks."""
-        self._close_files()
-        self._make_lock()
+        self._close_file()
+        self.syncs.abandon()
         self.folder.close()
 
-    def _make_lock(self) -> None:
-        self._sync_lock = PatientLock(make_lock("sync"), self.sync_leader.wait)
-
-    def _close_files(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
             os.close(self._handle)
-        if self._sync_handle >= 0:
-            os.close(self._sync_handle)
-            self._sync_handle = -1
-        self._opened = self._synced = 0
-        self.sync_leader.close()
+        self._opened = 0
 
     # --- append, under the write lock -------------------------------------------------------
 
@@ -352,99 +336,6 @@ class Journal:
         self._opened = number
         self._room = len(opened.data) - len(END)
 
-    # --- sync, without the write lock -------------------------------------------------------
-
-    def sync(self, commit_number: int) -> bool:
-        """Return after the journal up to a commit is on disk; return False if it lacks the commit.
-
-        Raises:
-            RecoveryNeededError: this sync or an earlier one failed; commits since the last good
-                sync may be lost.
-        """
-        control = self.control
-        self._syncs = True
-        if control.durable() >= commit_number:
-            return True
-        with self._sync_lock:
-            return not self.sync_leader.lead(commit_number) or self._lead(commit_number)
-
-    def try_sync(self, commit_number: int) -> bool:
-        """As `sync`, unless another thread or process is syncing; return whether it is on disk."""
-        self._syncs = True
-        if self.control.durable() >= commit_number:
-            return True
-        if not self._sync_lock.acquire(False):
-            return False
-        try:
-            return self.sync_leader.try_lead() and self._lead(commit_number)
-        finally:
-            self._sync_lock.release()
-
-    def _lead(self, commit_number: int) -> bool:
-        """Sync as the leader, and give the lead up."""
-        try:
-            return self._sync_files(commit_number)
-        finally:
-            self.sync_leader.end()
-
-    def is_syncing(self) -> bool:
-        """Return whether a thread of this process waits for the disk."""
-        return self._sync_lock.locked()
-
-    def _sync_files(self, commit_number: int) -> bool:
-        """Sync every file that was written since the last sync, at least up to a commit."""
-        control = self.control
-        self.check()
-        control.check_not_moved()
-        newest = control.to_sync(commit_number)
-        if newest is None:
-            return False
-        last, made = newest
-        first = control.durable_file()
-        try:
-            failpoints.hit("journal:sync")
-            for number in range(first, last + 1):
-                self._sync_file(number)
-            if first != last:
-                self.folder.sync()
-            failpoints.hit("journal:synced")
-        except OSError as error:
-            raise self.failed(error) from error
-        control.set_durable(last, made)
-        return True
-
-    def _sync_file(self, number: int) -> None:
-        # A process may have begun the file again, after a commit that failed. To ask the system
-        # whether the name is gone would cost 60 us: once its times were asked for, Linux has the
-        # next record write them, too.
-        begun = self.control.begun()
-        if self._synced != number or self._synced_begun != begun:
-            try:
-                handle = self.folder.open(file_name(number), os.O_RDWR)
-            except FileNotFoundError:
-                return  # a checkpoint covers it, and it was removed
-            if self._sync_handle >= 0:
-                os.close(self._sync_handle)
-            self._sync_handle = handle
-            self._synced = number
-            self._synced_begun = begun
-        files.sync_data(self._sync_handle)
-
-    def failed(self, error: OSError) -> StreamkeepError:
-        """Return the exception for an error of the system during a sync; refuse all writes.
-
-        After a failed sync the state of the disk is unknown.
-        """
-        if error.errno in (errno.EMFILE, errno.ENFILE):  # no descriptor: the disk was not involved
-            return translate_os(error)
-        self.control.poison()
-        return sync_failed()
-
-    def check(self) -> None:
-        """Raise if a sync has failed, in this process or another."""
-        if self.control.poisoned():
-            raise sync_failed()
-
     # --- files ------------------------------------------------------------------------------
 
     def prepare_recycled(self) -> None:
@@ -452,8 +343,8 @@ class Journal:
         if self._offset < self.file_size // 4 or self.folder.exists(RECYCLED):
             return
         self.control.check_not_moved()
-        prepare_recycled(self.folder, self.file_size, fill=self._syncs)
-        self._syncs = False
+        prepare_recycled(self.folder, self.file_size, fill=self.syncs.used)
+        self.syncs.used = False
 
     def drop_recycled(self) -> bool:
         """Remove the recycled file to make room on a full disk; return whether there was one."""
@@ -465,14 +356,7 @@ class Journal:
         Args:
             wipe: overwrite and remove these files, and recycle none of them.
         """
-        control = self.control
-        with self._sync_lock:
-            self.sync_leader.lead()
-            try:
-                if control.durable() < position.commit_number:
-                    control.set_durable(position.file_number, position.commit_number)
-            finally:
-                self.sync_leader.end()
+        self.syncs.note_checkpoint(position.file_number, position.commit_number)
         # By name: a file that is just being begun may still have the header of its former use.
         for name in journal_names(self.folder):
             if named_number(name) < position.file_number:
@@ -483,11 +367,3 @@ class Journal:
                     retire_file(self.folder, name, self.file_size)
         if wipe:
             self.folder.sync()
-
-
-def sync_failed() -> RecoveryNeededError:
-    """Return the error after a failed sync."""
-    return RecoveryNeededError(
-        "writing to the disk has failed; next: check the disk, close the store in every process, "
-        "and open it again, which recovers it"
-    )

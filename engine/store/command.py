@@ -105,13 +105,18 @@ def wait(
 
 
 class Writer(Protocol):
-    """What `write_relaxed` needs of the environment that it is given."""
+    """What `write_once` needs of the environment that it is given."""
 
     context: EngineContext
     max_store_bytes: int | None
 
-    def write_alone(
-        self, command: Callable[..., object], args: tuple[object, ...], wait: bool, frees: bool
+    def write_with_repairs(
+        self,
+        command: Callable[..., object],
+        args: tuple[object, ...],
+        wait: bool,
+        frees: bool,
+        durable: bool = False,
     ) -> object:
         """Run a command, after whatever it takes."""
 
@@ -122,23 +127,39 @@ class Writer(Protocol):
         """Do what commits have made due."""
 
 
-def write_relaxed(environment: Writer, command: Command[object]) -> object:
-    """Run a command that writes; return its reply, not waiting for the disk.
+def write_once(
+    environment: Writer,
+    run: Callable[..., object],
+    args: tuple[object, ...],
+    frees: bool,
+    durable: bool,
+) -> object:
+    """Run `run(txn, *args)` and commit; return its reply, without waiting for the disk.
 
-    Most commits need nothing but this. If anything must be repaired first, nothing has happened,
-    and `write_alone` runs the command again.
+    Most commands need nothing but this. If anything must be repaired first, nothing has happened,
+    and `write_with_repairs` runs the command again.
+
+    Args:
+        frees: it makes room.
+        durable: the caller waits for the disk later.
     """
     context = environment.context
     if environment.max_store_bytes is None:
         try:
-            reply = run_write(context, command.run, command.args, False)
+            reply = run_write(context, run, args, False, durable)
         except (CheckpointNeeded, StoreFullError, lmdb.Error):
             pass
         else:
-            if not context.keeps_up() or context.retired_bytes:
+            if not context.keeps_up():
                 environment.notice()
-                environment.settle()
             return reply
-    reply = environment.write_alone(command.run, command.args, False, command.frees)
-    environment.settle()
+    return environment.write_with_repairs(run, args, False, frees, durable)
+
+
+def write_relaxed(environment: Writer, command: Command[object]) -> object:
+    """Run a command that writes; return its reply, not waiting for the disk."""
+    reply = write_once(environment, command.run, command.args, command.frees, False)
+    context = environment.context
+    if not context.keeps_up() or context.retired_bytes:
+        environment.settle()
     return reply

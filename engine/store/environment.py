@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, cast
+from typing import Final, Protocol, TypeVar, TypeVarTuple, cast
 
 import lmdb
 
@@ -106,7 +106,7 @@ class Environment:
         self.checkpoints: Checkpoints | None = None  # None for a read-only store
         self.checkpointer: Checkpointer | None = None
         self.back_pressure: BackPressure | None = None  # called after commits
-        self.transactions: dict[int, Any] = {}  # those of `Store.transaction`, by thread
+        self.transactions: dict[int, object] = {}  # those of `Store.transaction`, by thread
         self.renew_queue()
         self.segments = SegmentFiles(folder, remote=self.remote_archive)
         self.archive_work = OwnedLock("archive", context.raw.path())
@@ -121,8 +121,9 @@ class Environment:
                 journal.close()
                 raise
             context.journal = journal
-            journal.sync_leader.wait.users = context.lmdb_lock.wait.users
+            journal.syncs.leader.wait.users = context.lmdb_lock.wait.users
             context.lmdb_lock.wait.progress = control.made
+            context.lmdb_lock.wait.hangs = control.is_deferring
             context.erasures = journal.control.erasures()
             self.checkpointer = Checkpointer(context, self.checkpoints, self.failures)
         self.leases = context.leases = Leases(folder)
@@ -134,7 +135,7 @@ class Environment:
 
     def renew_queue(self) -> None:
         """Begin with an empty queue of writers; a forked child cannot use its parent's."""
-        self.group_commit = GroupCommit(self.context, self.write_alone)
+        self.group_commit = GroupCommit(self)
 
     def remote_archive(self) -> RemoteArchive | None:
         """Return where the archive is also kept; None for a store without that."""
@@ -151,7 +152,7 @@ class Environment:
         """Wait for the write lock and begin a transaction whose commit may be deferred.
 
         The caller ends it before it waits for anything. If the map is full, it aborts, and runs its
-        commands by `write_alone`.
+        commands by `write_with_repairs`.
 
         Args:
             durable: the caller waits until the commit is on disk.
@@ -208,12 +209,20 @@ class Environment:
             wait: return when the commit is on disk.
             frees: the command makes room, so it may use a reserve when the store is at its limit.
         """
-        return cast(Result, self.write_alone(command, args, wait, frees))
+        return cast(Result, self.write_with_repairs(command, args, wait, frees))
 
-    def write_alone(
-        self, command: Callable[..., object], args: tuple[object, ...], wait: bool, frees: bool
+    def write_with_repairs(
+        self,
+        command: Callable[..., object],
+        args: tuple[object, ...],
+        wait: bool,
+        frees: bool,
+        durable: bool = False,
     ) -> object:
         """Do what `write` does.
+
+        Args:
+            durable: the caller waits for the disk itself, later.
 
         Callers may hold the archive's lock, or that of the checkpoints. So whatever a commit makes
         due and takes one of these locks is left to `settle`.
@@ -225,7 +234,7 @@ class Environment:
         deadline = 0.0
         while True:
             try:
-                result = run_write(context, command, args, wait)
+                result = run_write(context, command, args, wait, durable)
             except CheckpointNeeded:
                 self._make_checkpoint_needed()
             except lmdb.MapFullError as error:
@@ -326,7 +335,7 @@ class Environment:
         """Get a pin and a log position; see `CheckpointNeeded`."""
         context, checkpoints = self.context, self.checkpoints
         assert checkpoints is not None
-        checkpoints.journal.check()
+        checkpoints.journal.syncs.check()
         context.check_open()
         if not checkpoints.journal.control.may_write(context.erasures):
             self.clear_memory()
@@ -353,7 +362,7 @@ class Environment:
     def _sync_to(self, commit_number: int) -> None:
         """Return when everything up to a commit is on disk."""
         journal = self.context.journal
-        if journal is not None and not journal.sync(commit_number):
+        if journal is not None and not journal.syncs.wait_for(commit_number):
             self.make_checkpoint()  # it was made before this journal was begun
 
     def _retrying(self, begin: Callable[[*Args], Result], *args: *Args) -> Result:

@@ -25,21 +25,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from streamkeep.engine.store.command import Command
+from streamkeep.engine.store.command import Command, Writer, write_once
 from streamkeep.engine.system.failures import copy_of
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.long_wait import LOOK_S, LongWait
-from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 
 if TYPE_CHECKING:
     import asyncio
-
-# Runs a function of a transaction with its arguments: `Environment.write_alone`.
-Write = Callable[[Callable[..., object], tuple[object, ...], bool, bool], object]
 
 _MANY: Final = 8  # calls in a batch from which on the next batch begins after the sync
 _MOST: Final = 512  # calls in a batch
@@ -74,8 +70,8 @@ class Call:
         except CommandError as error:
             self.error = error
 
-    def run_alone(self, txn: WriteTxn) -> None:
-        """Run the command in a transaction of its own."""
+    def run_or_raise(self, txn: WriteTxn) -> None:
+        """Run the command in a transaction that no other call shares."""
         self.txn = txn
         self.result = self.command.run(txn, *self.command.args)
 
@@ -157,13 +153,10 @@ def _nothing(txn: WriteTxn) -> None:
     """Do nothing; the command of a call that has `work`."""
 
 
-def run_calls(txn: WriteTxn, calls: list[Call]) -> WriteTxn:
-    """Run all calls in one transaction; return it, so that the leader can wait for it."""
+def run_calls(txn: WriteTxn, calls: list[Call]) -> None:
+    """Run all calls in one transaction."""
     for call in calls:
-        if call.durable:
-            txn.durable = True
         call.run(txn)
-    return txn
 
 
 class GroupCommit:
@@ -173,9 +166,9 @@ class GroupCommit:
     before, and `_leave`, which may run twice, gives it back.
     """
 
-    def __init__(self, context: EngineContext, write: Write) -> None:
-        self._context = context
-        self._write = write
+    def __init__(self, environment: Writer) -> None:
+        self._environment = environment
+        self._context = environment.context
         self._mutex = make_lock("group commit")  # protects what follows; held for a few steps only
         self._queue: list[Call] = []
         self._leader: Call | None = None
@@ -224,8 +217,8 @@ class GroupCommit:
     def _finish(self, call: Call) -> object:
         """Do what an interrupted leader has left undone."""
         if call.txn is None or not call.txn.committed:
-            self._write(call.run_alone, (), call.durable, call.command.frees)
-            return call.result
+            self._run_apart([call])
+            return call.answer()
         if call.durable:
             call.txn.wait()
         return call.answer()
@@ -377,18 +370,24 @@ class GroupCommit:
                 self._choose()
 
     def _run(self, own: Call, calls: list[Call]) -> None:
-        frees = all([call.command.frees for call in calls])
+        frees = True
+        durable = False
+        for call in calls:
+            frees = frees and call.command.frees
+            durable = durable or call.durable
         try:
-            txn = cast(WriteTxn, self._write(run_calls, (calls,), False, frees))
+            write_once(self._environment, run_calls, (calls,), frees, durable)
         except Exception:
             together = calls[0].txn
             if len(calls) == 1 or (together is not None and together.committed):
                 raise
             self._run_apart(calls)
         else:
-            if txn.durable:
+            if durable:
                 if len(calls) < _MANY:
                     self._hand_over(own)
+                txn = calls[0].txn
+                assert txn is not None
                 txn.wait()
 
     def _run_apart(self, calls: list[Call]) -> None:
@@ -396,7 +395,9 @@ class GroupCommit:
         for call in calls:
             call.error = None
             try:
-                self._write(call.run_alone, (), call.durable, call.command.frees)
+                self._environment.write_with_repairs(
+                    call.run_or_raise, (), call.durable, call.command.frees
+                )
             except Exception as error:
                 call.error = error
 

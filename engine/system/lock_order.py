@@ -67,7 +67,7 @@ ORDER: Final = (
     ),
     Lock(
         "sync",
-        "engine/journal/journal.py: Journal._sync_lock",
+        "engine/journal/syncs.py: Syncs._lock",
         "one thread of a process syncs the journal or waits for the sync leader",
     ),
     Lock("sync file", "journal/sync", "one sync leader among processes", file=True),

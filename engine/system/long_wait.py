@@ -33,6 +33,8 @@ class LongWait:
         limit_s: after how many seconds without progress the wait is reported.
         users: returns the numbers of the processes that may have the lock.
         progress: returns what changes while another process uses the lock.
+        hangs: returns whether a process has the lock that should have used it by now, even if the
+            system does not show it as stopped.
     """
 
     def __init__(self, lock: str, users: Callable[[], list[int]] = list) -> None:
@@ -40,6 +42,7 @@ class LongWait:
         self.limit_s = _LIMIT_S
         self.users = users
         self.progress: Callable[[], int] = int
+        self.hangs: Callable[[], bool] = bool
         self._lock = lock
         self._since = 0.0
         self._reported = 0.0
@@ -80,12 +83,14 @@ class LongWait:
         return now - max(since, self._moved) > self.limit_s
 
     def check(self) -> None:
-        """Raise if a thread has waited for too long.
+        """Raise if a thread has waited for too long, and not for a process that is at work.
+
+        A transaction of a user or a slow disk may take any time.
 
         Raises:
-            StoreLockedError: the process that has the lock is probably stopped.
+            StoreLockedError: the process that has the lock is stopped, or hangs.
         """
-        if self.is_long():
+        if self.is_long() and (self.stopped() or self.hangs()):
             raise StoreLockedError(self._problem())
 
     def report(self) -> None:
@@ -122,7 +127,7 @@ class PatientLock:
         """Take the lock; return whether it was taken.
 
         Raises:
-            StoreLockedError: its holder waits for a process that is probably stopped.
+            StoreLockedError: its holder waits for a process that is stopped, or hangs.
         """
         if not blocking or timeout >= 0:
             return self._lock.acquire(blocking, timeout)

@@ -111,7 +111,7 @@ def begin_write(context: EngineContext, *, own: bool = False, durable: bool = Fa
             assert raw is not None
             context.writer = _get_ident()
             return WriteTxn(context, raw, True)
-        raw = deferral.begin_alone()
+        raw = deferral.begin_own()
         if not (
             journal.is_usable()
             and journal.control.may_write(context.erasures)  # another process was waited for
@@ -127,15 +127,21 @@ def begin_write(context: EngineContext, *, own: bool = False, durable: bool = Fa
 
 
 def run_write(
-    context: EngineContext, command: Callable[..., object], args: tuple[object, ...], wait: bool
+    context: EngineContext,
+    command: Callable[..., object],
+    args: tuple[object, ...],
+    wait: bool,
+    durable: bool = False,
 ) -> object:
     """Run `command(txn, *args)` in a write transaction of its own, and commit.
 
     Args:
         wait: return when the commit is on disk.
+        durable: the caller waits for that itself, later.
     """
-    txn = begin_write(context, durable=wait)
-    txn.durable = wait
+    durable = durable or wait
+    txn = begin_write(context, durable=durable)
+    txn.durable = durable
     try:
         result = command(txn, *args)
         txn.commit()

@@ -130,7 +130,7 @@ class Deferral:
             return False
         context = self._context
         journal = context.journal
-        if journal is None or context.wait_table.words[0]:
+        if journal is None or context.wait_table.has_readers():
             return False
         if durable and journal.control.is_shared():
             return False
@@ -143,7 +143,7 @@ class Deferral:
             return False
         control = journal.control
         self.lock.let_others(control)
-        self.lock.have(control, self._image, self._begin)
+        self.lock.have(self._image, self._begin)
         return self.raw is not None
 
     def allow(self, data: int) -> None:
@@ -160,7 +160,7 @@ class Deferral:
         self.allowed = False
         self._room.forbid()
 
-    def note_alone(self) -> None:
+    def note_own(self) -> None:
         """Note a commit that LMDB has made by itself."""
         self._last = time.monotonic()
 
@@ -255,10 +255,10 @@ class Deferral:
 
     def catch_up(self) -> None:
         """Replay what LMDB lacks; other processes may have done it."""
-        raw = self.begin_alone()
+        raw = self.begin_own()
         raw.commit()  # nothing was written
 
-    def begin_alone(self, checkpoint: bool = False) -> lmdb.Transaction[bytes]:
+    def begin_own(self, checkpoint: bool = False) -> lmdb.Transaction[bytes]:
         """Begin a transaction of the calling thread, in which LMDB lacks no commit.
 
         Args:
@@ -345,7 +345,7 @@ class Deferral:
         stopped = self._image.stop(_STOP_S)
         if stopped and self._room.is_reserved() and not self.lags:
             with contextlib.suppress(lmdb.Error, OSError, StreamkeepError):
-                raw = self.begin_alone()
+                raw = self.begin_own()
                 try:
                     self._room.release()
                 finally:
@@ -378,7 +378,7 @@ class Deferral:
         """
         context = self._context
         journal = context.journal
-        if journal is not None and journal.is_syncing() and not journal.control.is_shared():
+        if journal is not None and journal.syncs.is_running() and not journal.control.is_shared():
             self._seen = -1
             return
         # Not by waiting: the thread that holds the lock may wait for this one.

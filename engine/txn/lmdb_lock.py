@@ -7,8 +7,8 @@ running. A process that has given the lock up for a writer lets others go first,
 LMDB waits for its lock without a limit. So where a process that defers has the lock, the thread of
 the deferred transactions waits for it (`image_thread`), and its caller gives up if that is a
 `LongWait`. Any other process has the lock for one commit, or for a transaction of its user, so a
-thread waits for it directly. A transaction may take long, so a caller gives up only if a process
-defers, or is stopped. Compiled by mypyc.
+thread waits for it directly. A transaction may take long, so a caller gives up only if the process
+defers or is stopped. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -62,26 +62,20 @@ class LmdbLock:
         """
         self._ask(control)
         if control.deferring() and image.start():  # it may be stopped: do not block
-            self.have(control, image, self._begin_and_end)
+            self.have(image, self._begin_and_end)
         with self.wait:
             raw = self._raw.begin(None, None, True, False)
         self._got(control)
         return raw
 
-    def have(self, control: ControlFile, image: ImageThread, call: Callable[[Task], None]) -> None:
+    def have(self, image: ImageThread, call: Callable[[Task], None]) -> None:
         """Have the thread make a call that needs the lock.
 
         Raises:
             StoreLockedError: a process that defers, or is stopped, has had the lock for too long.
         """
-
-        def check() -> None:
-            wait = self.wait
-            if wait.is_long() and (control.deferring() or wait.stopped()):
-                wait.check()
-
         with self.wait:
-            image.do(call, check=check)
+            image.do(call, check=self.wait.check)
 
     def begin_for(self, task: Task, control: ControlFile) -> lmdb.Transaction[bytes] | None:
         """Begin a transaction of the calling thread, for a task; None if its caller gave up."""

@@ -363,7 +363,7 @@ class WriteTxn(Txn):
                 ):
                     context.forget()
                 self._release()
-        if (self.added or self.events) and context.wait_table.words[0]:
+        if (self.added or self.events) and context.wait_table.has_readers():
             context.wait_table.notify(self.added, self.events)
 
     def note_added(self, name: bytes, count: int) -> None:
@@ -407,7 +407,7 @@ class WriteTxn(Txn):
         context.bytes_since_checkpoint += len(body)
         failpoints.hit("commit:made")
         if row is None:
-            wakes = (self.added or self.events) and context.wait_table.words[0]
+            wakes = (self.added or self.events) and context.wait_table.has_readers()
             deferral.note(
                 len(body),
                 operations.count - self.unsaved,
@@ -416,7 +416,7 @@ class WriteTxn(Txn):
             )
         else:
             context.bytes_since_checkpoint += _COMMIT_BYTES
-            deferral.note_alone()
+            deferral.note_own()
         if interrupt is not None:
             raise interrupt
 
@@ -449,9 +449,18 @@ class WriteTxn(Txn):
         """Return when the commit, and all before it, are on disk; at once after `abort`."""
         journal = self.context.journal
         if journal is not None and self.operations is not None:
-            held = journal.sync(self.commit_number)
+            held = journal.syncs.wait_for(self.commit_number)
             assert held, "its own commit"
             self.context.deferral.note_synced()
+
+    def is_on_disk(self) -> bool:
+        """Return whether `wait` would return at once."""
+        journal = self.context.journal
+        return (
+            journal is None
+            or self.operations is None
+            or journal.control.durable() >= self.commit_number
+        )
 
     def try_wait(self) -> bool:
         """Do the same, unless another thread or process is syncing; return whether it is done."""
@@ -459,7 +468,7 @@ class WriteTxn(Txn):
         assert journal is not None
         if self.operations is None:
             return True
-        if not journal.try_sync(self.commit_number):
+        if not journal.syncs.try_to(self.commit_number):
             return False
         self.context.deferral.note_synced()
         return True

@@ -303,7 +303,7 @@ class _DataFile:
         with context.write_lock:
             context.check_open()
             # Also without a pin: what LMDB lacks takes no page before it is replayed.
-            writer = context.deferral.begin_alone(True)
+            writer = context.deferral.begin_own(True)
             try:
                 wanted = writer.id() - 1
                 for page in read_meta_pages(self._handle):

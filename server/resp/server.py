@@ -286,6 +286,7 @@ class Server(Host):
         long. It never waits for another thread or process.
         """
         if txn is not None and self._sync_s <= _QUICK_S:
+            waits = not txn.is_on_disk()
             began = time.monotonic()
             try:
                 synced = txn.try_wait()
@@ -294,7 +295,8 @@ class Server(Host):
                 for client in clients:
                     _replace(client, failure)
             if synced:
-                self._note_sync(time.monotonic() - began)
+                if waits:
+                    self._note_sync(time.monotonic() - began)
                 return
         held: list[Connection] = []
         for client in clients:
@@ -314,6 +316,7 @@ class Server(Host):
                 return
             txn, held, big = batch
             error: Exception | None = None
+            waits = txn is None or not txn.is_on_disk()
             began = time.monotonic()
             try:
                 if txn is None:
@@ -323,15 +326,20 @@ class Server(Host):
             except Exception as failure:
                 error = failure
             del txn
-            taken = time.monotonic() - began
+            taken = time.monotonic() - began if waits else None
             with suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(self._synced, held, big, error, taken)
 
     def _synced(
-        self, held: list[Connection], big: bool, error: Exception | None, taken: float
+        self, held: list[Connection], big: bool, error: Exception | None, taken: float | None
     ) -> None:
-        """Send the replies of clients whose commit is on disk."""
-        self._note_sync(taken)
+        """Send the replies of clients whose commit is on disk.
+
+        Args:
+            taken: seconds that the wait took; None if another thread's sync had covered the commit.
+        """
+        if taken is not None:
+            self._note_sync(taken)
         self.turns.big_batches -= big
         for client in held:
             client.waits_for_disk -= 1

@@ -213,7 +213,7 @@ class Turn:
 
     def _run_alone(self, step: Step) -> None:
         try:
-            reply = self.environment.write_alone(step.run_alone, (), False, step.frees())
+            reply = self.environment.write_with_repairs(step.run_alone, (), False, step.frees())
         except Exception as error:
             reply = failure_line(error)
         assert isinstance(reply, bytes)

@@ -156,7 +156,7 @@ def test_a_forked_child_does_not_keep_the_lead_of_a_parent_that_was_killed(tmp_p
         try:
             store = streamkeep.open(path)
             journal = journal_of(store)
-            journal.sync_leader.lead()
+            journal.syncs.leader.lead()
             grandchild = os.fork()
             if grandchild:
                 os.write(ready[1], str(grandchild).encode())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable
 
@@ -11,7 +10,6 @@ import pytest
 from inside import checkpointer_of, journal_of
 from streamkeep import Store
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
-from streamkeep.engine.journal.sync_leader import LOCK_FILE
 from streamkeep.engine.system import failpoints, files
 
 
@@ -43,7 +41,7 @@ def test_new_files_are_filled_while_nobody_waits(
     assert recycled.stat().st_size == journal.file_size
     assert filled == [journal.first_size]  # no caller has waited for a sync
     assert journal.drop_recycled()
-    journal.sync(store.durability().last_commit)
+    journal.syncs.wait_for(store.durability().last_commit)
     journal.prepare_recycled()
     assert filled == [journal.first_size, journal.file_size]
 
@@ -66,7 +64,7 @@ def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
     path = store.path / JOURNAL_FOLDER / file_name(2)
     former = path.stat().st_ino
     journal.control.set_durable(1, 0)  # as if a sync for the first commit were still to come
-    journal.sync(1)
+    journal.syncs.wait_for(1)
     synced: list[int] = []
     sync_data = files.sync_data
 
@@ -78,22 +76,3 @@ def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
     store.xadd("s", {"f": "v"})
     assert path.stat().st_ino != former
     assert synced[-1] == path.stat().st_ino
-
-
-def test_a_sync_is_tried_without_waiting_for_another_one(open_store: Callable[..., Store]) -> None:
-    store = open_store(sync="none")
-    checkpointer_of(store).stop()  # so that nothing else syncs
-    store.xadd("s", {"f": "v"})
-    journal = journal_of(store)
-    newest = store.durability().last_commit
-    with open(store.path / JOURNAL_FOLDER / LOCK_FILE) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as another process that syncs
-        assert not journal.try_sync(newest)
-    with journal._sync_lock:  # as another thread
-        assert journal.is_syncing()
-        assert not journal.try_sync(newest)
-    assert journal.control.durable() < newest
-    assert not journal.is_syncing()
-    assert journal.try_sync(newest)
-    assert journal.control.durable() >= newest
-    journal.sync(newest)

@@ -110,7 +110,7 @@ def test_a_sync_of_another_process_serves_those_who_wait(open_store: Open) -> No
     leader = SyncLeader(journal.folder, other)
     assert leader.lead()
     covered: list[bool] = []
-    waiter = threading.Thread(target=lambda: covered.append(journal.sync(commit_number)))
+    waiter = threading.Thread(target=lambda: covered.append(journal.syncs.wait_for(commit_number)))
     with failpoints_disarmed():
         failpoints.arm("journal:sync", _no_sync)
         waiter.start()
@@ -132,7 +132,7 @@ def test_who_is_not_served_by_that_sync_makes_one(open_store: Open) -> None:
     other = ControlFile(journal.folder)
     leader = SyncLeader(journal.folder, other)
     assert leader.lead()
-    waiter = threading.Thread(target=journal.sync, args=(commit_number,))
+    waiter = threading.Thread(target=journal.syncs.wait_for, args=(commit_number,))
     waiter.start()
     waiter.join(0.1)
     assert waiter.is_alive()

@@ -13,10 +13,10 @@ import pytest
 
 from inside import checkpoint_now, context_of, environment_of, journal_of
 from patience import PATIENCE_S, wait_until
-from stopped import stop, stopped_child
+from stopped import child_of, stop, stopped_child
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.long_wait import LongWait, PatientLock, users_of
+from streamkeep.engine.system.long_wait import LOOK_S, LongWait, PatientLock, users_of
 from streamkeep.format.core.errors import StoreLockedError
 
 
@@ -46,7 +46,7 @@ def test_a_process_that_is_stopped_is_named(
         wait: LongWait = (
             context_of(store).lmdb_lock.wait
             if work is in_a_transaction
-            else journal_of(store).sync_leader.wait
+            else journal_of(store).syncs.leader.wait
         )
         wait.limit_s = 0.1
         first = threading.Thread(target=store.xadd, args=("s", {"of": "a thread"}))
@@ -126,6 +126,41 @@ def test_a_store_that_cannot_be_closed_in_time_is_closed_later(tmp_path: Path) -
         assert again.xlen("s") == 2
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("plain_locks")
+def test_threads_wait_for_a_long_transaction_of_a_process_that_runs(tmp_path: Path) -> None:
+    """One of them waits in LMDB, and the others for that one."""
+    path = tmp_path / "store"
+    begun, end = os.pipe(), os.pipe()
+
+    def in_a_long_transaction() -> None:
+        with Store(path) as own, own.transaction() as txn:
+            txn.xadd("s", {"of": "the child"})
+            os.write(begun[1], b".")
+            os.read(end[0], 1)
+
+    with Store(path) as store:
+        child = child_of(in_a_long_transaction)
+        os.read(begun[0], 1)
+        wait = context_of(store).lmdb_lock.wait
+        wait.limit_s = 0.0
+        threads = [
+            threading.Thread(target=store.xadd, args=("s", {"of": "a thread"})) for _ in range(2)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            wait_until(wait.is_long)
+            threads[1].join(1.5 * LOOK_S)
+            assert [thread.is_alive() for thread in threads] == [True, True]
+        finally:
+            os.write(end[1], b".")
+            os.waitpid(child, 0)
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert store.xlen("s") == 3
+
+
 def test_a_process_with_two_pins_is_one_user(tmp_path: Path) -> None:
     with Store(tmp_path / "store") as store:
         store.xadd("s", {"of": "this process"})
@@ -161,6 +196,8 @@ def test_a_short_wait_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
         wait.report()
         assert not lock.acquire(blocking=False)
         wait.limit_s = -1.0
+        wait.check()  # it may be at work
+        wait.hangs = lambda: True
         with pytest.raises(StoreLockedError, match="the lock has been taken by another process"):
             wait.check()
     wait.check()

@@ -98,11 +98,11 @@ def test_an_idle_store_shows_its_commits(tmp_path: Path) -> None:
 def test_a_process_that_waits_for_the_disk_is_not_idle(tmp_path: Path) -> None:
     with deferring(tmp_path / "store") as store:
         deferral = context_of(store).deferral
-        with journal_of(store)._sync_lock:  # as a thread that waits for the disk
+        with journal_of(store).syncs._lock:  # as a thread that waits for the disk
             for _ in range(3):
                 deferral._look()
         assert deferral.raw is not None
-        deferral.note_alone()
+        deferral.note_own()
         deferral.idle_s = 0.0
         assert not deferral.pays(True)
         deferral.idle_s = 60.0

@@ -15,6 +15,7 @@ import pytest
 from patience import wait_until
 from resp_peer import Peer, Running, serving
 from stores import open_at
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.journal.sync_leader import LOCK_FILE
 from streamkeep.engine.system import failpoints
@@ -127,6 +128,8 @@ def test_a_process_that_is_stopped_while_it_syncs_delays_only_clients_that_write
     other = connect()
     assert peer.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
     running.server._sync_s = 0.0
+    journal = running.server.environment.context.journal_or_raise()
+    process = ControlFile(journal.folder)  # as another process has it
     with open(running.server.store.path / JOURNAL_FOLDER / LOCK_FILE) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         peer.send("XADD", "k", "2-0", "f", "v")
@@ -136,6 +139,7 @@ def test_a_process_that_is_stopped_while_it_syncs_delays_only_clients_that_write
         durable = running.server.environment.durability()
         assert (durable.durable_commit or 0) < durable.last_commit
     assert peer.read() == b"$3\r\n2-0\r\n"
+    process.close()
 
 
 @QUICK_OR_SLOW

@@ -1,0 +1,218 @@
+"""The syncs of one process: its callers wait here until their commits are on disk.
+
+Callers that wait at the same time share a sync. Among the threads of a process one takes the lock,
+and among processes one is the leader (`sync_leader`). It syncs all that is committed by then, and
+publishes that in the control file, where the others then find their commits.
+
+While no other process has the store open there is no leader to agree on. If one opens it at that
+moment, both may sync, which is needless and harmless: what either publishes is true.
+
+Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.reader import file_name
+from streamkeep.engine.journal.sync_leader import SyncLeader
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.long_wait import PatientLock
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import (
+    RecoveryNeededError,
+    StoreClosedError,
+    StoreLockedError,
+    StreamkeepError,
+)
+
+
+class Syncs:
+    """The syncs of an open journal; they need no write lock.
+
+    Attributes:
+        used: callers have waited for the disk since a file was prepared for them.
+    """
+
+    def __init__(self, folder: Folder, control: ControlFile) -> None:
+        self.leader = SyncLeader(folder, control)
+        self.used = False
+        self._folder = folder
+        self._control = control
+        self._make_lock()
+        self._awaited = -1  # the newest commit for which a caller has waited
+        self._closed = False  # set under the lock
+        self._handle = -1  # of the file that was synced last
+        self._number = 0  # its number
+        self._begun = -1  # how many files were begun when it was opened
+
+    def close(self) -> bool:
+        """Close the files; commits for which threads still wait are on disk then.
+
+        Returns:
+            False if the files must stay open: a thread waits for a process that is stopped.
+        """
+        try:
+            self._lock.acquire()
+        except StoreLockedError:
+            self._closed = True
+            return False
+        try:
+            with contextlib.suppress(StreamkeepError):  # each of these threads gets the error
+                if self._control.durable() < self._awaited:
+                    self._sync_files(self._awaited)
+        finally:
+            self._close_files()
+            self._lock.release()
+        return True
+
+    def abandon(self) -> None:
+        """Close the files in a forked child, which must not hold locks of its parent."""
+        self._close_files()
+        self._make_lock()
+
+    def _make_lock(self) -> None:
+        self._lock = PatientLock(make_lock("sync"), self.leader.wait)
+
+    def _close_files(self) -> None:
+        self._closed = True
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+        self.leader.close()
+
+    def wait_for(self, commit_number: int) -> bool:
+        """Return after the journal up to a commit is on disk; return False if it lacks the commit.
+
+        Raises:
+            RecoveryNeededError: this sync or an earlier one failed; commits since the last good
+                sync may be lost.
+            StoreClosedError: the store was closed in the meantime, without a sync.
+        """
+        if self._is_durable(commit_number):
+            return True
+        with self._lock:
+            if self._needs_no_lead():
+                return self._control.durable() >= commit_number or self._sync_files(commit_number)
+            return not self.leader.lead(commit_number) or self._lead(commit_number)
+
+    def try_to(self, commit_number: int) -> bool:
+        """As `wait_for`, unless another thread or process is syncing; return whether it is done."""
+        if self._is_durable(commit_number):
+            return True
+        if not self._lock.acquire(False):
+            return False
+        try:
+            if self._needs_no_lead():
+                return self._control.durable() >= commit_number or self._sync_files(commit_number)
+            return self.leader.try_lead() and self._lead(commit_number)
+        finally:
+            self._lock.release()
+
+    def is_running(self) -> bool:
+        """Return whether a thread of this process waits for the disk."""
+        return self._lock.locked()
+
+    def note_checkpoint(self, file_number: int, commit_number: int) -> None:
+        """Publish that everything up to a commit is on disk, in the data file.
+
+        Args:
+            file_number: the first journal file that may not be on disk.
+        """
+        control = self._control
+        with self._lock:
+            self.leader.lead()
+            try:
+                if control.durable() < commit_number:
+                    control.set_durable(file_number, commit_number)
+            finally:
+                self.leader.end()
+
+    def _is_durable(self, commit_number: int) -> bool:
+        """Note that a caller waits for a commit; return whether it is on disk already."""
+        self.used = True
+        if self._awaited < commit_number:
+            self._awaited = commit_number
+        return self._control.durable() >= commit_number
+
+    def _needs_no_lead(self) -> bool:
+        return self._closed or not self._control.is_shared()
+
+    def _lead(self, commit_number: int) -> bool:
+        """Sync as the leader, and give the lead up."""
+        try:
+            return self._sync_files(commit_number)
+        finally:
+            self.leader.end()
+
+    def _sync_files(self, commit_number: int) -> bool:
+        """Sync every file that was written since the last sync, at least up to a commit."""
+        control = self._control
+        self.check()
+        if self._closed:
+            raise StoreClosedError(
+                "the store was closed while this call waited for the disk: its change is "
+                "committed, and a power cut may still undo it; next: open the store again"
+            )
+        control.check_not_moved()
+        newest = control.to_sync(commit_number)
+        if newest is None:
+            return False
+        last, made = newest
+        first = control.durable_file()
+        try:
+            failpoints.hit("journal:sync")
+            for number in range(first, last + 1):
+                self._sync_file(number)
+            if first != last:
+                self._folder.sync()
+            failpoints.hit("journal:synced")
+        except OSError as error:
+            raise self.failed(error) from error
+        control.set_durable(last, made)
+        return True
+
+    def _sync_file(self, number: int) -> None:
+        # A process may have begun the file again, after a commit that failed. To ask the system
+        # whether the name is gone would cost 60 us: once its times were asked for, Linux has the
+        # next record write them, too.
+        begun = self._control.begun()
+        if self._number != number or self._begun != begun:
+            try:
+                handle = self._folder.open(file_name(number), os.O_RDWR)
+            except FileNotFoundError:
+                return  # a checkpoint covers it, and it was removed
+            if self._handle >= 0:
+                os.close(self._handle)
+            self._handle = handle
+            self._number = number
+            self._begun = begun
+        files.sync_data(self._handle)
+
+    def failed(self, error: OSError) -> StreamkeepError:
+        """Return the exception for an error of the system during a sync; refuse all writes.
+
+        After a failed sync the state of the disk is unknown.
+        """
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # no descriptor: the disk was not involved
+            return translate_os(error)
+        self._control.poison()
+        return sync_failed()
+
+    def check(self) -> None:
+        """Raise if a sync has failed, in this process or another."""
+        if self._control.poisoned():
+            raise sync_failed()
+
+
+def sync_failed() -> RecoveryNeededError:
+    """Return the error after a failed sync."""
+    return RecoveryNeededError(
+        "writing to the disk has failed; next: check the disk, close the store in every process, "
+        "and open it again, which recovers it"
+    )

@@ -1,0 +1,139 @@
+"""Syncs of one process: what callers get that wait for the disk, also when the store is closed."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from inside import checkpoint_now, checkpointer_of, environment_of, journal_of
+from patience import PATIENCE_S, wait_until
+from streamkeep import Store
+from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.sync_leader import LOCK_FILE
+from streamkeep.engine.store.registry import registry
+from streamkeep.engine.system import failpoints, files
+from streamkeep.format.core.errors import RecoveryNeededError, StoreClosedError
+
+
+def close_without_checkpoint(store: Store) -> None:
+    environment = environment_of(store)
+    environment.close_files()
+    registry.remove(environment)
+
+
+class Appends:
+    """Two threads that append: one is in a sync, which goes on when told, and one waits for it."""
+
+    def __init__(self, store: Store) -> None:
+        self.in_sync = threading.Event()
+        self.go_on = threading.Event()
+        self.outcomes: list[object] = []
+        self._store = store
+        failpoints.arm("journal:sync", self._pause)
+        self.threads = [threading.Thread(target=self._append) for _ in range(2)]
+        self.threads[0].start()
+        assert self.in_sync.wait(PATIENCE_S)
+        before = store.durability().last_commit
+        self.threads[1].start()
+        journal = journal_of(store)
+        wait_until(lambda: journal.syncs._awaited > before)
+
+    def _pause(self) -> None:
+        self.in_sync.set()
+        assert self.go_on.wait(PATIENCE_S)
+
+    def _append(self) -> None:
+        try:
+            self.outcomes.append(self._store.xadd("s", {"f": "v"}))
+        except Exception as error:
+            self.outcomes.append(error)
+
+    def end(self) -> None:
+        """Wait for both."""
+        self.go_on.set()
+        for thread in self.threads:
+            thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_what_waits_for_the_disk_when_the_store_is_closed_is_on_disk(
+    open_store: Callable[..., Store], checkpoint: bool
+) -> None:
+    store = open_store()
+    store.xadd("s", {"f": "v"})
+    appends = Appends(store)
+    journal = journal_of(store)
+    newest = journal.control.made()
+    # Without one, it is as if the appends had come after it.
+    close = store.close if checkpoint else lambda: close_without_checkpoint(store)
+    closing = threading.Thread(target=close)
+    closing.start()
+    appends.end()
+    closing.join(PATIENCE_S)
+    assert all(isinstance(one, bytes) for one in appends.outcomes), appends.outcomes
+    assert journal.control.durable() >= newest
+    with pytest.raises(StoreClosedError):
+        store.xadd("s", {"f": "v"})
+    with Store(store.path) as again:
+        assert again.xlen("s") == 3
+
+
+def test_a_caller_that_the_end_has_left_without_a_sync_is_told_so(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store(sync="none")
+    store.xadd("s", {"f": "v"})
+    checkpoint_now(store)
+    store.xadd("s", {"f": "v"})
+    journal = journal_of(store)
+    newest = journal.control.made()
+    close_without_checkpoint(store)
+    assert journal.control.durable() < newest
+    for wait in journal.syncs.wait_for, journal.syncs.try_to:
+        assert wait(newest - 1)
+        with pytest.raises(StoreClosedError, match="its change is committed"):
+            wait(newest)
+
+
+def test_a_sync_that_fails_at_the_end_is_an_error_of_the_callers(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.xadd("s", {"f": "v"})
+    appends = Appends(store)
+
+    def fail(handle: int) -> None:
+        raise OSError(5, "the disk fails")
+
+    monkeypatch.setattr(files, "sync_data", fail)
+    closing = threading.Thread(target=lambda: close_without_checkpoint(store))
+    closing.start()
+    appends.end()
+    closing.join(PATIENCE_S)
+    monkeypatch.undo()
+    assert [type(one) for one in appends.outcomes] == [RecoveryNeededError] * 2
+
+
+def test_a_sync_is_tried_without_waiting_for_another_one(open_store: Callable[..., Store]) -> None:
+    store = open_store(sync="none")
+    checkpointer_of(store).stop()  # so that nothing else syncs
+    store.xadd("s", {"f": "v"})
+    journal = journal_of(store)
+    newest = store.durability().last_commit
+    other = ControlFile(journal.folder)  # as another process has it
+    with open(store.path / JOURNAL_FOLDER / LOCK_FILE) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not journal.syncs.try_to(newest)
+    other.close()
+    with journal.syncs._lock:  # as another thread
+        assert journal.syncs.is_running()
+        assert not journal.syncs.try_to(newest)
+    assert journal.control.durable() < newest
+    assert not journal.syncs.is_running()
+    assert journal.syncs.try_to(newest)
+    assert journal.control.durable() >= newest
+    journal.syncs.wait_for(newest)
