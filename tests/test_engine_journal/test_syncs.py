@@ -116,6 +116,7 @@ def test_a_sync_that_fails_at_the_end_is_an_error_of_the_callers(
     closing.join(PATIENCE_S)
     monkeypatch.undo()
     assert [type(one) for one in appends.outcomes] == [RecoveryNeededError] * 2
+    Store(store.path).close()  # which recovers it
 
 
 def test_a_sync_is_tried_without_waiting_for_another_one(open_store: Callable[..., Store]) -> None:
