@@ -29,7 +29,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
         while journal._offset < journal.file_size // 4:
             store.xadd("s", {"pad": "x" * 300})
         assert other.locate(journal.row(), 0)
-        other.sync(0)  # so that it fills what it makes
+        other.syncs.wait_for(0)  # so that it fills what it makes
         fill = files.fill
         slow = [True]
 

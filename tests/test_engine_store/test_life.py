@@ -286,7 +286,7 @@ def test_the_disk_follows_every_interval(
     now = [0.0]
     synced = []
     journal = SimpleNamespace(
-        sync=lambda commit: synced.append(now[0]),
+        syncs=SimpleNamespace(wait_for=lambda commit: synced.append(now[0])),
         prepare_recycled=lambda: None,
         control=SimpleNamespace(erasures=lambda: 0),
     )
