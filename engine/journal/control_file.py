@@ -216,9 +216,9 @@ class ControlFile:
         """Return the number of the process that defers commits, or did so when it died; or 0."""
         return self._words[_DEFERRING]
 
-    def is_deferring(self) -> bool:
-        """Return whether a process defers commits, or did so when it died."""
-        return self._words[_DEFERRING] != 0
+    def is_deferring_elsewhere(self) -> bool:
+        """Return whether another process defers commits, or did so when it died."""
+        return self._words[_DEFERRING] not in (0, os.getpid())
 
     def wanted(self) -> int:
         """Return whether another process waits, to write or to read; 0 if none does."""

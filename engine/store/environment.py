@@ -123,7 +123,7 @@ class Environment:
             context.journal = journal
             journal.syncs.leader.wait.users = context.lmdb_lock.wait.users
             context.lmdb_lock.wait.progress = control.made
-            context.lmdb_lock.wait.hangs = control.is_deferring
+            context.lmdb_lock.wait.hangs = control.is_deferring_elsewhere
             context.erasures = journal.control.erasures()
             self.checkpointer = Checkpointer(context, self.checkpoints, self.failures)
         self.leases = context.leases = Leases(folder)

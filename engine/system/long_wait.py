@@ -90,7 +90,7 @@ class LongWait:
         Raises:
             StoreLockedError: the process that has the lock is stopped, or hangs.
         """
-        if self.is_long() and (self.stopped() or self.hangs()):
+        if self.is_long() and (self.hangs() or self.stopped()):
             raise StoreLockedError(self._problem())
 
     def report(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 import streamkeep
 from inside import context_of, defer_for_long, environment_of, journal_of
 from patience import wait_until
-from stopped import stop, stopped_child
+from stopped import child_of, stop, stopped_child
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
@@ -322,13 +322,14 @@ def test_a_writer_waits_for_a_long_transaction_of_a_process_that_runs(tmp_path: 
 
     with Store(path, sync="none") as store:
         defer_for_long(store)
-        child = os.fork()
-        if child == 0:
-            with Store(path) as own, own.transaction() as txn:
+
+        def work() -> None:  # it does not close the store: it would wait for this process
+            with Store(path).transaction() as txn:
                 txn.xadd("s", {"n": 0})
                 os.write(told, b"y")
                 os.read(go, 1)
-            os._exit(0)
+
+        child = child_of(work)
         try:
             os.read(ready, 1)
             wait = context_of(store).lmdb_lock.wait
