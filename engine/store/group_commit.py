@@ -59,7 +59,7 @@ class Call:
         self.command = command
         self.durable = durable
         self.queued = False  # the caller waits, for one of the next two
-        self.lock: threading.Lock | None = None  # which is held meanwhile
+        self.lock: threading.Lock | None = None  # held while it waits
         self.event: BatchEvent | None = None
         self.batch: list[Call] = []  # the calls that this one leads
         self.led = False  # a leader has taken it, and will wake it
@@ -156,7 +156,7 @@ class BatchEvent:
         return bool(poll.poll(1000 * seconds))
 
     def wake(self) -> None:
-        """Let it happen, once and for ever."""
+        """Let it happen; a second call has no effect."""
         if not self.happened:
             os.eventfd_write(self._handle, 1)
             self.happened = True
