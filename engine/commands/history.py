@@ -104,7 +104,7 @@ class Source:
         more = True
         while more and size < enough and (self.ms, self.seq) <= end:
             data = self.load()
-            nodes.append((self.ms, self.seq, data, b""))
+            nodes.append((self.ms, self.seq, data))
             size += len(data) + NODE_OVERHEAD
             more = self.next()
         return nodes, more

@@ -138,7 +138,7 @@ class NodeWalk:
             data = self.load()
             if trimmed:
                 data = history_form(data, ms, seq, self.trimmed)
-            nodes.append((ms, seq, data, b""))
+            nodes.append((ms, seq, data))
             size += len(data) + NODE_OVERHEAD
             self.more = self.next()
         return nodes

@@ -42,7 +42,7 @@ TAKEN: Final[i64] = 1  # all entries of the node that are in the range were adde
 FULL: Final[i64] = 2  # the batch is full; continue at `next_ms`, `next_seq`
 
 
-CopiedNode = tuple[int, int, bytes, bytes]  # ms, seq, listpack, bitmap of trimmed slots to show
+CopiedNode = tuple[int, int, bytes]  # ms, seq, listpack
 
 
 class Columns:
@@ -145,13 +145,8 @@ class ColumnWriter:
         start_seq: int,
         end_ms: int,
         end_seq: int,
-        trimmed: bytes = b"",
     ) -> int:
-        """Add the entries of a node from `start` to `end`, both included.
-
-        Args:
-            trimmed: bitmap of trimmed slots, which are added as well; empty to add only live
-                entries.
+        """Add the live entries of a node from `start` to `end`, both included.
 
         Returns:
             PAST_END, TAKEN or FULL.
@@ -177,9 +172,7 @@ class ColumnWriter:
             if below(high_ms, high_seq, cursor.ms, cursor.seq):
                 state = PAST_END
                 break
-            if below(cursor.ms, cursor.seq, low_ms, low_seq) or (
-                cursor.flags & DELETED and not _has_bit(trimmed, cursor.index)
-            ):
+            if cursor.flags & DELETED or below(cursor.ms, cursor.seq, low_ms, low_seq):
                 cursor.skip_fields()
                 continue
             if self.entries and (self.entries >= self.max_entries or self.size >= self.max_bytes):
@@ -220,8 +213,8 @@ class ColumnWriter:
         """
         state: int = TAKEN
         for at in range(first, len(nodes)):
-            ms, seq, data, trimmed = nodes[at]
-            state = self.add(data, ms, seq, start_ms, start_seq, end_ms, end_seq, trimmed)
+            ms, seq, data = nodes[at]
+            state = self.add(data, ms, seq, start_ms, start_seq, end_ms, end_seq)
             if state != TAKEN:
                 self.next_node = at
                 break
@@ -405,7 +398,7 @@ class FieldNames:
         low_seq = bits(start_seq)
         high_ms = bits(end_ms)
         high_seq = bits(end_seq)
-        for ms, seq, data, _ in nodes:
+        for ms, seq, data in nodes:
             if not data:
                 continue
             cursor = SlotCursor(read_header(data, ms, seq))
@@ -446,9 +439,3 @@ def _name_places(node: NodeHeader) -> vec[i64]:
         places = append(places, reader.position)
         reader.skip()
     return places
-
-
-def _has_bit(bitmap: bytes, index: i64) -> bool:
-    """Return whether bit `index` of a bitmap is set; bits after its end are not."""
-    at: i64 = index >> 3
-    return at < len(bitmap) and (i64(bitmap[at]) >> (index & 7)) & 1 != 0

@@ -71,7 +71,7 @@ class Tally:
             self._take(peek_counts(last[2])[0] if last[2] else 0, begins=True)
         elif last is not None:
             self._look(last)
-        self._last = (ms, seq, data, b"")
+        self._last = (ms, seq, data)
 
     def result(self) -> Count:
         """Return what was counted."""
@@ -82,7 +82,7 @@ class Tally:
 
     def _look(self, node: CopiedNode) -> None:
         """Count a node of which some entries may be outside of the range."""
-        ms, seq, data, _ = node
+        ms, seq, data = node
         if data:
             inside = sum(self._start <= one <= self._end for one in live_ids(data, ms, seq))
             self._take(inside, begins=(ms, seq) >= self._start)

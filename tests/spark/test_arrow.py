@@ -38,7 +38,7 @@ def read(
         builder = NodeBuilder(ms, seq, first[0::2])
         for entry_id, pairs in entries[at : at + 3]:
             builder.append(*entry_id, pairs)
-        nodes.append((ms, seq, builder.listpack(), b""))
+        nodes.append((ms, seq, builder.listpack()))
     shape = arrow.RowShape(schema, b"orders", mode)
     chunks = [nodes[at : at + 2] for at in range(0, len(nodes), 2)]
     batches = list(arrow.record_batches(shape, chunks, **limits))
@@ -97,7 +97,7 @@ def test_batches_are_bounded_even_inside_of_a_node() -> None:
     builder = NodeBuilder(1, 0, [b"n" * 1000])
     for seq in range(10):
         builder.append(1, seq, [b"n" * 1000, b"v"])
-    nodes = [[(1, 0, builder.listpack(), b"")]]
+    nodes = [[(1, 0, builder.listpack())]]
     shape = arrow.RowShape(arrow.DEFAULT_SCHEMA, b"s")
     sizes = [b.num_rows for b in arrow.record_batches(shape, nodes, max_bytes=2500)]
     assert sizes == [3, 3, 3, 1]
@@ -107,20 +107,16 @@ def test_batches_are_bounded_even_inside_of_a_node() -> None:
     assert [row["seq"] for batch in few for row in batch.to_pylist()] == list(range(2, 8))
 
 
-def test_trimmed_slots_are_shown_on_request_deleted_ones_never() -> None:
+def test_deleted_entries_are_in_no_batch() -> None:
     builder = NodeBuilder(1, 0, [b"f"])
     for seq in range(12):
         builder.append(1, seq, [b"f", b"%d" % seq])
     gone = [(1, seq) for seq in (0, 1, 9, 10)]
     data = tombstones.mark(builder.listpack(), 1, 0, gone, 0).data
     shape = arrow.RowShape(pa.schema([("f", pa.int8())]), b"s")
-
-    def shown(bitmap: bytes) -> list[int]:
-        found = list(arrow.record_batches(shape, [[(1, 0, data, bitmap)]]))
-        return [row["f"] for batch in found for row in batch.to_pylist()]
-
-    assert shown(b"") == [2, 3, 4, 5, 6, 7, 8, 11]
-    assert shown(b"\x02\x02") == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11]
+    found = list(arrow.record_batches(shape, [[(1, 0, data)]]))
+    rows = [row["f"] for batch in found for row in batch.to_pylist()]
+    assert rows == [2, 3, 4, 5, 6, 7, 8, 11]
 
 
 def values(kind: Any, *texts: bytes, mode: str = PERMISSIVE) -> list[Any]:
@@ -220,7 +216,7 @@ def test_an_integer_that_its_type_does_not_hold_is_named_and_counted() -> None:
     builder.append(6, 0, [b"w", b"9"])
     schema = pa.schema([("v", pa.int8()), ("field.v", pa.string()), ("w", pa.int16())])
     shape = arrow.RowShape(schema, b"s")
-    (batch,) = arrow.record_batches(shape, [[(5, 0, builder.listpack(), b"")]])
+    (batch,) = arrow.record_batches(shape, [[(5, 0, builder.listpack())]])
     assert batch.column(0).to_pylist() == [1, None, None, 2, None]
     assert batch.column(1).to_pylist() == ["1", "x", "300", "2", None]
     assert batch.column(2).to_pylist() == [None, None, None, None, 9]
@@ -232,7 +228,7 @@ def test_values_of_another_type_are_counted() -> None:
     builder = NodeBuilder(1, 0, [b"v"])
     for seq in range(1000):
         builder.append(1, seq, [b"v", b"x" if seq % 100 == 7 else b"5"])
-    list(arrow.record_batches(shape, [[(1, 0, builder.listpack(), b"")]]))
+    list(arrow.record_batches(shape, [[(1, 0, builder.listpack())]]))
     assert shape.mismatched == {"v": 10}
 
 

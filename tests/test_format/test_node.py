@@ -56,7 +56,7 @@ def everything(data: bytes, ms: int, seq: int) -> None:
         lambda: tombstones.rewrite(data, ms, seq, set()),
         lambda: builder_from(data, ms, seq).append(TOP, TOP, [b"f", b"v"]),
         lambda: node.peek_counts(data[:26]),
-        lambda: ColumnWriter().add(data, ms, seq, 0, 0, TOP, TOP, b"\xff"),
+        lambda: ColumnWriter().add(data, ms, seq, 0, 0, TOP, TOP),
         lambda: ColumnWriter([b"a", b"name"], [b"name"], False).add(data, ms, seq, 0, 0, TOP, TOP),
     )
     for call in calls:

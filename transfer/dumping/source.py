@@ -14,6 +14,7 @@ from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.format.redis.stream_parts import Part, Parts
@@ -90,7 +91,7 @@ class Source:
     def read(self, stream: Stream) -> Iterator[Entry]:
         """Yield the entries of a stream."""
         left = 1 << 62 if self.limits.most is None else self.limits.most
-        for ms, seq, data, _ in self.nodes(stream):
+        for ms, seq, data in self.nodes(stream):
             out: list[Any] = []
             wanted = Range(*self.limits.start, *self.limits.end, left, False, int(PAIRS))
             more = read_range(data, ms, seq, wanted, out)
@@ -100,13 +101,12 @@ class Source:
             if not more or not left:
                 return
 
-    def nodes(self, stream: Stream) -> Iterator[tuple[int, int, bytes, bytes]]:
-        """Yield the macro nodes that hold these entries: ms, seq, listpack, no bitmap."""
+    def nodes(self, stream: Stream) -> Iterator[CopiedNode]:
+        """Yield the macro nodes that hold these entries."""
         limits = self.limits
         if limits.history:
             try:
-                for ms, seq, data in history_nodes(self.txn, stream, limits.start, limits.end):
-                    yield ms, seq, data, b""
+                yield from history_nodes(self.txn, stream, limits.start, limits.end)
             except Unreadable as error:
                 gone = error.error
                 gone.add_note("a segment may have been dropped since the dump began: run it again")
@@ -115,7 +115,7 @@ class Source:
         walk = NodeWalk(self.txn, stream)
         found = walk.seek(*limits.start)
         while found and (walk.ms, walk.seq) <= limits.end:
-            yield walk.ms, walk.seq, walk.load(), b""
+            yield walk.ms, walk.seq, walk.load()
             found = walk.next()
 
     def parts(self, stream: Stream) -> Parts:

@@ -56,7 +56,7 @@ def complete_nodes(
     try:
         for nodes in read_nodes(store, one, options.source):
             if one.planned is not None:
-                for ms, seq, data, _ in nodes:
+                for ms, seq, data in nodes:
                     tally.add(ms, seq, data)
             yield nodes
     except StreamReplacedError as error:
@@ -120,7 +120,7 @@ def read_file(root: str, one: Slice) -> Iterator[list[CopiedNode]]:
     assert one.blocks is not None
     with open_segment(root, one.segment) as segment:
         for number in range(*one.blocks):
-            yield [(node.ms, node.seq, node.listpack, b"") for node in segment.block(number)]
+            yield [(node.ms, node.seq, node.listpack) for node in segment.block(number)]
 
 
 def read_exported(one: Slice) -> Iterator[list[CopiedNode]]:

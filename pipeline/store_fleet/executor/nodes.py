@@ -57,4 +57,4 @@ def _in_segment(piece: Piece) -> Nodes:
     check_means(piece.record, segment)
     last = segment.seek_last(*piece.end)
     for number in range(segment.seek(*piece.start), last + 1):
-        yield [(node.ms, node.seq, node.listpack, b"") for node in segment.block(number)]
+        yield [(node.ms, node.seq, node.listpack) for node in segment.block(number)]
