@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mypy_extensions import i64
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import below, unsigned
+from streamkeep.format.core.id_codec import unsigned
 from streamkeep.format.node.listpack import (
     HEADER_SIZE,
     UNKNOWN_COUNT,
@@ -49,8 +49,6 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
         elements += 1
     cursor = SlotCursor(node)
     ids = NodeIds()
-    previous_ms = node.ms
-    previous_seq = node.seq
     first_ms: i64 = 0
     first_seq: i64 = 0
     last_ms: i64 = 0
@@ -58,12 +56,6 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
     live: i64 = 0
     while cursor.next():
         start: i64 = cursor.start
-        same = cursor.ms == previous_ms and cursor.seq == previous_seq
-        ascends = below(previous_ms, previous_seq, cursor.ms, cursor.seq)
-        if not ascends and not (cursor.index == 0 and same):
-            raise corrupt(f"ID {cursor.id_text().decode()} is out of order", start)
-        previous_ms = cursor.ms
-        previous_seq = cursor.seq
         if cursor.width == 0:
             raise corrupt("an entry has no fields", start)
         position = start
@@ -101,7 +93,7 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
     ids.deleted = slots - live
     ids.first_live = (unsigned(first_ms), unsigned(first_seq))
     ids.last_live = (unsigned(last_ms), unsigned(last_seq))
-    ids.last_slot = (unsigned(previous_ms), unsigned(previous_seq))
+    ids.last_slot = cursor.id()
     return ids
 
 
@@ -131,14 +123,8 @@ def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
         while position < node.first_slot:
             position = checked_step(whole, position, node.end)
         cursor = SlotCursor(node)
-        before_ms = node.ms
-        before_seq = node.seq
         while cursor.next():
             start: i64 = cursor.start
-            ascends = below(before_ms, before_seq, cursor.ms, cursor.seq)
-            same = cursor.ms == before_ms and cursor.seq == before_seq
-            if not ascends and not (cursor.index == 0 and same):
-                return slots, f"an ID is out of order at byte {int(start)}"
             plain = cursor.flags & SAME_FIELDS == 0
             count: i64 = 2 * cursor.width if plain else cursor.width
             position = start
@@ -151,8 +137,6 @@ def read_until_damage(data: bytes, ms: int, seq: int) -> tuple[list[Slot], str]:
             reader = Reader(whole, position, node.end)
             if reader.integer() != (4 + count if plain else 3 + count) or count == 0:
                 return slots, f"lp-count is wrong at byte {int(position)}"
-            before_ms = cursor.ms
-            before_seq = cursor.seq
             found_ms, found_seq = cursor.id()
             dead = cursor.flags & DELETED != 0
             slots.append(Slot(found_ms, found_seq, dead, cursor.pairs()))

@@ -30,7 +30,7 @@ from mypy_extensions import i64
 
 from streamkeep.format.core.entry import Entry, fields_of
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import add, bits, id_text, unsigned
+from streamkeep.format.core.id_codec import add, below, bits, id_text, unsigned
 from streamkeep.format.node.listpack import (
     HEADER_SIZE,
     Reader,
@@ -107,8 +107,17 @@ def wrong_counts(node: NodeHeader, live: i64, slots: i64) -> CorruptionError:
     return corrupt(f"the master entry counts {stated}, {found}", HEADER_SIZE)
 
 
+def _not_ascending(ms: i64, seq: i64, offset: i64) -> CorruptionError:
+    """Return the error for a slot whose ID is not above that of the slot before it."""
+    where = id_text(unsigned(ms), unsigned(seq)).decode()
+    return corrupt(f"ID {where} is out of order", offset)
+
+
 class SlotCursor(Reader):
-    """Steps through the slots of a node: `next`, then exactly one of `pairs`, `mapping`, `skip`."""
+    """Steps through the slots of a node: `next`, then exactly one of `pairs`, `mapping`, `skip`.
+
+    IDs that do not ascend are damage: a range that trusted them would end early or be out of order.
+    """
 
     def __init__(self, node: NodeHeader) -> None:
         super().__init__(node.data, node.first_slot, node.end)
@@ -120,8 +129,8 @@ class SlotCursor(Reader):
         self.index: i64 = -1  # number of the slot
         self.start: i64 = 0  # offset of its flags
         self.flags: i64 = 0
-        self.ms: i64 = 0  # its ID, as bit patterns
-        self.seq: i64 = 0
+        self.ms = node.ms  # its ID, as bit patterns; before the first slot, the key of the node
+        self.seq = node.seq
         self.width: i64 = 0  # how many fields it has
 
     def next(self) -> bool:
@@ -138,9 +147,15 @@ class SlotCursor(Reader):
             raise corrupt(f"entry flags are {int(flags)}, expected 0 to 3", start)
         self.flags = flags
         position: i64 = step(data, start + 2, end)
-        self.ms = add(self.base_ms, integer_at(data, start + 2))
+        ms = add(self.base_ms, integer_at(data, start + 2))
         self.position = step(data, position, end)
-        self.seq = add(self.base_seq, integer_at(data, position))
+        seq = add(self.base_seq, integer_at(data, position))
+        if not below(self.ms, self.seq, ms, seq) and not (
+            self.index == 0 and ms == self.ms and seq == self.seq
+        ):
+            raise _not_ascending(ms, seq, start)
+        self.ms = ms
+        self.seq = seq
         if flags & SAME_FIELDS:
             self.width = self.same_width
         else:
@@ -153,6 +168,8 @@ class SlotCursor(Reader):
         """Go to the slot `index`, which starts at `position`, and read its flags and ID."""
         self.position = position
         self.index = index - 1
+        self.ms = self.base_ms
+        self.seq = self.base_seq
         self.next()
 
     def skip_fields(self) -> None:

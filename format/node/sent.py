@@ -16,7 +16,7 @@ from typing import Final
 from librt.strings import BytesWriter, write_i16_le
 from mypy_extensions import i64
 
-from streamkeep.format.core.id_codec import add
+from streamkeep.format.core.id_codec import add, below
 from streamkeep.format.node.listpack import element_size, integer_at, put_decimal, put_text, step
 from streamkeep.format.node.node import SAME_FIELDS, SlotCursor
 
@@ -113,10 +113,14 @@ class Sender:
             seq = add(base_seq, integer_at(data, at))
             if ms < 0 or seq < 0 or (end_ms >= 0 and ms > end_ms):
                 break
+            if not below(last_ms, last_seq, ms, seq):
+                raise not_ascending(ms, seq, position)
+            last_ms = ms
+            last_seq = seq
             if ms == end_ms and end_seq >= 0 and seq > end_seq:
                 break
-            if ms < last_ms or (ms == last_ms and seq <= last_seq):
-                break  # a damaged node: the caller looks whether the range has this ID
+            if not below(last_ms, last_seq, ms, seq):
+                break  # a damaged node: the cursor says so when it steps there
             last_ms = ms
             last_seq = seq
             self._put_usual_id(ms, seq)
@@ -128,6 +132,8 @@ class Sender:
             count += 1
         cursor.position = position
         cursor.index += count
+        cursor.ms = last_ms
+        cursor.seq = last_seq
         return count
 
     def _put_values(self, data: bytes, position: i64, end: i64) -> i64:

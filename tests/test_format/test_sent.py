@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import ranges
+from streamkeep.format.node.columns import ColumnWriter
 from streamkeep.format.node.node import PAIRS, RESP, SlotCursor, read_header
 from streamkeep.format.node.tombstones import mark
 from test_format.made_nodes import (
@@ -103,14 +105,19 @@ def test_ranges_of_usual_entries_are_those_of_the_other_shapes(
         assert (int(other.position), int(other.index)) == (int(cursor.position), int(cursor.index))
 
 
-def test_a_range_of_a_node_with_falling_ids_has_no_others() -> None:
-    """Its checksum may be right: the bytes were damaged before it was computed."""
-    fields = [b"a", b"1"]
-    entries = [((ms, 0), fields) for ms in (0, 5, 9, 2, 7, 10, 12)]
-    node, ms, seq = build(entries)
-    wanted = ranges.Range(5, 0, 10, 0, 10, False, int(RESP))
-    ranges.read_range(node, ms, seq, wanted, [])
-    assert wanted.sent is not None
-    found = read(node, ms, seq, (5, 0, 10, 0, 10, False))
-    assert [one for one, *_ in found] == [5, 9, 7, 10]
-    assert wanted.sent.data() == b"".join(map(plain, found))
+@given(usual.filter(lambda entries: len(entries) > 1), st.data())
+def test_ids_that_do_not_ascend_are_damage_in_every_shape(
+    entries: list[Slot], data: st.DataObject
+) -> None:
+    """A writer may give such a node a right checksum; a range must not end early, or be unsorted."""
+    at = data.draw(st.integers(1, len(entries) - 1))
+    earlier = data.draw(st.integers(0, at - 1))
+    (entry_id, _), (_, fields) = entries[earlier], entries[at]
+    entries[at] = (entry_id, fields)  # once more, or after a higher one
+    node = build(entries)
+    for shape in (PAIRS, RESP):
+        for newest_first in (False, True):
+            with pytest.raises(CorruptionError, match=r"ID \d+-\d+ is out of order"):
+                read(*node, (*ALL[:5], newest_first), int(shape))
+    with pytest.raises(CorruptionError, match="is out of order"):
+        ColumnWriter().add(*node, 0, 0, TOP, TOP)
