@@ -162,7 +162,7 @@ def _run_each(
     parts = spark.sparkContext.parallelize([pickle.dumps(unit) for unit in units], count)
     try:
         with _ProgressThread(spark, count, progress):
-            return list(parts.mapPartitions(each).collect())
+            return list(parts.mapPartitions(QuickAckCall(each)).collect())
     except Exception as error:  # py4j's class has no types
         ours = _OURS.findall(str(error))
         if not ours:

@@ -7,6 +7,8 @@ import pickle
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from pyspark.sql.types import StructType
 
 from streamkeep.pipeline.distribution import quick_ack
+from streamkeep.pipeline.distribution.units import run_units
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
@@ -76,3 +79,22 @@ def test_what_is_sent_to_tasks_confirms_when_it_is_unpickled(
     assert len(confirmed) == 3
     assert call(3, 5) == 5
     assert reader.options == stream_reader.options == options
+
+
+def test_the_units_of_a_job_confirm_theirs() -> None:
+    sent: list[Any] = []
+
+    class Parts:
+        def mapPartitions(self, function: Any) -> Parts:
+            sent.append(function)
+            return self
+
+        def collect(self) -> list[str]:
+            return ["done"]
+
+    context = SimpleNamespace(parallelize=lambda units, count: Parts())
+    spark: Any = SimpleNamespace(_sc=context, sparkContext=context)
+    assert run_units(spark, [1], lambda unit: [str(unit)]) == ["done"]
+    (function,) = sent
+    assert isinstance(function, quick_ack.QuickAckCall)
+    assert list(function([pickle.dumps(1)])) == ["1"]
