@@ -31,6 +31,7 @@ from streamkeep.pipeline.jobs.executor.tail import PartWriter
 from streamkeep.pipeline.jobs.subscription import subscription
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 from streamkeep.pipeline.storage.places import (
+    StorageError,
     by_python_only,
     check,
     file_system,
@@ -214,6 +215,12 @@ class _DeltaSink:
         try:
             with reaching(self._location):
                 self._commit(table, schema, files, number)
+            done = self._table()
+            if done is None or done.transaction_version(self._application) != number:
+                raise StorageError(
+                    f"{self._location}: the storage has confirmed a commit, and does not have it; "
+                    "next: start the query again"
+                )
         except BaseException:
             self._discard(files)
             raise
@@ -221,15 +228,9 @@ class _DeltaSink:
 
     def _table(self) -> DeltaTable | None:
         """Return the table; None if there is none yet."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
+        from streamkeep.pipeline.lake.table import newest_table
 
-        told = log_settings(self._location)
-        try:
-            with reaching(self._location):
-                return DeltaTable(self._location, storage_options=told)
-        except TableNotFoundError:
-            return None
+        return newest_table(self._location)
 
     def _commit(
         self, table: DeltaTable | None, schema: pa.Schema, files: list[list[Any]], number: int
@@ -242,8 +243,7 @@ class _DeltaSink:
         if table is None:
             told = log_settings(self._location)
             check_commits(self._location, told)
-            DeltaTable.create(self._location, schema, mode="ignore", storage_options=told)
-            table = DeltaTable(self._location, storage_options=told)
+            table = DeltaTable.create(self._location, schema, mode="ignore", storage_options=told)
         now_ms = time.time_ns() // 1_000_000
         added: list[AddAction | RemoveAction] = [
             AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows}))

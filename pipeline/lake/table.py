@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +54,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, SYSTEM_COLUMNS
 from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.engine.system import failpoints
+from streamkeep.pipeline.distribution.conflicts import wait_after
 from streamkeep.pipeline.lake.commit_check import check_commits
 from streamkeep.pipeline.lake.executor.parquet import described
 from streamkeep.pipeline.lake.files import (
@@ -84,6 +86,8 @@ _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "
 FLEET: Final = "streamkeep/fleet"
 COLUMNS: Final = "streamkeep/columns"  # when columns were added, in Unix milliseconds
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
+_LISTINGS: Final = 12  # tries for one that has the newest version: about seven seconds
+_COMMIT: Final = "streamkeepCommit"  # in the history of the table, what tells commits apart
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -115,22 +119,23 @@ class Lake:
     def open(cls, uri: str, version: int | None = None) -> Lake:
         """Open a lake.
 
+        Without `version`, it is at the newest one (`newest_table`).
+
         Raises:
             NoSuchLakeError: there is no lake.
             LakeError: it is not a lake, or has no such version.
-            StorageError: the storage cannot be reached.
+            StorageError: the storage cannot be reached, or keeps listing an older state.
         """
         place = plain(uri)
         check(place)
         try:
-            with reaching(place):
-                table = DeltaTable(place, version=version, storage_options=log_settings(place))
-        except TableNotFoundError:
-            raise NoSuchLakeError(
-                f"{uri}: no such lake; next: `streamkeep spark to-lake` makes one"
-            ) from None
+            table = newest_table(place) if version is None else _listed(place, version)
         except DeltaError as error:
             raise LakeError(f"{uri}: {error}") from error
+        if table is None:
+            raise NoSuchLakeError(
+                f"{uri}: no such lake; next: `streamkeep spark to-lake` makes one"
+            )
         return cls(place, table)
 
     @classmethod
@@ -280,6 +285,16 @@ class Lake:
             *ends,
         )
 
+    def replaced(self) -> set[str]:
+        """Return the paths of files that older versions name and this one does not.
+
+        They are those that the log remembers. Some of them may be removed.
+        """
+        found = self.table.vacuum(
+            retention_hours=0, dry_run=True, enforce_retention_duration=False, full=False
+        )
+        return {unquote(path) for path in found}
+
     def transaction(self, application: str) -> int | None:
         """Return the version that an application last committed; None if it never has."""
         found: int | None = self.table.transaction_version(application)
@@ -310,6 +325,7 @@ class Lake:
             StorageError: the storage does not answer, or lost the commit after it confirmed it.
         """
         now_ms = time.time_ns() // 1_000_000
+        mark = secrets.token_hex(16)
         actions: list[AddAction | RemoveAction] = [
             _add_action(file, moves_data, now_ms) for file in added
         ]
@@ -331,14 +347,18 @@ class Lake:
                     schema,
                     partition_by=list(PARTITIONS),
                     commit_properties=CommitProperties(
-                        custom_metadata={"userMetadata": f"streamkeep {job}"},
+                        custom_metadata={"userMetadata": f"streamkeep {job}", _COMMIT: mark},
                         app_transactions=moved,
                     ),
                 )
         except CommitFailedError as error:
-            raise LakeConflictError(
-                f"{self.uri}: another job committed first ({error}); next: run {job} again"
-            ) from error
+            # A client that did not get the answer repeats the request, and loses against itself.
+            done = Lake.open(self.uri)
+            if not done.has_commit(mark, self.version):
+                raise LakeConflictError(
+                    f"{self.uri}: another job committed first ({error}); next: run {job} again"
+                ) from error
+            return done
         except DeltaError as error:  # whether the commit was made is not known
             raise StorageError(f"{self.uri}: {error}; next: run {job} again") from error
         failpoints.hit("lake:committed")
@@ -351,6 +371,11 @@ class Lake:
                     f"run {job} again"
                 )
         return done
+
+    def has_commit(self, mark: str, after: int) -> bool:
+        """Return whether one of the commits after a version has a mark."""
+        count = self.version - after
+        return count > 0 and any(one.get(_COMMIT) == mark for one in self.table.history(count))
 
     @contextmanager
     def reading(
@@ -391,16 +416,64 @@ class Lake:
                 continue
 
     def sweep(self, retention_hours: int) -> list[str]:
-        """Remove the files that no version within the retention names; return their paths."""
-        removed = self.table.vacuum(
-            retention_hours=retention_hours,
-            dry_run=False,
-            enforce_retention_duration=False,
-            full=True,
-        )
+        """Remove the files that no version within the retention names; return their paths.
+
+        Raises:
+            StorageError: the storage does not answer; some of the files remain.
+        """
+        try:
+            with reaching(self.uri):
+                removed = self.table.vacuum(
+                    retention_hours=retention_hours,
+                    dry_run=False,
+                    enforce_retention_duration=False,
+                    full=True,
+                )
+        except DeltaError as error:
+            raise StorageError(f"{self.uri}: {error}; next: run compact again") from error
         failpoints.hit("lake:swept")
         # In an object store, the result also has the markers of empty folders.
         return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]
+
+
+def newest_table(place: str) -> DeltaTable | None:
+    """Return a Delta table at its newest version; None if there is none.
+
+    Some storages list an older state of the log for a while. A job that took it for the newest one
+    would remove files that a later version names. So the next version is looked up by its name.
+
+    Raises:
+        StorageError: the storage cannot be reached, or keeps listing an older state.
+    """
+    for tries in range(_LISTINGS):
+        table = _listed(place)
+        version = -1 if table is None else int(table.version())
+        if not _has_version(place, version + 1):
+            return table
+        wait_after(tries)
+    raise StorageError(
+        f"{place}: the storage has version {version + 1} of the log, and does not list it; next: "
+        "run the job again, later"
+    )
+
+
+def _listed(place: str, version: int | None = None) -> DeltaTable | None:
+    """Return a Delta table at the version that the listing of its log gives; None for no table."""
+    try:
+        with reaching(place):
+            return DeltaTable(place, version=version, storage_options=log_settings(place))
+    except TableNotFoundError:
+        return None
+
+
+def _has_version(place: str, version: int) -> bool:
+    """Return whether the log of a table has a version, by its name and not by a listing."""
+    system, root = file_system(place)
+    try:
+        with reaching(place), system.open_input_file(f"{root}/_delta_log/{version:020d}.json"):
+            return True
+    except FileNotFoundError:
+        return False
 
 
 def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:

@@ -23,9 +23,11 @@ from patience import PATIENCE_S
 BUCKET = "bucket"
 GOOD, CARELESS, LOCKED = "good", "careless", "locked"
 SLOW, FAILING, DOWN, LOSING, STALE = "slow", "failing", "down", "losing", "stale"
+UNHEARD = "unheard"
 _TESTS = Path(__file__).resolve().parent.parent
 _MODE = "/-/mode/"
 _COUNT = "/-/count"
+_HIDE = "/-/hide/"
 _SLOW_S = 0.2
 
 
@@ -52,9 +54,14 @@ class S3Server:
                 replace another; LOCKED, which allows nobody anything; SLOW, which waits before each
                 answer; FAILING, which answers each request with 500 once and serves it when it is
                 repeated; DOWN, which answers 500 only; LOSING, which confirms what is written and
-                forgets it; STALE, which lists what there was when this mode began.
+                forgets it; STALE, which lists what there was when this mode began; UNHEARD, which
+                serves each write and answers 500 the first time, as if its answer was lost.
         """
         self._put(f"{_MODE}{mode}")
+
+    def hide(self, name: str) -> None:
+        """Leave an object of the bucket out of all listings, until the next mode."""
+        self._put(f"{_HIDE}{name}")
 
     def requests(self) -> int:
         """Return the number of requests so far."""
@@ -99,7 +106,7 @@ class _Application:
         self._moto: Any = DomainDispatcherApplication(create_backend_app)
         self._mode = GOOD
         self._failed: set[tuple[str, str, str]] = set()
-        self._new: set[str] = set()  # objects written since the mode STALE began
+        self._unlisted: set[str] = set()  # hidden, or written since the mode STALE began
         self.requests = 0
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
@@ -107,7 +114,11 @@ class _Application:
         if path.startswith(_MODE):
             self._mode = path.removeprefix(_MODE)
             self._failed.clear()
-            self._new.clear()
+            self._unlisted.clear()
+            start("200 OK", [])
+            return []
+        if path.startswith(_HIDE):
+            self._unlisted.add(path.removeprefix(_HIDE))
             start("200 OK", [])
             return []
         if path == _COUNT:
@@ -131,9 +142,14 @@ class _Application:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start("200 OK", [("ETag", '"0123456789abcdef0123456789abcdef"')])
             return []
+        if self._mode == UNHEARD and method == "PUT" and asked not in self._failed:
+            self._failed.add(asked)
+            b"".join(self._moto(environ, lambda *said: None))
+            start("500 Internal Server Error", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>InternalError</Code><Message>try again</Message></Error>"]
         if self._mode == STALE and method == "PUT":
-            self._new.add(path.partition("/")[2].partition("/")[2])
-        if self._mode == STALE and method == "GET" and "list-type" in query:
+            self._unlisted.add(path.partition("/")[2].partition("/")[2])
+        if self._unlisted and method == "GET" and "list-type" in query:
             return self._stale(environ, start)
         answer: Iterable[bytes] = self._moto(environ, start)
         return answer
@@ -142,7 +158,7 @@ class _Application:
         """Answer a listing without what was written since the mode began."""
         begun: list[Any] = []
         listed = b"".join(self._moto(environ, lambda *said: begun.append(said)))
-        for name in self._new:
+        for name in self._unlisted:
             listed = _without(listed, name.encode())
         status, headers = begun[0][:2]
         kept = [one for one in headers if one[0].lower() != "content-length"]

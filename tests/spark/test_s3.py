@@ -24,7 +24,7 @@ from cli_runner import run
 from patience import PATIENCE_S
 from spark.drivers import run_driver
 from spark.in_process import InProcess
-from spark.s3_server import CARELESS, GOOD, LOCKED, S3Server, serving
+from spark.s3_server import CARELESS, GOOD, LOCKED, STALE, UNHEARD, S3Server, serving
 from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -35,6 +35,7 @@ from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.to_lake import to_lake
+from streamkeep.pipeline.lake import table as table_module
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, day_of
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.source.executor import nodes as executor
@@ -169,6 +170,59 @@ def test_of_two_commits_at_once_one_wins(orders: Store[bytes]) -> None:
         assert len(lost) == 1
     assert sum(file.entries for file in Lake.open(LAKE).files()) == 3050
     assert audit(spark, path, lake=LAKE).problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["to-lake", "compact", "erase"])
+@pytest.mark.parametrize("mode", [STALE, UNHEARD])
+def test_a_commit_that_is_not_listed_or_not_answered_loses_nothing(
+    orders: Store[bytes], s3: S3Server, monkeypatch: pytest.MonkeyPatch, mode: str, job: str
+) -> None:
+    """A job that took the log for older than it is would remove files that it names."""
+    spark: Any = InProcess()
+    path = str(orders.path)
+    to_lake(spark, path, LAKE)
+    gone = orders.xrange("orders", count=1)[0].id.decode()
+    jobs: dict[str, Callable[[], Any]] = {
+        "to-lake": lambda: to_lake(spark, path, LAKE),
+        "compact": lambda: compact(spark, LAKE, retention_hours=0),
+        "erase": lambda: erase(spark, "orders", [gone], store=path, lake=LAKE),
+    }
+    fill(orders, 3000, 3500)
+    to_lake(spark, path, LAKE)
+    fill(orders, 3500, 3600)
+    monkeypatch.setattr(table_module, "_LISTINGS", 3)
+    s3.behave(mode)
+    if mode == UNHEARD and job == "compact":
+        with pytest.raises(StorageError, match="run compact again"):  # it also notes what it swept
+            jobs[job]()
+    elif mode == UNHEARD:
+        assert jobs[job]().problems == []
+    else:
+        with pytest.raises(StorageError, match=r"run .* again"):
+            jobs[job]()  # it has committed, which it cannot see
+        for other in jobs.values():  # as long as the listing is old, no other job does anything
+            with pytest.raises(StorageError, match=r"version \d+ of the log, and does not list it"):
+                other()
+    s3.behave(GOOD)
+    for other in jobs.values():
+        assert other().problems == []
+    assert audit(spark, path, lake=LAKE).problems == []
+    assert sum(file.entries for file in Lake.open(LAKE).files()) == 3599
+
+
+@pytest.mark.slow
+def test_an_erasure_removes_files_that_are_not_listed(orders: Store[bytes], s3: S3Server) -> None:
+    spark: Any = InProcess()
+    path = str(orders.path)
+    to_lake(spark, path, LAKE)
+    _, root = file_system(LAKE)
+    gone = orders.xrange("orders", count=1)[0].id.decode()
+    (file,) = [one for one in Lake.open(LAKE).files() if str(one.first) <= gone <= str(one.last)]
+    s3.hide(f"{root.partition('/')[2]}/{file.path}")
+    assert erase(spark, "orders", [gone], store=path, lake=LAKE).problems == []
+    s3.behave(GOOD)
+    assert f"{root}/{file.path}" not in objects(LAKE)
 
 
 @pytest.mark.slow

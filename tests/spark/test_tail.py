@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
 from streamkeep.pipeline.jobs.tail import TailError, tail
+from streamkeep.pipeline.storage.places import StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,6 +78,14 @@ def test_a_batch_that_comes_again_is_not_written_again(spark: SparkSession, tmp_
     )
     with pytest.raises(TailError, match="up to batch 1: it was set back"):
         sink(frame, 0)
+    files = set((tmp_path / "delta").glob("*.parquet"))
+    with pytest.MonkeyPatch.context() as patch:  # a storage that confirms what it loses
+        patch.setattr(DeltaTable, "create_write_transaction", lambda *args, **options: None)
+        with pytest.raises(StorageError, match="has confirmed a commit, and does not have it"):
+            sink(frame, 2)
+    assert set((tmp_path / "delta").glob("*.parquet")) == files
+    sink(frame, 2)
+    assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 6
 
 
 def test_targets_are_checked(spark: SparkSession, open_store: Callable[..., Store[bytes]]) -> None:

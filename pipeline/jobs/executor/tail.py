@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from streamkeep.pipeline.storage.places import file_system, make_folder, reaching
+from streamkeep.pipeline.storage.places import check_written, file_system, make_folder, reaching
 
 _RESULT: Final = pa.schema([pa.field("result", pa.string())])
 
@@ -43,17 +43,18 @@ class PartWriter:
                     continue
                 if writer is None:
                     make_folder(system, root)
-                    writer = pq.ParquetWriter(
-                        f"{root}/{name}", schema, filesystem=system, compression="zstd"
-                    )
+                    out = system.open_output_stream(f"{root}/{name}", compression=None)
+                    writer = pq.ParquetWriter(out, schema, compression="zstd")
                 writer.write_table(pa.Table.from_batches([batch]).cast(schema))
                 rows += len(batch)
             if writer is None:
                 return
             writer.close()
+            size = out.tell()
+            out.close()
             if isinstance(system, pafs.LocalFileSystem):
                 _sync(f"{root}/{name}")  # a power loss must not empty a file that a commit names
-            size = system.get_file_info(f"{root}/{name}").size
+        check_written(self.table, system, f"{root}/{name}", size)
         line = json.dumps([name, size, rows])
         yield pa.RecordBatch.from_arrays([pa.array([line])], schema=_RESULT)
 
