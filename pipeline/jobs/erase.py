@@ -6,8 +6,8 @@ The order of the steps keeps other jobs from bringing an erased entry back:
    journal and free pages, and records the IDs.
 2. The lake: files that may hold one of the IDs are rewritten without them and replaced in one
    transaction, which conflicts with jobs that read an entry before step 1.
-3. The replaced files, and those of older versions that may hold an ID, are removed at once. Older
-   versions of the lake can then no longer be read, which is the purpose.
+3. The replaced files, and all others that hold an ID and that the log does not name, are removed
+   at once. Older versions of the lake can then no longer be read, which is the purpose.
 4. Verification: all files of the stream that may hold one of the IDs, named by the log or not, are
    read again, and so is the store.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -274,21 +275,23 @@ def _commit(
 def _remove_old_files(
     lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...]
 ) -> tuple[int, int]:
-    """Remove the files that the present version does not name and that may hold one of the IDs.
-
-    Files of other programs do not name their IDs, so they are opened.
+    """Remove the files that the present version does not name and that hold one of the IDs.
 
     Returns:
         The number of removed files, and of drafts of running jobs, whose IDs are unknown.
     """
     system, root = file_system(lake)
-    named = {file.path for file in Lake.open(lake).files()}
+    table = Lake.open(lake)
+    named = {file.path for file in table.files()}
     removed = drafts = 0
-    for path, origin in _paths_of(system, root, origins):
+    for path, origin in _paths_of(table, origins):
         if not path.endswith(".parquet"):
             drafts += 1
         elif path not in named and _holds(system, root, path, origin, ids):
-            system.delete_file(f"{root}/{path}")
+            try:
+                system.delete_file(f"{root}/{path}")
+            except FileNotFoundError:
+                continue  # an earlier job has removed it
             removed += 1
     return removed, drafts
 
@@ -296,14 +299,19 @@ def _remove_old_files(
 def _holds(
     system: pafs.FileSystem, root: str, path: str, origin: Origin, ids: tuple[StreamId, ...]
 ) -> bool:
-    """Return whether a file may hold one of the IDs."""
-    ends = ids_of_path(path)
-    if ends is not None:
-        return bool(ids_within(ids, *ends))
+    """Return whether a file holds one of the IDs.
+
+    Its rows decide, and not its range: a job that began after the erasure, such as `compact`, may
+    be about to commit a file of that range, which has none of them.
+    """
+    file = _unnamed(path, origin)
+    inside = ids_within(ids, file.first, file.last)
     try:
-        return bool(count_in_file(system, root, _unnamed(path, origin), ids))
+        return bool(inside) and count_in_file(system, root, file, inside) > 0
     except pa.ArrowInvalid:
         return True  # half of a file, of a program that died or is still writing
+    except FileNotFoundError:
+        return False
 
 
 def _unnamed(path: str, origin: Origin) -> LakeFile:
@@ -315,22 +323,29 @@ def _count_left(lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...])
     """Return how many of the entries are still in files of the streams' partitions."""
     system, root = file_system(lake)
     left = 0
-    for path, origin in _paths_of(system, root, origins):
+    for path, origin in _paths_of(Lake.open(lake), origins):
         if path.endswith(".parquet"):
             file = _unnamed(path, origin)
             if inside := ids_within(ids, file.first, file.last):
-                left += count_in_file(system, root, file, inside)
+                with suppress(FileNotFoundError):
+                    left += count_in_file(system, root, file, inside)
     return left
 
 
-def _paths_of(
-    system: pafs.FileSystem, root: str, origins: Sequence[Origin]
-) -> Iterator[tuple[str, Origin]]:
-    """Yield the paths, relative to the lake, of all files in the partitions of streams."""
+def _paths_of(table: Lake, origins: Sequence[Origin]) -> Iterator[tuple[str, Origin]]:
+    """Yield the paths, relative to the lake, of all files in the partitions of streams.
+
+    Some may be gone: the log also knows files that a storage does not list yet.
+    """
+    system, root = file_system(table.uri)
+    known = {file.path for file in table.files()} | table.replaced()
     for origin in origins:
-        selector = pafs.FileSelector(
-            f"{root}/{stream_folder(origin)}", recursive=True, allow_not_found=True
-        )
-        for info in system.get_file_info(selector):
-            if info.type == pafs.FileType.File:
-                yield info.path[len(root) + 1 :], origin
+        folder = stream_folder(origin)
+        selector = pafs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
+        listed = [
+            info.path[len(root) + 1 :]
+            for info in system.get_file_info(selector)
+            if info.type == pafs.FileType.File
+        ]
+        for path in {*listed, *(one for one in known if one.startswith(f"{folder}/"))}:
+            yield path, origin

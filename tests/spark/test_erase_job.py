@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,10 @@ import pytest
 
 pytest.importorskip("deltalake")
 
+from patience import PATIENCE_S
+from spark.in_process import InProcess
 from streamkeep import Store
+from streamkeep.engine.system import failpoints
 from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
@@ -130,6 +134,35 @@ def test_an_erasure_that_loses_to_another_job_tries_again(
     losses[0] = 0
     assert erase(spark, KEY, [ALSO], store=path, lake=lake).details["erased_in_lake"] == 1
     assert files_with(lake, SECRET) == []
+
+
+def test_files_that_another_job_commits_after_an_erasure_stay(path: str, tmp_path: Path) -> None:
+    """The merged file has the range of the erased entry, not the entry, and is not named yet."""
+    lake = str(tmp_path / "lake")
+    spark: Any = InProcess()
+    to_lake(spark, path, lake)
+    with Store(path) as store:
+        store.xadd(KEY, {"name": "late", "door": "3"}, id="1860000-0")
+    to_lake(spark, path, lake)
+    written, cleaned = threading.Event(), threading.Event()
+    other: Any = InProcess()
+    merging = threading.Thread(target=compact, args=(other, lake))
+
+    def wait_for_cleaning() -> None:
+        written.set()
+        assert cleaned.wait(PATIENCE_S)
+
+    def merge() -> None:
+        failpoints.arm("lake:commit", wait_for_cleaning)
+        merging.start()
+        assert written.wait(PATIENCE_S)
+
+    failpoints.arm("lake:committed", merge)
+    assert erase(spark, KEY, [DOOMED], store=path, lake=lake).problems == []
+    cleaned.set()
+    merging.join()
+    assert len(Lake.open(lake).files()) == 1
+    assert audit(spark, path, lake=lake).problems == []
 
 
 @pytest.mark.slow
