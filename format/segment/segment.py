@@ -39,7 +39,6 @@ from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.check import validate
 from streamkeep.format.node.envelope import ENVELOPE, OVERHEAD, Envelope, decode_envelope
 from streamkeep.format.node.ranges import has_live
-from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.segment.index import (
     SEEK_FOOTER,
     SEEK_MAGIC,
@@ -293,7 +292,7 @@ class Segment:
         last: Id = (0, 0)
         for node in self.block(number):
             ids = validate(node.listpack, node.ms, node.seq)
-            if history_form(node.listpack, node.ms, node.seq, b"") is not node.listpack:
+            if ids.deleted:
                 raise CorruptionError(where, f"node {node.ms}-{node.seq} has tombstones")
             if first is None:
                 first = ids.first_live
