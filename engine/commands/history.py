@@ -152,6 +152,10 @@ class Live(Source):
         nodes = self._walk.copy(*end, enough, self.with_trimmed)
         return nodes, self._take(self._walk.more)
 
+    def count(self, start: Id, end: Id) -> tuple[int, int]:
+        """Return how many entries of a range are here, and how many nodes begin in it with some."""
+        return self._walk.count(start, end, self.with_trimmed)
+
     def _take(self, found: bool) -> bool:
         self.ms, self.seq = self._walk.ms, self._walk.seq
         return found

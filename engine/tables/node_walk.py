@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 import lmdb
+from mypy_extensions import i64
 
 from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import ABSENT, Stream
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import MAX, next_id
+from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.core.keys import (
     NODES,
     RETIRED,
@@ -25,8 +26,13 @@ from streamkeep.format.core.keys import (
     unpack_node_key,
 )
 from streamkeep.format.node.columns import CopiedNode
-from streamkeep.format.node.envelope import decode_envelope, encode_envelope
-from streamkeep.format.node.node import end_ids, live_ids
+from streamkeep.format.node.envelope import (
+    counts_in,
+    decode_envelope,
+    encode_envelope,
+    has_bitmap,
+)
+from streamkeep.format.node.node import end_ids, live_ids, peek_counts
 from streamkeep.format.node.tombstones import history_form, mark
 
 NODE_OVERHEAD: Final = 128  # bytes of a copied node in addition to its listpack, estimated
@@ -135,13 +141,85 @@ class NodeWalk:
             seq = self.seq
             if ms > end_ms or (ms == end_ms and seq > end_seq):
                 break
-            data = self.load()
-            if trimmed:
-                data = history_form(data, ms, seq, self.trimmed)
+            data = self._shown(trimmed)
             nodes.append((ms, seq, data))
             size += len(data) + NODE_OVERHEAD
             self.more = self.next()
         return nodes
+
+    def groups(self, end: Id, nodes: int) -> list[tuple[int, int, int]]:
+        """Return this node and those up to `end` in groups: key of the first, number of nodes.
+
+        Args:
+            nodes: how many make a group; the last group may have fewer.
+        """
+        found: list[tuple[int, int, int]] = []
+        most: i64 = i64(nodes)
+        count: i64 = 0
+        ms = self.ms
+        seq = self.seq
+        more = True
+        while more and (self.ms, self.seq) <= end:
+            if count == most:
+                found.append((ms, seq, int(count)))
+                ms = self.ms
+                seq = self.seq
+                count = 0
+            count += 1
+            more = self.next()
+        if count:
+            found.append((ms, seq, int(count)))
+        return found
+
+    def count(self, start: Id, end: Id, trimmed: bool) -> tuple[int, int]:
+        """Return how many entries of a range the nodes have, and how many begin in it and have any.
+
+        Only headers are read, without their checksums, except of the first and the last node.
+
+        Args:
+            start, end: of the range, both included.
+            trimmed: count trimmed entries, too.
+        """
+        entries: i64 = 0
+        filled: i64 = 0
+        found = self.seek(start[0], start[1])
+        while found and (self.ms, self.seq) <= end:
+            ms = self.ms
+            seq = self.seq
+            begins = (ms, seq) >= start
+            here: i64 = self._peek(trimmed) if begins else self._look(start, end, trimmed)
+            found = self.next()
+            if begins and not (found and (self.ms, self.seq) <= end):
+                self.seek(ms, seq)  # the range may end inside of it
+                here = self._look(start, end, trimmed)
+                found = False
+            entries += here
+            if begins and here > 0:
+                filled += 1
+        return int(entries), int(filled)
+
+    def _peek(self, trimmed: bool) -> i64:
+        """Return how many entries this node has, by its header."""
+        if not self.on_tail:
+            value = self._sealed().value()
+            if not (trimmed and has_bitmap(value)):
+                return i64(counts_in(value)[0])
+        data = self._shown(trimmed)
+        return i64(peek_counts(data)[0]) if data else 0
+
+    def _look(self, start: Id, end: Id, trimmed: bool) -> i64:
+        """Return how many entries of this node are in a range."""
+        data = self._shown(trimmed)
+        count: i64 = 0
+        if data:
+            for one in live_ids(data, self.ms, self.seq):
+                if start <= one <= end:
+                    count += 1
+        return count
+
+    def _shown(self, trimmed: bool) -> bytes:
+        data = self.load()
+        return history_form(data, self.ms, self.seq, self.trimmed) if trimmed else data
 
     def _where(self) -> str:
         return f"macro node {self.ms}-{self.seq} of stream {self.stream.number}"

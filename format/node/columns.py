@@ -32,9 +32,17 @@ from mypy_extensions import i32, i64
 from streamkeep.format.core.id_codec import below, bits, unsigned
 from streamkeep.format.node.column_buffers import ABSENT, NumberColumn, TextColumn, with_room
 from streamkeep.format.node.listpack import Reader, corrupt, step
-from streamkeep.format.node.node import DELETED, SAME_FIELDS, NodeHeader, SlotCursor, read_header
+from streamkeep.format.node.node import (
+    DELETED,
+    SAME_FIELDS,
+    NodeHeader,
+    SlotCursor,
+    peek_counts,
+    read_header,
+)
 
 DEFAULT_MAX_BYTES: Final = 1 << 30
+_COUNTS: Final = 32  # bytes of a listpack that always hold both counts
 
 # Results of `ColumnWriter.add`.
 PAST_END: Final[i64] = 0  # the node has an ID after the range: later nodes need not be added
@@ -43,6 +51,22 @@ FULL: Final[i64] = 2  # the batch is full; continue at `next_ms`, `next_seq`
 
 
 CopiedNode = tuple[int, int, bytes]  # ms, seq, listpack
+
+
+def count_entries(nodes: list[CopiedNode]) -> tuple[int, int]:
+    """Return how many live entries nodes have, by their headers, and how many nodes have some.
+
+    The listpack of a node that shows nothing is b"".
+    """
+    entries: i64 = 0
+    filled: i64 = 0
+    for _, _, data in nodes:
+        if data:
+            live: i64 = i64(peek_counts(data[:_COUNTS])[0])
+            entries += live
+            if live > 0:
+                filled += 1
+    return int(entries), int(filled)
 
 
 class Columns:

@@ -31,6 +31,7 @@ from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ChecksumError, CorruptionError
 from streamkeep.format.core.id_codec import bits, unsigned
 from streamkeep.format.core.layout import Field, Layout
+from streamkeep.format.node.node import peek_counts
 
 MAGIC: Final = b"SKN"
 FORMAT: Final = 1
@@ -55,6 +56,7 @@ ENVELOPE: Final = Layout(
 HEADER_SIZE: Final = ENVELOPE.size
 CHECKSUM_SIZE: Final = 8
 OVERHEAD: Final = HEADER_SIZE + CHECKSUM_SIZE
+_COUNTS: Final = 32  # bytes of a listpack that always hold both counts
 
 # LMDB gives an overflow value whole pages of 4096 bytes, 16 of which are the page header.
 PAGE_VALUE: Final = 4080
@@ -189,6 +191,14 @@ def has_bitmap(value: bytes) -> bool:
     if len(value) < OVERHEAD:
         return True  # damaged: `decode_envelope` reports it
     return len(value) > OVERHEAD + _u16(value, _RECORD_SIZE_AT) + _u32(value, _LISTPACK_SIZE_AT)
+
+
+def counts_in(value: bytes) -> tuple[int, int]:
+    """Return (live, tombstones) of the node in a stored envelope, without checking its checksum."""
+    if len(value) < OVERHEAD:
+        raise CorruptionError("macro node", f"envelope of {len(value)} bytes")
+    start = HEADER_SIZE + _u16(value, _RECORD_SIZE_AT)
+    return peek_counts(value[start : start + _COUNTS])
 
 
 def _u16(data: bytes, at: i64) -> i64:

@@ -12,8 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from streamkeep.format.core.entry import StreamId
+
+
+class Count(NamedTuple):
+    """The number of entries in a range, and of the nodes that begin in it and have entries."""
+
+    entries: int
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +45,8 @@ class Slice:
         entries: about how many entries there are; 0 if unknown.
         segment: the file that holds all of them, relative to the archive; None: in the store.
         blocks: the blocks of that file, as a half-open range; None for all.
-        planned: the exact number of entries when the read was planned, and of nodes; None for a
-            file, which either is complete or gives an error.
+        planned: what there was when the read was planned; None for a file, which either is complete
+            or gives an error.
         store: the UUID of the store.
     """
 
@@ -50,7 +58,7 @@ class Slice:
     entries: int = 0
     segment: str | None = None
     blocks: tuple[int, int] | None = None
-    planned: tuple[int, int] | None = None
+    planned: Count | None = None
     store: str = ""
 
 

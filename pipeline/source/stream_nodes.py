@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from streamkeep.engine.commands.history import (
     Archived,
@@ -25,11 +25,11 @@ from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.keys import NODES, node_key, unpack_node_key
-from streamkeep.format.node.columns import CopiedNode
+from streamkeep.format.node.columns import CopiedNode, count_entries
 from streamkeep.format.node.envelope import PAGE_VALUE
-from streamkeep.format.node.node import live_ids, peek_counts
+from streamkeep.format.node.node import live_ids
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL
+from streamkeep.pipeline.source.slices import Count
 
 
 class Found(NamedTuple):
@@ -42,13 +42,6 @@ class Found(NamedTuple):
     ms: int
     seq: int
     load: Callable[[], bytes]
-
-
-class Count(NamedTuple):
-    """The number of entries in a range, and of the nodes that begin in it and have entries."""
-
-    entries: int
-    nodes: int
 
 
 class Tally:
@@ -64,14 +57,20 @@ class Tally:
         self._entries = self._nodes = 0
         self._last: CopiedNode | None = None
 
-    def add(self, ms: int, seq: int, data: bytes) -> None:
-        """Add the next node."""
+    def add(self, nodes: list[CopiedNode]) -> None:
+        """Add the next nodes; those after the range are left out."""
+        if nodes and nodes[-1][:2] > self._end:
+            nodes = [one for one in nodes if one[:2] <= self._end]
+        if not nodes:
+            return
         last = self._last
-        if last is not None and (last[0], last[1]) >= self._start:
-            self._take(peek_counts(last[2])[0] if last[2] else 0, begins=True)
-        elif last is not None:
-            self._look(last)
-        self._last = (ms, seq, data)
+        whole = nodes[:-1] if last is None else [last, *nodes[:-1]]
+        while whole and whole[0][:2] < self._start:
+            self._look(whole.pop(0))
+        entries, filled = count_entries(whole)
+        self._entries += entries
+        self._nodes += filled
+        self._last = nodes[-1]
 
     def result(self) -> Count:
         """Return what was counted."""
@@ -85,11 +84,11 @@ class Tally:
         ms, seq, data = node
         if data:
             inside = sum(self._start <= one <= self._end for one in live_ids(data, ms, seq))
-            self._take(inside, begins=(ms, seq) >= self._start)
+            self._entries += inside
+            self._nodes += bool(inside) and (ms, seq) >= self._start
 
-    def _take(self, entries: int, *, begins: bool) -> None:
-        self._entries += entries
-        self._nodes += bool(entries) and begins
+
+_MARKS: Final = 16  # of live nodes for a piece, so that pieces have about the size that is asked
 
 
 class Mark(NamedTuple):
@@ -160,7 +159,7 @@ class StreamNodes:
         """Return where a range can be cut into pieces of about `piece_bytes`, ascending."""
         parts: list[Iterator[Mark]] = []
         if self.stream is not None and self.source != ARCHIVE:
-            parts.append(self._live_marks(self.stream, start, end))
+            parts.append(self._live_marks(self.stream, start, end, piece_bytes))
         parts += self._other_marks(start, end, piece_bytes)
         return parts[0] if len(parts) == 1 else heapq.merge(*parts)
 
@@ -174,22 +173,18 @@ class StreamNodes:
         if self.source not in (LIVE, TAIL):
             yield self._archived_marks(start, end, piece_bytes)
 
-    def _live_marks(self, stream: Stream, start: StreamId, end: StreamId) -> Iterator[Mark]:
-        """Yield the keys of the live nodes without reading the nodes."""
+    def _live_marks(
+        self, stream: Stream, start: StreamId, end: StreamId, piece_bytes: int
+    ) -> Iterator[Mark]:
+        """Yield the keys of live nodes, without reading the nodes; several nodes to a piece."""
         nodes = stream.nodes()
         walk = NodeWalk(self.txn, stream)
         if not nodes or not walk.seek(*start):
             return
         size, entries = stream.node_bytes() // nodes, stream.record.length // nodes
-        if not walk.on_tail:
-            cursor = self.txn.cursor(NODES)
-            found = cursor.set_range(node_key(stream.number, walk.ms, walk.seq))
-            last = node_key(stream.number, *end)
-            while found and (db_key := cursor.key()) <= last:
-                yield Mark(StreamId(*unpack_node_key(db_key)[1:]), size, entries)
-                found = cursor.next()
-        if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= end:
-            yield Mark(StreamId(stream.tail_ms, stream.tail_seq), size, entries)
+        together = max(1, piece_bytes // (_MARKS * max(1, size)))
+        for ms, seq, count in walk.groups(end, together):
+            yield Mark(StreamId(ms, seq), count * size, count * entries)
 
     def _archived_marks(self, start: StreamId, end: StreamId, piece_bytes: int) -> Iterator[Mark]:
         """Yield the segments of the manifest; large ones are opened and give their blocks."""
@@ -208,12 +203,16 @@ class StreamNodes:
         """
         entries = nodes = 0
         for source in self._sources():
-            if not isinstance(source, Archived):
+            if isinstance(source, Live):
+                found = source.count(start, end)
+            elif isinstance(source, Retired):
                 tally = Tally(start, end)
                 for ms, seq, load in _upwards(source, start, end, None):
-                    tally.add(ms, seq, load())
+                    tally.add([(ms, seq, load())])
                 found = tally.result()
-                entries, nodes = entries + found.entries, nodes + found.nodes
+            else:
+                continue
+            entries, nodes = entries + found[0], nodes + found[1]
         if self.source in (LIVE, TAIL):
             return Count(entries, nodes)
         for record in overlapping(self.txn, self.number, start, end):
@@ -226,10 +225,9 @@ class StreamNodes:
                     entries, nodes = entries + block.entries, nodes + block.nodes
                 elif block.last_id >= start and block.first_id <= end:
                     tally = Tally(start, end)
-                    for node in segment.block(number):
-                        tally.add(node.ms, node.seq, node.listpack)
+                    tally.add([(one.ms, one.seq, one.listpack) for one in segment.block(number)])
                     found = tally.result()
-                    entries, nodes = entries + found.entries, nodes + found.nodes
+                    entries, nodes = entries + found[0], nodes + found[1]
         return Count(entries, nodes)
 
     def size_bytes(self, start: StreamId, end: StreamId) -> int:
@@ -241,7 +239,9 @@ class StreamNodes:
         if start <= first and end >= (record.last_live_ms, record.last_live_seq):
             live = self.stream.node_bytes()  # of all nodes, known without iterating over them
         else:
-            live = sum(mark.size_bytes for mark in self._live_marks(self.stream, start, end))
+            live = sum(
+                mark.size_bytes for mark in self._live_marks(self.stream, start, end, 1 << 62)
+            )
         others = self._other_marks(start, end, 1 << 62)
         return live + sum(mark.size_bytes for part in others for mark in part)
 

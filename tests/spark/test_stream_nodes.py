@@ -39,6 +39,8 @@ from streamkeep.pipeline.source import segment_files, segment_folder, stores
 from streamkeep.pipeline.source.executor import nodes as executor
 from streamkeep.pipeline.source.plan import cut_stream, pin_now, plan_pins
 from streamkeep.pipeline.source.slices import Slice, join
+from streamkeep.pipeline.source.stores import stream_nodes
+from streamkeep.pipeline.source.stream_nodes import Tally
 from streamkeep.pipeline.storage.reached import NotOnExecutorError
 
 TOP = (1 << 64) - 1
@@ -156,7 +158,7 @@ def test_nodes_that_move_while_they_are_read_are_read_once(small: Store[bytes]) 
     (one,) = plan(small, "auto")
     found: list[str] = []
     nodes = chain.from_iterable(executor.read_nodes(small, one))
-    for step, (ms, seq, data, _) in enumerate(nodes):
+    for step, (ms, seq, data) in enumerate(nodes):
         found += [f"{a}-{b}" for a, b, _ in pairs_of(data, ms, seq)]
         if step % 7 == 3:
             move_nodes(small, 0, 3)
@@ -183,9 +185,7 @@ def test_a_segment_that_is_replaced_while_it_is_read(small: Store[bytes]) -> Non
     move_nodes(small, 4, 0)
     (one,) = plan(small, "auto")
     nodes = chain.from_iterable(executor.read_nodes(small, one))
-    found = [
-        f"{a}-{b}" for ms, seq, data, _ in [next(nodes)] for a, b, _ in pairs_of(data, ms, seq)
-    ]
+    found = [f"{a}-{b}" for ms, seq, data in [next(nodes)] for a, b, _ in pairs_of(data, ms, seq)]
     with small.transaction() as transaction:  # an erasure rewrites the third segment
         txn = transaction.txn
         stream = txn.find_stream(b"s")
@@ -196,7 +196,7 @@ def test_a_segment_that_is_replaced_while_it_is_read(small: Store[bytes]) -> Non
         delete_segment(txn, record)
         put_segment(txn, new._replace(stream_number=stream.number, key=b"s"))
     (small.path / "archive" / record.path).unlink()
-    for ms, seq, data, _ in nodes:
+    for ms, seq, data in nodes:
         found += [f"{a}-{b}" for a, b, _ in pairs_of(data, ms, seq)]
     assert found == [one for one in ids if one != "1020-0"]
 
@@ -299,6 +299,15 @@ def test_history_as_the_engine_tells_it(open_store: Callable[..., Store[bytes]])
         assert read(store, plan(store, "auto", size), "auto") == expected
         live = [str(one.id, "ascii") for one in store.xrange("s")]
         assert read(store, plan(store, "live", size), "live") == live
+        low, high = (StreamId(ms, 0) for ms in sorted(rng.choices(range(next_ms + 2), k=2)))
+        for source, there in (("auto", expected), ("live", live)):
+            with store.snapshot() as snapshot:
+                nodes = stream_nodes(snapshot.txn, b"s", 1, source)
+                counted, tally = nodes.count(low, high), Tally(low, high)
+                for copied in nodes.chunks(low, high, None, 300):
+                    tally.add(copied)
+            assert counted.entries == sum(low <= StreamId.parse(one) <= high for one in there)
+            assert counted == tally.result()
 
 
 def test_a_query_loses_nothing_that_is_archived_before_it_comes(

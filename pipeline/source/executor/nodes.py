@@ -56,8 +56,7 @@ def complete_nodes(
     try:
         for nodes in read_nodes(store, one, options.source):
             if one.planned is not None:
-                for ms, seq, data in nodes:
-                    tally.add(ms, seq, data)
+                tally.add(nodes)
             yield nodes
     except StreamReplacedError as error:
         if options.fail_on_data_loss:
@@ -66,7 +65,7 @@ def complete_nodes(
     if one.planned is None:
         return
     came = tally.result()
-    if came.entries >= one.planned[0]:
+    if came.entries >= one.planned.entries:
         return
     with store.snapshot() as snapshot:
         lost = lost_since_plan(snapshot.txn, one, *came)
@@ -76,7 +75,7 @@ def complete_nodes(
         raise DataLossError(lost, one.key)
     _log.warning("%s", lost.partition("; next:")[0])
     if notes:
-        note_loss(notes, one, one.planned[0] - came.entries)
+        note_loss(notes, one, one.planned.entries - came.entries)
 
 
 def read_nodes(store: Store[bytes], one: Slice, source: str = AUTO) -> Iterator[list[CopiedNode]]:
