@@ -113,10 +113,6 @@ class Sender:
             seq = add(base_seq, integer_at(data, at))
             if ms < 0 or seq < 0 or (end_ms >= 0 and ms > end_ms):
                 break
-            if not below(last_ms, last_seq, ms, seq):
-                raise not_ascending(ms, seq, position)
-            last_ms = ms
-            last_seq = seq
             if ms == end_ms and end_seq >= 0 and seq > end_seq:
                 break
             if not below(last_ms, last_seq, ms, seq):

@@ -109,7 +109,7 @@ def test_ranges_of_usual_entries_are_those_of_the_other_shapes(
 def test_ids_that_do_not_ascend_are_damage_in_every_shape(
     entries: list[Slot], data: st.DataObject
 ) -> None:
-    """A writer may give such a node a right checksum; a range must not end early, or be unsorted."""
+    """A writer may give such a node a right checksum; no range is then sent in part."""
     at = data.draw(st.integers(1, len(entries) - 1))
     earlier = data.draw(st.integers(0, at - 1))
     (entry_id, _), (_, fields) = entries[earlier], entries[at]
