@@ -87,7 +87,7 @@ FLEET: Final = "streamkeep/fleet"
 COLUMNS: Final = "streamkeep/columns"  # when columns were added, in Unix milliseconds
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
 _LISTINGS: Final = 12  # tries for one that has the newest version: about seven seconds
-_COMMIT: Final = "streamkeepCommit"  # in the history of the table, what tells commits apart
+_COMMIT: Final = "streamkeepCommit"  # in the history of the table, distinguishes commits
 
 
 # --- the table ------------------------------------------------------------------------------------
