@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 TYPE_STREAM = 19
 RDB_VERSION = 10
+FOOTER = 10  # bytes: the version and the checksum
 
 _POLYNOMIAL = 0x95AC9329AC4BC9B5  # CRC-64 "Jones", bits reversed
 

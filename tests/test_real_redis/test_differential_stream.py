@@ -39,12 +39,12 @@ from model.steps import (
 from model.strategies import KEYS, Steps, some_ids
 from real_redis.compare import (
     begin,
+    check_bytes,
     check_restored,
     empties_a_node,
     entries_of,
     on_server,
     on_store,
-    payload_of,
 )
 from real_redis.server import RealRedis, running_redis
 from stores import SYNC_MODES, open_at
@@ -176,7 +176,7 @@ class Differential(RuleBasedStateMachine):
             assert self.server.call(b"XRANGE", key, b"-", b"+") == entries_of(store, key)
             check_restored(self.server, store, key)
             if self.alike(key):
-                assert self.server.call(b"DUMP", key) == payload_of(store, key)
+                check_bytes(self.server, store, key)
 
 
 def differs_in_7_0(model: ModelStore, step: Step) -> bool:
