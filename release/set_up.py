@@ -27,6 +27,8 @@ _QUIET_S: Final = 4.0  # after so long without a line, one says what goes on
 # What pip prints of a file that it downloads or has, and what it does afterwards.
 _FILE: Final = re.compile(r"\s*(Downloading|Using cached) (\S+)(?: \((.+)\))?$")
 _WORK: Final = re.compile(r"\s*(Installing collected packages|Building wheel for \S+)")
+_RETRY: Final = "WARNING: Retrying"
+_NO_ANSWER: Final = "the network does not answer, and pip tries again"
 _METADATA: Final = ".metadata"
 _SMALL: Final = ("kB", "bytes")
 _UNITS: Final = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "bytes": 1.0}
@@ -78,6 +80,10 @@ class Downloads:
         elif found := _WORK.match(line):
             self.now = found[1].replace("Installing collected", "unpacking")
             self._teller.say(self.now)
+        elif line.startswith(_RETRY):
+            if self.now != _NO_ANSWER:
+                self.now = _NO_ANSWER
+                self._teller.say(self.now)
         elif line.startswith(("ERROR", "error")):
             self._teller.say(line)
 
@@ -111,7 +117,10 @@ def run_pip(words: Sequence[str], teller: Teller) -> int:
                 downloads.read(line)
     if pip.returncode:
         print("".join(kept[-60:]), file=sys.stderr)
-        teller.say("pip failed: see above; it needs a network, or packages that it has downloaded")
+        teller.say(
+            "pip failed: see above; next: check the network, or name a folder of packages in "
+            "PIP_FIND_LINKS"
+        )
     else:
         teller.say(f"installed: {downloads.summary()}")
     return pip.returncode

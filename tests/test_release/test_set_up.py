@@ -49,6 +49,20 @@ def test_downloads_are_announced_with_their_sizes_and_summed_up() -> None:
     assert downloads.summary() == "2 packages, 434 MB"
 
 
+def test_a_network_that_does_not_answer_is_said_once() -> None:
+    out, clock = io.StringIO(), Clock()
+    teller = set_up.Teller(out, clock)
+    downloads = set_up.Downloads(teller)
+    for left in (4, 3):
+        clock.now += 5
+        downloads.read(f"WARNING: Retrying (Retry(total={left}, connect=None)) after connection\n")
+        teller.say_if_quiet(lambda: f"still: {downloads.now}")
+    assert out.getvalue().splitlines() == [
+        "   5 s  the network does not answer, and pip tries again",
+        "  10 s  still: the network does not answer, and pip tries again",
+    ]
+
+
 def test_nothing_is_silent_for_long() -> None:
     out, clock = io.StringIO(), Clock()
     teller = set_up.Teller(out, clock)
@@ -73,4 +87,4 @@ def test_a_failed_installation_shows_what_pip_said(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "No matching distribution found for no-such-package" in done.stderr
-    assert "pip failed: see above; it needs a network" in done.stdout
+    assert "pip failed: see above; next: check the network" in done.stdout
