@@ -176,7 +176,8 @@ class Core(LazyStore):
 
     def policy_of(self, fields: Fields) -> Policy:
         """Return retries, backoff and limits of a job."""
-        task = self.tasks.get(fields.get(TASK, b"").decode(errors="replace"))
+        name = fields.get(TASK)
+        task = None if name is None else self.tasks.get(name.decode(errors="replace"))
         return (self.policy if task is None else task.policy).of_job(fields)
 
     def _tidy(self, txn: Transaction[Any]) -> int:

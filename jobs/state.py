@@ -15,11 +15,13 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.commands.rows import row_delete, row_get, row_put, row_range
 from streamkeep.engine.notify import wait_table
 from streamkeep.engine.notify.wait_table import Event
+from streamkeep.engine.txn.context import CachedRow
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.jobs.layout import (
     COUNTERS,
     GROUP,
+    MOST_DUE,
     NUMBERED,
     PLACE,
     QUEUES_SPACE,
@@ -83,6 +85,42 @@ def _settings_in(txn: Txn, names: Names) -> Settings:
     return DEFAULT_SETTINGS if data is None else parse_settings(data)
 
 
+class KnownRows(CachedRow):
+    """What a process knows of a queue, until another process commits or a transaction is undone.
+
+    All processes change these rows by a `Step` only. So nearly all transactions read none of them.
+
+    Attributes:
+        generation: of the cache, in which this is true.
+        counters: the value of their row.
+        first_due_ms: no row of the schedule has a time before this one.
+    """
+
+    def __init__(self, generation: int, settings: Settings, counters: bytes) -> None:
+        self.generation = generation
+        self.settings = settings
+        self.counters = counters
+        self.first_due_ms = 0
+
+    def save(self) -> None:
+        """Write nothing: a step writes what it changes."""
+
+
+def _known_rows(txn: Txn, names: Names) -> KnownRows:
+    """Return what is known, which is read if need be."""
+    key = (0, names.prefix)  # no stream has the number 0
+    found: object = None
+    if isinstance(txn, WriteTxn):
+        found = txn.find_attached(key)
+    if isinstance(found, KnownRows) and found.generation == txn.context.generation:
+        return found
+    counters = row_get(txn, names.prefix + COUNTERS)
+    known = KnownRows(txn.context.generation, _settings_in(txn, names), counters or b"")
+    if isinstance(txn, WriteTxn):
+        txn.attach(key, known)
+    return known
+
+
 class Step:
     """What a transaction does with one queue; on a snapshot, it can only read."""
 
@@ -94,9 +132,9 @@ class Step:
         self.now_ms: int = self.raw.now_ms()
         self.deaths: dict[bytes, int] = {}  # that this step counts: marks, and their leases
         self._work_of_the_dead: dict[bytes, int] | None = None
-        self.settings = _settings_in(self.raw, names)
+        self._known = _known_rows(self.raw, names)
+        self.settings = self._known.settings
         self._counters: Counters | None = None
-        self._stored = b""
 
     # --- settings and counters ------------------------------------------------------------------
 
@@ -104,21 +142,20 @@ class Step:
     def counters(self) -> Counters:
         """The counters; `save` writes what changed."""
         if self._counters is None:
-            self._stored = self.row(COUNTERS) or b""
-            self._counters = Counters(self._stored)
+            self._counters = Counters(self._known.counters)
         return self._counters
 
     def save(self) -> None:
         """Write the counters if they changed."""
         if self._counters is not None:
             data = self._counters.pack()
-            if data != self._stored:
+            if data != self._known.counters:
                 self.put_row(COUNTERS, data)
-                self._stored = data
+                self._known.counters = data
 
     def change_settings(self, **changes: Any) -> None:
         """Write settings."""
-        self.settings = self.settings._replace(**changes)
+        self.settings = self._known.settings = self.settings._replace(**changes)
         self.put_row(SETTINGS, json.dumps(self.settings._asdict()).encode())
 
     # --- rows of the queue ----------------------------------------------------------------------
@@ -200,6 +237,7 @@ class Step:
     def schedule(self, due_ms: int, kind: bytes, reference: bytes, value: bytes = b"") -> None:
         """Add a row to the schedule, and wake workers that would sleep too long."""
         self.put_row(due_key(due_ms, kind, reference), value)
+        self._known.first_due_ms = min(self._known.first_due_ms, due_ms)
         if due_ms <= self.now_ms:
             self.wake_workers()
         elif due_ms <= self.now_ms + SOON_MS:
@@ -211,8 +249,14 @@ class Step:
 
     def due(self, count: int) -> list[tuple[Due, bytes]]:
         """Return rows of the schedule whose time has come, the oldest first, with their values."""
+        known = self._known
+        if self.now_ms < known.first_due_ms:
+            return []
         last = SCHEDULE + pack_time(self.now_ms) + b"\xff"
         found = self.rows(SCHEDULE, last, count)
+        if not found:
+            first = self.rows(SCHEDULE, SCHEDULE + b"\xff" * 8, 1)
+            known.first_due_ms = parse_due(first[0][0]).due_ms if first else MOST_DUE
         return [(parse_due(key), value) for key, value in found]
 
     # --- numbered jobs --------------------------------------------------------------------------

@@ -30,7 +30,7 @@ class Worker:
         note: a file that it makes when it has begun.
         then: "hold": take one job and wait; "work": work until it is killed; "put": put jobs until
             it is killed; "batch": take three jobs, and begin one after the other; the payload
-            "poison" kills it.
+            "poison" kills it; "pause": pause the queue, put a delayed job and end.
         first: the first number of a producer.
     """
 
@@ -104,6 +104,10 @@ def run(wanted: dict[str, Any]) -> None:
     logging.disable()
     if worker.then == "put":
         put_jobs(queue, worker)
+    if worker.then == "pause":
+        queue.pause()
+        queue.put("later", delay=0.001)
+        return
     if worker.then == "batch":
         for job in queue.get_many(3):
             with job:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import job_workers
+from fork_server import forking
+from job_workers import Worker
 from patience import wait_until
 from streamkeep import ArgumentError
 from streamkeep.engine.system.clock import ManualClock
@@ -268,3 +272,18 @@ def test_a_draining_queue_takes_no_jobs_and_says_when_it_is_empty(queue: Queue) 
     assert found == [True]
     queue.resume()
     queue.put(2)
+
+
+def test_what_another_process_has_set_holds_at_once(tmp_path: Path) -> None:
+    """A process remembers settings and the next time of the schedule until another one commits."""
+    path = tmp_path / "store"
+    with Queue(path, sync="none") as queue, forking(job_workers.__name__) as server:
+        queue.put_many("ab")
+        queue.get(0).done()
+        worker = server.fork(Worker(str(path), str(tmp_path / "note"), "pause"))
+        assert server.wait(worker) == 0
+        assert queue.get_many(9) == []
+        queue.resume()
+        found: list[Any] = []
+        wait_until(lambda: found.extend(job.payload for job in queue.get_many(9)) or len(found) > 1)
+        assert found == ["b", "later"]
