@@ -314,13 +314,17 @@ class Job:
 
         A `with` block and the workers do so. Of several jobs that one call has taken, only those
         that were begun count from now on.
+
+        Raises:
+            QueueError: this worker has not taken it.
         """
+        self._taken()
         batch, self._batch = self._batch, []
-        if batch:
-            for one in batch:
-                one._batch = []
-            _leave([one for one in batch if one is not self])
-        if self._mark is None:
+        for one in batch:
+            one._batch = []
+            if one is not self:
+                one._leave()
+        if self._mark is None and not self.ended:
             begin_all([self])
 
     def lost(self) -> bool:
@@ -332,7 +336,6 @@ class Job:
         return (found.consumer.encode(), found.deliveries) != (taken.consumer, taken.deliveries)
 
     def __enter__(self) -> Job:
-        self._taken()
         self.begin()
         return self
 
@@ -375,7 +378,13 @@ class Job:
 
     def _end(self) -> None:
         self.ended = True
-        _leave([self])
+        self._leave()
+
+    def _leave(self) -> None:
+        """Note that this process does not work on it."""
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark[0].remove(mark[1])
 
     def _check_running(self) -> None:
         if self.ended:
@@ -391,24 +400,13 @@ def begin_all(jobs: list[Job]) -> None:
     marks = core.store._environment.leases.marks()
     if marks is None:  # the store was opened without leases: no death is noticed
         return
-    deliveries = [
-        job.queue.core.names.mark_of(job.taken.place, job.taken.deliveries)
-        for job in jobs
-        if job.taken is not None
-    ]
-    for job, place in zip(jobs, marks.add(deliveries), strict=True):
-        job._mark = marks, place
-        if len(jobs) > 1:
-            job._batch = jobs
-
-
-def _leave(jobs: Iterable[Job]) -> None:
-    """Note that this process does not work on jobs any more."""
-    found = [job._mark for job in jobs if job._mark is not None]
     for job in jobs:
-        job._mark = None
-    for marks in {marks for marks, _ in found}:
-        marks.remove(place for its, place in found if its is marks)
+        taken = job.taken
+        if taken is not None:
+            mark = job.queue.core.names.mark_of(taken.place, taken.deliveries)
+            job._mark = marks, marks.add(mark)
+            if len(jobs) > 1:
+                job._batch = jobs
 
 
 # --- several at once ------------------------------------------------------------------------------
@@ -457,8 +455,7 @@ def plan_end(
 def note_ended(core: Core, its: list[Job]) -> None:
     """Note that the transaction of `plan_end` is done."""
     for job in its:
-        job.ended = True
-    _leave(its)
+        job._end()
     if len(its) < AT_ONCE:
         taken = [job.taken for job in its if job.taken is not None]
         core.ended_entries.note((one.place, one.fields) for one in taken)

@@ -82,8 +82,9 @@ class Lease:
         self.number = secrets.randbits(62) | 1
         name = lease_name(self.number)
         self._handle = folder.open(name + _NEW, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self.marks = Marks(self._handle)
+        self.marks: Marks | None = None
         try:
+            self.marks = Marks(self._handle)
             fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             folder.rename(name + _NEW, name)
         except BaseException:
@@ -97,18 +98,22 @@ class Lease:
     def close(self) -> None:
         """End the lease. What the process still works on counts as that of a dead one."""
         handle, self._handle = self._handle, -1
-        self.marks.close()
+        marks, self.marks = self.marks, None
         if handle >= 0:
             for name in (lease_name(self.number), lease_name(self.number) + _NEW):
-                if not self.marks.are_there():
+                if marks is None or not marks.are_there():
                     with suppress(OSError):
                         self._folder.remove(name)
+            if marks is not None:
+                marks.close()
             os.close(handle)
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child. The lock belongs to the parent and stays."""
         handle, self._handle = self._handle, -1
-        self.marks.close()
+        marks, self.marks = self.marks, None
+        if marks is not None:
+            marks.leave_to_parent()
         if handle >= 0:
             os.close(handle)
 

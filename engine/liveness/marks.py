@@ -5,13 +5,13 @@ places. A process that takes over the deliveries of a dead one reads there which
 working on. Nothing is synced: a kill leaves the file as it was, and after a boot no mark matches,
 because the boot is a part of each.
 
-A mark that could not be written is missed, and never an error: the work itself has been taken.
+A mark for which there is no room is missed, and never an error: the work itself has been taken.
+Compiled by mypyc.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -19,9 +19,10 @@ from xxhash import xxh3_128_digest
 
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.shared_file import SharedFile
 
 SIZE: Final = 16
-MOST: Final = 4096  # marks of a process
+MOST: Final = 1024  # marks of a process
 FREE: Final = bytes(SIZE)
 
 
@@ -39,51 +40,54 @@ class Marks:
     """The marks of this process. Threads may share it."""
 
     def __init__(self, handle: int) -> None:
-        self._handle = handle  # of the file; -1 after `close`
+        """Reserve room in the file of the lease, which is empty; raise OSError if there is none.
+
+        The map has a descriptor of its own, and closing it ends the lock of the lease.
+        """
+        os.pwrite(handle, bytes(MOST * SIZE), 0)
+        self._file: SharedFile | None = SharedFile(handle)
         self._lock = make_lock("marks")
-        self._data = bytearray()
+        self._used = 0  # places that were ever used
         self._free: list[int] = []
 
-    def add(self, marks: Sequence[bytes]) -> list[int]:
-        """Write marks; return their places, -1 for one that there was no room for."""
-        places: list[int] = []
+    def add(self, mark: bytes) -> int:
+        """Write a mark; return its place, -1 if there is no room."""
         with self._lock:
-            for mark in marks:
-                if self._free:
-                    place = self._free.pop()
-                elif len(self._data) < MOST * SIZE:
-                    place = len(self._data) // SIZE
-                    self._data += FREE
-                else:
-                    places.append(-1)
-                    continue
-                self._data[place * SIZE : (place + 1) * SIZE] = mark
-                places.append(place)
-            self._write(places)
-        return places
+            if self._free:
+                place = self._free.pop()
+            elif self._used < MOST:
+                place = self._used
+                self._used += 1
+            else:
+                return -1
+            self._write(place, mark)
+        return place
 
-    def remove(self, places: Iterable[int]) -> None:
-        """Free places of marks."""
-        used = [place for place in places if place >= 0]
-        with self._lock:
-            for place in used:
-                self._data[place * SIZE : (place + 1) * SIZE] = FREE
-            self._free += used
-            self._write(used)
+    def remove(self, place: int) -> None:
+        """Free the place of a mark."""
+        if place >= 0:
+            with self._lock:
+                self._write(place, FREE)
+                self._free.append(place)
 
     def are_there(self) -> bool:
         """Return whether the process works on something."""
-        return any(self._data)
+        return len(self._free) < self._used
 
     def close(self) -> None:
-        """Write no more, as the file is closed."""
-        self._handle = -1
+        """Write no more, as the lease ends."""
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
-    def _write(self, places: list[int]) -> None:
-        """Write what is between the lowest and the highest of the places, in one call."""
-        used = [place for place in places if place >= 0]
-        if not used or self._handle < 0:
-            return
-        low, high = min(used) * SIZE, (max(used) + 1) * SIZE
-        with suppress(OSError):  # such as a full disk
-            os.pwrite(self._handle, self._data[low:high], low)
+    def leave_to_parent(self) -> None:
+        """In a forked child, write no more. Another thread may have held the lock."""
+        self._lock = make_lock("marks")
+        self.close()
+
+    def _write(self, place: int, mark: bytes) -> None:
+        file = self._file
+        if file is not None:
+            with suppress(OSError):  # a full disk, where blocks move
+                file.write(place * SIZE, mark)

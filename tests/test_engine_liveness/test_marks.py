@@ -12,7 +12,7 @@ from streamkeep.engine.liveness.lease_file import (
     remove_dead,
     work_of,
 )
-from streamkeep.engine.liveness.marks import MOST, SIZE, mark_of
+from streamkeep.engine.liveness.marks import FREE, MOST, SIZE, mark_of, marks_in
 from streamkeep.engine.system.safe_files import Folder
 
 ONE, TWO, THREE = (mark_of(name) for name in (b"1", b"2", b"3"))
@@ -21,7 +21,10 @@ ONE, TWO, THREE = (mark_of(name) for name in (b"1", b"2", b"3"))
 def dead_with(folder: Folder, *marks: bytes) -> int:
     """Make the file of a process that died while it worked on something; return its lease."""
     lease = Lease(folder)
-    lease.marks.add(marks)
+    assert lease.marks
+    for mark in marks:
+        lease.marks.add(mark)
+    lease.marks.close()
     os.close(lease._handle)
     lease._handle = -1
     return lease.number
@@ -30,36 +33,42 @@ def dead_with(folder: Folder, *marks: bytes) -> int:
 def test_marks_are_in_the_file_until_the_work_has_ended(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     lease = Lease(folder)
+    marks = lease.marks
+    assert marks
     path = tmp_path / lease_name(lease.number)
-    places = lease.marks.add([ONE, TWO, THREE])
-    assert path.read_bytes() == ONE + TWO + THREE
-    lease.marks.remove(places[:2])
-    assert path.read_bytes() == bytes(2 * SIZE) + THREE
-    (place,) = lease.marks.add([ONE])
+    places = [marks.add(one) for one in (ONE, TWO, THREE)]
+    assert path.read_bytes() == (ONE + TWO + THREE).ljust(MOST * SIZE, b"\0")
+    marks.remove(places[0])
+    marks.remove(places[1])
+    assert [one for one in marks_in(path.read_bytes()) if one != FREE] == [THREE]
+    place = marks.add(ONE)
     assert place in places[:2]
-    lease.marks.remove([place, places[2]])
-    assert not lease.marks.are_there()
+    marks.remove(place)
+    marks.remove(places[2])
+    assert not marks.are_there()
     lease.close()
     assert not path.exists()
 
 
 def test_what_has_no_room_is_missed(tmp_path: Path) -> None:
     lease = Lease(Folder(tmp_path))
-    places = lease.marks.add([ONE] * (MOST + 1))
-    assert (places[-2:], (tmp_path / lease_name(lease.number)).stat().st_size) == (
-        [MOST - 1, -1],
-        MOST * SIZE,
-    )
-    lease.marks.remove(places)
+    marks = lease.marks
+    assert marks
+    places = [marks.add(ONE) for _ in range(MOST + 1)]
+    assert places[-2:] == [MOST - 1, -1]
+    assert (tmp_path / lease_name(lease.number)).stat().st_size == MOST * SIZE
+    for place in places:
+        marks.remove(place)
     lease.close()
-    lease.marks.add([TWO])  # of another thread, after the store was closed
+    marks.add(TWO)  # of another thread, after the store was closed
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_ends_while_it_works_leaves_its_marks(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     lease = Lease(folder)
-    lease.marks.add([ONE])
+    assert lease.marks
+    lease.marks.add(ONE)
     lease.close()
     assert work_of(folder, lease.number) == [ONE]
 

@@ -18,11 +18,24 @@ from patience import wait_until
 from streamkeep import Store
 from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.liveness.leases import Leases
-from streamkeep.engine.liveness.marks import Marks, marks_in
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Queue
 from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
+
+
+class Written:
+    """Marks of a process that are in no file."""
+
+    def __init__(self) -> None:
+        self.marks: list[bytes] = []
+
+    def add(self, mark: bytes) -> int:
+        self.marks.append(mark)
+        return len(self.marks) - 1
+
+    def remove(self, place: int) -> None:
+        self.marks[place] = b""
 
 
 class Lives:
@@ -35,16 +48,15 @@ class Lives:
         monkeypatch.setattr(Leases, "state", lambda leases, number: self._state(number))
         monkeypatch.setattr(Leases, "is_dead", lambda leases, number: number in self._dead)
         assert context_of(store).leases is not None
-        self._marks: dict[int, Marks] = {}
+        self._marks: dict[int, Written] = {}
         monkeypatch.setattr(Leases, "marks", lambda leases: self._marks_of(self.now))
         monkeypatch.setattr(Leases, "work_of_the_dead", lambda leases: self._work())
 
-    def _marks_of(self, number: int) -> Marks:
-        return self._marks.setdefault(number, Marks(-1))  # they are in no file
+    def _marks_of(self, number: int) -> Written:
+        return self._marks.setdefault(number, Written())
 
     def _work(self) -> dict[bytes, int]:
-        found = {one: bytes(self._marks_of(one)._data) for one in self._dead}
-        return {mark: one for one, data in found.items() for mark in marks_in(data)}
+        return {mark: one for one in self._dead for mark in self._marks_of(one).marks}
 
     def _state(self, number: int) -> State:
         return State.DEAD if number in self._dead else State.ALIVE
