@@ -13,7 +13,8 @@ done` means:
   Redis has an append-only file, synced before each reply (`appendfsync always`). A worker killed in
   between leaves it pending until another one claims it by idle time.
 
-Of these, only streamkeep puts and ends several jobs in one call.
+Of these, only streamkeep puts and ends several jobs in one call. Its worker ends a job and takes
+the next one in one transaction (`next`), as huey's worker needs one for each task.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.common import Report, scratch
+from streamkeep.jobs import Job
+from streamkeep.jobs.job import NOTHING
 
 _NEEDS: Final = {
     "streamkeep": "streamkeep",
@@ -42,6 +45,11 @@ _NEEDS: Final = {
 _BATCH: Final = 100
 _PAYLOAD: Final = {"to": "ann@example.org", "template": "hello", "number": 7}
 _TEXT: Final = json.dumps(_PAYLOAD)
+_TITLES: Final = {
+    "get": "get and done",
+    "next": "end a job and take the next, as a worker does",
+    "get 100": "get and done 100",
+}
 _WORKERS: Final = 4
 _SOCKET: Final = "redis.sock"
 _SYNCS: Final = ("strace", "-f", "--seccomp-bpf", "-e", "trace=fsync,fdatasync,msync", "-o")
@@ -51,8 +59,17 @@ Calls = dict[str, Callable[[], object]]
 
 def _streamkeep(folder: Path) -> Calls:
     from streamkeep.jobs import Queue
+    from streamkeep.jobs.waiting import Take
 
     queue = Queue(folder / "store")
+    held: list[Job] = []
+
+    def end_and_take() -> None:
+        if held:
+            held[:] = Take([queue], queue.consumer, 1, None).after(held[0], NOTHING)
+        else:
+            held[:] = queue.get_many(1)
+
     batch = [_PAYLOAD] * _BATCH
 
     def get_many() -> None:
@@ -65,6 +82,7 @@ def _streamkeep(folder: Path) -> Calls:
     return {
         "put": lambda: queue.put(_PAYLOAD),
         "get": lambda: queue.get_many(1)[0].done(),
+        "next": end_and_take,
         "put 100": lambda: queue.put_many(batch),
         "get 100": get_many,
     }
@@ -136,15 +154,16 @@ def run(report: Report, *, quick: bool) -> None:
     """Measure all systems that are installed."""
     count = 200 if quick else 2000
     found = {name: _rates(name, count, 1 if quick else 3) for name in _installed(report)}
-    for call in ("put", "get", "put 100", "get 100"):
-        report.section(f"{call.replace('get', 'get and done')}, one process, durable")
+    for call in ("put", "get", "next", "put 100", "get 100"):
+        report.section(f"{_TITLES.get(call, call)}, one process, durable")
         for name, rates in found.items():
             rate = rates.get(call)
             if rate is None:
                 report.note(f"{name}: has no such call")
             else:
                 report.figure(name, rate, "jobs/s")
-        best = max((one.get(call[:3], 0) for name, one in found.items() if name != "streamkeep"))
+        theirs = "put" if call.startswith("put") else "get"
+        best = max((one.get(theirs, 0) for name, one in found.items() if name != "streamkeep"))
         if best:
             rate = found["streamkeep"][call] / best
             report.figure("  against the best, one by one", rate, "times", least=1)
@@ -320,6 +339,10 @@ def main(what: str, name: str, folder: str, count: int) -> None:
         calls["get"]()
         for call in ("put", "get"):
             rates[call] = count / _seconds(calls[call], count)
+        if "next" in calls:
+            _seconds(calls["put"], count + 1)
+            calls["next"]()
+            rates["next"] = count / _seconds(calls["next"], count)
         for call in ("put 100", "get 100"):
             if call in calls:
                 rates[call] = count // 2 * _BATCH / _seconds(calls[call], count // 2)
