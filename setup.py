@@ -106,6 +106,7 @@ HOT = [
     "src/streamkeep/jobs/policy.py",
     "src/streamkeep/jobs/ended_entries.py",
     "src/streamkeep/jobs/state.py",
+    "src/streamkeep/jobs/take_call.py",
     "src/streamkeep/jobs/taking.py",
     "src/streamkeep/server/commands/append.py",
     "src/streamkeep/server/commands/groups.py",

@@ -59,7 +59,7 @@ Calls = dict[str, Callable[[], object]]
 
 def _streamkeep(folder: Path) -> Calls:
     from streamkeep.jobs import Queue
-    from streamkeep.jobs.waiting import Take
+    from streamkeep.jobs.take_call import Take
 
     queue = Queue(folder / "store")
     held: list[Job] = []

@@ -27,9 +27,10 @@ from streamkeep.jobs.results import look_for, open_result
 from streamkeep.jobs.running import Outcome
 from streamkeep.jobs.state import Settings, load_settings
 from streamkeep.jobs.stats import QueueStats
+from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.task import Task
 from streamkeep.jobs.times import Duration, at_least, milliseconds
-from streamkeep.jobs.waiting import UNSYNCED, Take, known_tasks
+from streamkeep.jobs.waiting import UNSYNCED, known_tasks
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
@@ -334,7 +335,7 @@ async def atake(
             if wait_ms == 0:
                 return call.jobs(await store.apply(call.work, sync=UNSYNCED))
             found = await store.apply_when(
-                call.work, call.when, block=wait_ms or 0, stop=stop, sync=UNSYNCED
+                call.work, call.when(), block=wait_ms or 0, stop=stop, sync=UNSYNCED
             )
             return call.jobs(found)
         except CommandError:  # a stream or its group was deleted

@@ -19,7 +19,7 @@ from streamkeep.engine.commands.xack import acknowledge, first_lost
 from streamkeep.jobs.admission import release
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import AT_ONCE
-from streamkeep.jobs.errors import JobLostError
+from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.layout import (
     DEATHS,
     EXPIRY,
@@ -35,6 +35,7 @@ from streamkeep.jobs.layout import (
     UNIQUE,
     UNIQUE_NAME,
     Fields,
+    Names,
     Place,
     due_key,
     pack_time,
@@ -101,6 +102,24 @@ def check_owned(step: Step, jobs: Sequence[Taken]) -> None:
 
 
 # --- ends ---------------------------------------------------------------------------------------
+
+
+def end_all(txn: Transaction[Any], names: Names, ends: Sequence[End]) -> Step:
+    """End jobs that did their work, in one transaction of their queue; return its step."""
+    step = Step(txn, names)
+    check_owned(step, [one.job for one in ends])
+    works = [work for one in ends for work in one.works]
+    if works:
+        try:
+            for work in works:
+                work(txn)
+        except QueueError as error:  # of a queue that is full, perhaps after other works
+            error.partly = True
+            raise
+        step = Step(txn, names)  # they may have put jobs into this queue
+    finish(step, ends)
+    step.save()
+    return step
 
 
 def finish(step: Step, ends: Sequence[End]) -> None:

@@ -433,23 +433,7 @@ def plan_end(
             raise ArgumentError(f"a job of another queue than {core.name!r}")
     ends = [job.end(one) for job, one in zip(its, given, strict=True)]
 
-    def end(txn: Transaction[Any]) -> Step:
-        step = Step(txn, core.names)
-        ending.check_owned(step, [one.job for one in ends])
-        works = [work for one in ends for work in one.works]
-        try:
-            for work in works:
-                work(txn)
-        except QueueError as error:  # of a queue that is full, perhaps after other works
-            error.partly = True
-            raise
-        if works:  # they may have put jobs into this queue
-            step = Step(txn, core.names)
-        ending.finish(step, ends)
-        step.save()
-        return step
-
-    return end
+    return lambda txn: ending.end_all(txn, core.names, ends)
 
 
 def note_ended(core: Core, its: list[Job]) -> None:

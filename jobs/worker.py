@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
 from streamkeep.jobs.errors import JobLostError
+from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.tracing import note_outcome, span_of
-from streamkeep.jobs.waiting import Take, known_tasks, take
+from streamkeep.jobs.waiting import known_tasks, take
 from streamkeep.jobs.worker_log import LogReport, Report, log
 from streamkeep.jobs.worker_runs import TOO_LONG, Run, resident_bytes
 
@@ -377,8 +378,8 @@ class Worker:
             job.done(result)
         else:
             known = known_tasks(self.queues)
-            taker = Take(self.queues, self.queues[0].consumer, 1, known, begins=False)
-            following += taker.after(job, result)
+            call = Take(self.queues, self.queues[0].consumer, 1, known, begins=False)
+            following += call.after(job, result)
 
     async def _cancellable(self, run: Run, done: Done) -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

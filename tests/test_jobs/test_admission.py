@@ -285,5 +285,10 @@ def test_what_another_process_has_set_holds_at_once(tmp_path: Path) -> None:
         assert queue.get_many(9) == []
         queue.resume()
         found: list[Any] = []
-        wait_until(lambda: found.extend(job.payload for job in queue.get_many(9)) or len(found) > 1)
+
+        def all_came() -> bool:
+            found.extend(job.payload for job in queue.get_many(9))
+            return len(found) > 1
+
+        wait_until(all_came)
         assert found == ["b", "later"]

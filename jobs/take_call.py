@@ -1,0 +1,149 @@
+"""One call that takes jobs: what it runs in a transaction, and what follows it.
+
+Compiled by mypyc, since each job needs one; `waiting` has the calls that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.work import When
+from streamkeep.format.core.errors import ArgumentError, CommandError
+from streamkeep.jobs.job import Job, begin_all, job_of, note_ended, plan_end
+from streamkeep.jobs.layout import GROUP
+from streamkeep.jobs.state import Step
+from streamkeep.jobs.taking import Taken, Taking, pause, take
+
+if TYPE_CHECKING:
+    from streamkeep.engine.store.environment import Environment
+    from streamkeep.jobs.queue import Queue
+
+_ONE_STORE: Final = "one or more queues of one store are needed"
+
+
+class Take:
+    """One call that takes jobs: what it runs in a transaction, and when that may find something."""
+
+    def __init__(
+        self,
+        queues: Sequence[Queue],
+        consumer: bytes,
+        count: int,
+        known: dict[str, Collection[bytes]] | None,
+        *,
+        begins: bool = True,
+    ) -> None:
+        """Take the arguments of `take`."""
+        self.queues = list(queues)
+        for queue in queues:
+            if queue.store._environment is not self._environment:
+                raise ArgumentError(_ONE_STORE)
+        if not queues:
+            raise ArgumentError(_ONE_STORE)
+        self._begins = begins
+        self._deaths: dict[bytes, int] = {}  # of workers, that jobs of the last `work` have counted
+        self._consumer = consumer
+        self._count = count
+        self._known = known
+
+    def when(self) -> When:
+        """Return when `work` may find something."""
+        queues = self.queues
+        return When(
+            self.look,
+            [(name, GROUP) for one in queues for name in one.core.names.streams],
+            (GROUP, self._consumer, *[one.core.names.name for one in queues]),
+            claims_dead=True,
+        )
+
+    @property
+    def _environment(self) -> Environment:
+        return self.queues[0].store._environment
+
+    def work(self, txn: Transaction[Any], ended: Step | None = None) -> list[tuple[Queue, Taken]]:
+        """Take jobs of the queues, which take turns to be the first.
+
+        Args:
+            ended: of the job that ended earlier in this transaction.
+        """
+        found: list[tuple[Queue, Taken]] = []
+        self._deaths = {}
+        turn = self.queues[0].core.next_turn()
+        first = turn % len(self.queues)
+        queues = self.queues[first:] + self.queues[:first] if first else self.queues
+        for queue in queues:
+            room = self._count - len(found)
+            if room <= 0:
+                break
+            if ended is not None and ended.names is queue.core.names:
+                step = ended
+            else:
+                step = Step(txn.as_bytes(), queue.core.names)
+            known = None if self._known is None else self._known[queue.name]
+            wanted = Taking(
+                self._consumer,
+                queue.store._lease(),
+                room,
+                known,
+                turn // len(self.queues),
+                queue.core.policy_of,
+            )
+            taken = take(step, wanted)
+            found += [(queue, one) for one in taken]
+            self._deaths.update(step.deaths)
+            queue.core.ended_entries.delete(step, idle=not taken)
+            step.save()
+        return found
+
+    def after(self, job: Job, result: Any) -> list[Job]:
+        """End a job with its result, and take others, in one transaction.
+
+        Raises:
+            JobLostError, PayloadError: as `Job.done`; nothing was changed.
+        """
+        end = plan_end(job.queue.core, [job], [result])
+        try:
+            found = self.queues[0].core.apply(lambda txn: self.work(txn, end(txn)), frees=True)
+        except CommandError:  # perhaps of the take: a stream was deleted
+            job.done(result)
+            return []
+        note_ended(job.queue.core, [job])
+        return self.jobs(found)
+
+    def look(self, snapshot: Snapshot[Any]) -> int:
+        """Return in how many milliseconds `work` may find something; -1 for after a commit."""
+        reader = snapshot.as_bytes()
+        least = -1
+        for queue in self.queues:
+            if queue.core.ended_entries.are_there():
+                return 0  # `work` deletes them
+            known = None if self._known is None else self._known[queue.name]
+            left = pause(reader, queue.core.names, known)
+            if left == 0:
+                return 0
+            if left > 0:
+                least = left if least < 0 else min(least, left)
+        return least
+
+    def set_up(self, *, again: bool = False) -> None:
+        """Make the streams of the queues.
+
+        Args:
+            again: a stream or its group was deleted.
+        """
+        for queue in self.queues:
+            if again:
+                queue.core.set_up_again()
+            else:
+                queue.core.set_up()
+
+    def jobs(self, found: list[Any]) -> list[Job]:
+        """Return the jobs that `work` took, after its transaction."""
+        jobs = [job_of(queue, taken) for queue, taken in found]
+        if self._deaths:
+            self._environment.leases.forget_work(self._deaths)
+        if self._begins and jobs:
+            begin_all(jobs)
+        return jobs
