@@ -61,7 +61,7 @@ def checkpointer_of(store: Store[Any]) -> Checkpointer:
 
 def checkpoint_file_of(store: Store[Any]) -> CheckpointFile:
     """Return the file of checkpoints of a store that may be written."""
-    file = environment_of(store).lock
+    file = environment_of(store).checkpoint_file
     assert file is not None
     return file
 

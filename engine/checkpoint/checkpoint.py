@@ -154,7 +154,7 @@ class Checkpoints:
         try:
             yield
         except OSError as error:
-            raise self.journal.syncs.failed(error) from error
+            raise self.journal.syncs.fail(error) from error
 
     def make_clean(self) -> Hold:
         """As `make`; also overwrite and remove the journal files before the checkpoint.

@@ -13,6 +13,7 @@
     80    the mount on which the file was set up, 0 if the system has no such number
     88    the process that has a deferred transaction open, or had one when it died; 0 for none
     96    whether a process waits for a deferred commit: 1 to write, 2 to read (`deferral`)
+    104   8 bytes that are not used
     112   16 bytes: the boot for which this file is valid
 
 The first two numbers are written under LMDB's write lock and only rise. The file number is written
@@ -48,7 +49,7 @@ _BOOT_END: Final = 128
 
 # Offsets in words of 8 bytes:
 _FILE: Final = 0
-_JOURNALED: Final = 1
+_NEWEST_DEFERRED: Final = 1
 _MADE: Final = 2
 _DURABLE: Final = 3
 _DURABLE_FILE: Final = 4
@@ -159,17 +160,17 @@ class ControlFile:
         """
         self._publish(_BEGUN, self._words[_BEGUN] + 1)
 
-    def journaled(self) -> int:
+    def newest_deferred(self) -> int:
         """Return the newest commit that was deferred: LMDB has all others."""
-        return self._words[_JOURNALED]
+        return self._words[_NEWEST_DEFERRED]
 
-    def set_journaled(self, commit_number: int) -> None:
+    def set_newest_deferred(self, commit_number: int) -> None:
         """Publish a deferred commit, after its record; under LMDB's write lock.
 
         Raises:
             StoreFullError: there is no room; nothing was published.
         """
-        self._publish(_JOURNALED, commit_number)
+        self._publish(_NEWEST_DEFERRED, commit_number)
 
     def _publish(self, word: int, value: int) -> None:
         try:
@@ -202,7 +203,7 @@ class ControlFile:
 
     def made(self) -> int:
         """Return a commit that was made: the newest, or one shortly before it."""
-        return max(self._words[_MADE], self._words[_JOURNALED])
+        return max(self._words[_MADE], self._words[_NEWEST_DEFERRED])
 
     def set_made(self, commit_number: int) -> None:
         """Record that LMDB has made a commit."""
@@ -317,5 +318,5 @@ def read_control_file(folder: Folder) -> ControlState | None:
     if len(data) != _SIZE or data[_BOOT:_BOOT_END] != boot_id.boot_id():
         return None
     words = memoryview(data).cast("q")
-    made = max(words[_MADE], words[_JOURNALED])
+    made = max(words[_MADE], words[_NEWEST_DEFERRED])
     return ControlState(words[_POISON] != 0, made, words[_MOUNT] == boot_id.mount_id(folder.path))

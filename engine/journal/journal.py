@@ -78,7 +78,8 @@ class Journal:
         self._offset = 0
         self._chain = 0
         self._commit_number = -1
-        self._row: bytes | None = b""  # the row of that position, if LMDB has it
+        # The row of that position; None if LMDB has no such row, b"" if it must be looked up.
+        self._row: bytes | None = b""
         self._begun: LogPosition | None = None  # the start of a file that is not in use yet
         self._first: LogPosition | None = None  # the start of the file that a checkpoint began
         self._file: SharedFile | None = None  # the file that is written
@@ -156,7 +157,7 @@ class Journal:
         No process writes to that file before `use_from`: its records count only after a checkpoint.
         """
         number = highest_number(self.folder) + 1
-        self._begin_file(number, self._commit_number, self.first_size, 0)
+        self._begin_file(number, self.first_size, 0)
         self._begun = self.position()
         self.forget()
         return self._begun
@@ -219,7 +220,7 @@ class Journal:
                     raise translate_os(error) from error
             # A killed writer may have left a record here, which a reader would follow.
             self._write(self._offset, END)
-            self._begin_file(self._number + 1, self._commit_number, self.file_size, size)
+            self._begin_file(self._number + 1, self.file_size, size)
             self._clean = False
         chain = record_checksum(body, self._chain)
         self._written = self._number, self._offset
@@ -245,7 +246,7 @@ class Journal:
         Raises:
             StoreFullError: there is no room; the commit is not made.
         """
-        self.control.set_journaled(self._commit_number + 1)
+        self.control.set_newest_deferred(self._commit_number + 1)
 
     def advance(self, row: bytes | None) -> None:
         """Move the position after the record that was just written: its commit is made.
@@ -288,7 +289,7 @@ class Journal:
             The number of records.
         """
         self.control.check_not_moved()
-        before, last = self._commit_number, self.control.journaled()
+        before, last = self._commit_number, self.control.newest_deferred()
         reader = Reader(self.folder, self, self.position())
         while reader.position.commit_number < last:
             body = reader.next()
@@ -306,9 +307,10 @@ class Journal:
             self.control.set_file(reader.position.file_number)
         return reader.position.commit_number - before
 
-    def _begin_file(self, number: int, commit_number: int, usual: int, size: int) -> None:
-        """Begin a file after a commit, with room for a record of `size` bytes."""
+    def _begin_file(self, number: int, usual: int, size: int) -> None:
+        """Begin a file after the newest commit, with room for a record of `size` bytes."""
         salt = int.from_bytes(os.urandom(8), "big")
+        commit_number = self._commit_number
         header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
         data = header.encode()
         try:

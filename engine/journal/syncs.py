@@ -173,7 +173,7 @@ class Syncs:
                 self._folder.sync()
             failpoints.hit("journal:synced")
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.fail(error) from error
         control.set_durable(last, made)
         return True
 
@@ -194,8 +194,8 @@ class Syncs:
             self._begun = begun
         files.sync_data(self._handle)
 
-    def failed(self, error: OSError) -> StreamkeepError:
-        """Return the exception for an error of the system during a sync; refuse all writes.
+    def fail(self, error: OSError) -> StreamkeepError:
+        """Refuse all writes after an error of the system during a sync; return the exception.
 
         After a failed sync the state of the disk is unknown.
         """

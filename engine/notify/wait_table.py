@@ -242,7 +242,7 @@ class WaitTable:
         with self._mutex:
             try:
                 self._enter()
-                return self._file >= 0 and self._drop(0, _WORD.pack(ticket))
+                return self._file >= 0 and self._drop(_WORD.pack(ticket))
             except OSError:  # the row stays, and costs a wake-up without a reader
                 return True
             finally:
@@ -314,7 +314,7 @@ class WaitTable:
                                 taken.append(row)
                     at = data.find(needle, at + 1)
                 for row in taken:
-                    self._drop(0, _WORD.pack(row[0]))
+                    self._drop(_WORD.pack(row[0]))
             finally:
                 self._leave()
         return taken
@@ -352,17 +352,17 @@ class WaitTable:
     def _rows(self) -> list[Row]:
         return list(_ROW.iter_unpack(self._data()))
 
-    def _drop(self, offset: int, needle: bytes) -> bool:
-        """Remove the rows that have `needle` at an offset; return whether there were any."""
+    def _drop(self, ticket: bytes) -> bool:
+        """Remove the rows of a ticket, given as they begin; return whether there were any."""
         data = self._data()
         words = self.words
         rows: int = words[_ROWS]
         removed = 0
-        at = data.find(needle)
+        at = data.find(ticket)
         while at >= 0:
-            if at % _ROW_SIZE == offset:
-                hashed: int = _WORD.unpack_from(data, at - offset + 8)[0]
-                start = at - offset - removed * _ROW_SIZE
+            if at % _ROW_SIZE == 0:
+                hashed: int = _WORD.unpack_from(data, at + 8)[0]
+                start = at - removed * _ROW_SIZE
                 rest = rows * _ROW_SIZE - start - _ROW_SIZE
                 shared = self._opened()
                 if rest:
@@ -373,7 +373,7 @@ class WaitTable:
                 shared.set_word(_ROWS, rows)
                 bucket = _COUNTS + hashed % _BUCKETS
                 shared.set_word(bucket, max(0, words[bucket] - 1))
-            at = data.find(needle, at + 1)
+            at = data.find(ticket, at + 1)
         return removed > 0
 
     def _recount(self, bells: set[int] | None) -> None:

@@ -1,7 +1,7 @@
 """A command with its arguments, as one value that any public class can run.
 
 The kind says what the command needs: a snapshot or a write transaction, the reserve of a full
-store, segments. A value runs once. Compiled by mypyc.
+store, segments. It may run again if something had to be repaired first. Compiled by mypyc.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _PATIENCE_S: Final = 1.0
 def end_with_interpreter(environment: Environment) -> None:
     """Make a checkpoint of an open store, and close it if no thread uses it."""
     context = environment.context
-    lock = environment.lock
+    lock = environment.checkpoint_file
     if lock is not None and lock.is_removed():
         return  # a temporary folder that the program has removed: nothing is left to save
     if not environment.readonly:

@@ -102,7 +102,7 @@ class Environment:
         self.failures = Failures()  # of the threads that work for this environment
         self.identity = identity_of(self.path)
         self.waiters = Waiters(folder, context, self.read)
-        self.lock = lock  # None if the store is read-only and has no such file
+        self.checkpoint_file = lock  # None if the store is read-only and has no such file
         self.checkpoints: Checkpoints | None = None  # None for a read-only store
         self.checkpointer: Checkpointer | None = None
         self.back_pressure: BackPressure | None = None  # called after commits
@@ -272,10 +272,15 @@ class Environment:
 
     def is_due(self) -> bool:
         """Return whether commits have made something due that `settle` does."""
-        context = self.context
-        if context.bytes_since_checkpoint >= 2 * BUDGET_BYTES:
-            return True
-        return context.retired_bytes > RETIRED_LEAST and self.back_pressure is not None
+        return self._needs_checkpoint() or self._needs_archiving() is not None
+
+    def _needs_checkpoint(self) -> bool:
+        """Return whether the checkpointer thread, which makes them earlier, cannot keep up."""
+        return self.context.bytes_since_checkpoint >= 2 * BUDGET_BYTES
+
+    def _needs_archiving(self) -> BackPressure | None:
+        """Return what archives if too much was retired."""
+        return self.back_pressure if self.context.retired_bytes > RETIRED_LEAST else None
 
     def settle(self) -> None:
         """Do what commits have made due: a checkpoint, archiving on the spot.
@@ -284,16 +289,15 @@ class Environment:
         must hold neither the archive's lock nor that of the checkpoints. A failure is logged,
         because the commits themselves succeeded.
         """
-        context = self.context
-        # The checkpointer thread makes one earlier, unless it cannot keep up.
-        if context.bytes_since_checkpoint >= 2 * BUDGET_BYTES:
-            context.bytes_since_checkpoint = 0
+        if self._needs_checkpoint():
+            self.context.bytes_since_checkpoint = 0
             try:
                 self.make_checkpoint()
             except StreamkeepError as error:
                 log.error("%s: no checkpoint could be made: %s", self.path, error)
-        if context.retired_bytes > RETIRED_LEAST and self.back_pressure is not None:
-            self.back_pressure()
+        archive = self._needs_archiving()
+        if archive is not None:
+            archive()
 
     def _use_reserve(self) -> None:
         """Make room on a full disk for a command that makes room itself.
@@ -351,7 +355,7 @@ class Environment:
     def durability(self) -> Durability:
         """Return how far the store is on disk."""
         with self.begin_read() as txn:
-            return read_durability(txn, self.folder, self.lock, self.failures)
+            return read_durability(txn, self.folder, self.checkpoint_file, self.failures)
 
     def sync(self) -> None:
         """Return when everything that is committed now is on disk."""
@@ -420,11 +424,11 @@ class Environment:
             StoreError: a snapshot or iterator of this process stays open and pins the map.
         """
         self.context.check_not_writing()
-        with self._points_lock:
+        with self._checkpoint_lock:
             resize_map(self.context, self.checkpoints, size)
 
     @property
-    def _points_lock(self) -> AbstractContextManager[object]:
+    def _checkpoint_lock(self) -> AbstractContextManager[object]:
         """The lock of checkpoints, which is taken before all others."""
         return nullcontext() if self.checkpoints is None else self.checkpoints.lock
 
@@ -469,7 +473,7 @@ class Environment:
         """Close everything, without a checkpoint."""
         context = self.context
         # A store that stayed open could not be opened again by this process.
-        with self._points_lock, context.write_lock.unlimited(), context.gate:
+        with self._checkpoint_lock, context.write_lock.unlimited(), context.gate:
             context.closed = "the store is closed; next: open it again"
             may_close = context.deferral.stop()
             context.forget()
@@ -486,6 +490,6 @@ class Environment:
                 context.journal.close()
             if context.control is not None:
                 context.control.close()
-            if self.lock is not None:
-                self.lock.close()
+            if self.checkpoint_file is not None:
+                self.checkpoint_file.close()
             self.folder.close()

@@ -155,8 +155,8 @@ class Registry:
             environment.renew_queue()
             environment.archive_work = OwnedLock("archive", context.raw.path())
             # The child must not hold the parent's file locks: they would outlive the parent.
-            if environment.lock is not None:
-                environment.lock.close()
+            if environment.checkpoint_file is not None:
+                environment.checkpoint_file.close()
             environment.folder.close()
             if environment.checkpoints is not None:
                 environment.checkpoints.close_files()

@@ -37,7 +37,7 @@ def begin_read(context: EngineContext) -> ReadTxn:
         with context.gate:
             context.check_open()
             if deferred < 0:  # every commit that has returned is in one of the two
-                deferred = 0 if control is None else control.journaled()
+                deferred = 0 if control is None else control.newest_deferred()
             raw = context.raw.begin(None, None, False, False)
             context.entered += 1
         txn = ReadTxn(context, raw)

@@ -1,5 +1,7 @@
 """Deferred commits: LMDB's transaction stays open over many commands, and the journal has each.
 
+The *image* is what LMDB shows to a reader: the commits up to the end of its last transaction.
+
 A commit of LMDB costs ten times as much as a small command. So while commands follow each other
 closely, each is committed by its record in the journal, and LMDB's transaction stays open for the
 next one. It ends, and LMDB then shows all of its commits,
@@ -276,7 +278,7 @@ class Deferral:
             self.lock.let_others(control)
             raw = self.lock.begin(control, self._image)
             journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-            if control.journaled() <= journal.commit_number():
+            if control.newest_deferred() <= journal.commit_number():
                 self.lags = False
                 return raw
             if context.pin is None:  # a commit could reuse pages of the checkpoint
@@ -403,7 +405,7 @@ class Deferral:
             ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
             if not self._room.reserve():
                 self._hold_off = _MOST_PENALTY
-            elif ready and control.journaled() <= journal.commit_number():
+            elif ready and control.newest_deferred() <= journal.commit_number():
                 control.defer(os.getpid())
                 self._commits = self._bytes = self._operations = 0
                 self.unsaved.clear()

@@ -78,7 +78,7 @@ class Txn:
         return self.load_stream(name)
 
     def now_ms(self) -> int:
-        """Return the time of this transaction in Unix milliseconds."""
+        """Return the time in Unix milliseconds; a write transaction has the same at each call."""
         return self.context.clock.now_ms()
 
 

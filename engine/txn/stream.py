@@ -159,11 +159,8 @@ class Stream:
     def is_half_changed(self) -> bool:
         """Return whether a command that failed may have left a change."""
         builder = self._builder
-        if self._nodes_changed or (
-            self._head >= 0 and builder is not None and len(builder.body) != self._body
-        ):
-            return True
-        return self.record.encode() != self._record
+        grown = self._head >= 0 and builder is not None and len(builder.body) != self._body
+        return grown or self.differs()
 
     def written(self, value: bytes, commit_number: int) -> None:
         """Note that the row in `streams` now has this value, of this commit."""
@@ -317,8 +314,8 @@ class Stream:
         """Return the size of all listpacks."""
         return self.record.sealed_bytes + self.tail_size()
 
-    def head_size(self) -> int:
-        """Return how many bytes at the start of the row an append changes."""
+    def changing_size(self) -> int:
+        """Return how many bytes at the start of the row an append changes at most."""
         return HEADER_SIZE + self.record.size() + _LISTPACK_HEAD
 
     def encode(self, epoch: int, commit_number: int) -> bytes:

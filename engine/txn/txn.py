@@ -87,7 +87,7 @@ class WriteTxn(Txn):
         self.durable = False  # a caller will wait until it is on disk
         self.touched = False  # a change was tried, which may have failed
         self.saving = False  # a change of an earlier commit was tried, which has failed
-        self.unsaved = 0  # changes that LMDB's transaction gets later; see `unsaved`
+        self.put_later = 0  # changes that LMDB's transaction gets when it ends; see `unsaved`
         self.garbage = False  # rows were left for removal in later transactions
         self.retired = False  # nodes were retired: the archive has work
         self.streams: dict[bytes, Stream] = {}  # that this transaction has returned to callers
@@ -152,7 +152,7 @@ class WriteTxn(Txn):
         rows = self.context.deferral.unsaved.rows.get(table) if self.deferred else None
         if rows is not None:
             rows[db_key] = value
-            self.unsaved += 1
+            self.put_later += 1
         else:
             self.raw.put(db_key, value, True, True, False, self.tables[table])
         self._changes().put(table, db_key, value)
@@ -329,13 +329,13 @@ class WriteTxn(Txn):
             unsaved = self.context.deferral.unsaved.streams
             if stream.extend(changes, STREAMS, epoch, number):
                 unsaved[stream.db_key] = stream
-                self.unsaved += 1
+                self.put_later += 1
                 return
             if unsaved.pop(stream.db_key, None) is not None:
                 old = b""  # it is no longer what the journal has
         value = stream.encode(epoch, number)
         self.raw.put(stream.db_key, value, True, True, False, self.tables[STREAMS])
-        changes.splice(STREAMS, stream.db_key, old, value, stream.head_size())
+        changes.splice(STREAMS, stream.db_key, old, value, stream.changing_size())
         stream.written(value, number)
 
     def commit(self) -> None:
@@ -363,8 +363,12 @@ class WriteTxn(Txn):
                 ):
                     context.forget()
                 self._release()
-        if (self.added or self.events) and context.wait_table.has_readers():
+        if self._wakes():
             context.wait_table.notify(self.added, self.events)
+
+    def _wakes(self) -> bool:
+        """Return whether the commit may concern a reader that waits."""
+        return bool(self.added or self.events) and self.context.wait_table.has_readers()
 
     def note_added(self, name: bytes, count: int) -> None:
         """Wake the readers that are blocked on a stream for new entries, after the commit."""
@@ -379,7 +383,8 @@ class WriteTxn(Txn):
         interrupt: BaseException | None = None
         try:
             self._note_size(aborted=False)
-            # Processes that take turns wait longer for the lock than for the disk.
+            # After a commit of another process, the disk is not told early: processes that take
+            # turns wait longer for LMDB's lock than for the disk.
             journal.append(body, self.durable and self.follows)
             failpoints.hit("commit:journaled")
             row: bytes | None = None
@@ -390,7 +395,7 @@ class WriteTxn(Txn):
                 self.raw.commit()
             elif len(body) >= BIG:
                 row = journal.next_row()
-                interrupt = deferral.end_with(row, operations.count - self.unsaved)
+                interrupt = deferral.end_with(row, operations.count - self.put_later)
             else:
                 journal.publish()
             self.committed = True
@@ -407,11 +412,10 @@ class WriteTxn(Txn):
         context.bytes_since_checkpoint += len(body)
         failpoints.hit("commit:made")
         if row is None:
-            wakes = (self.added or self.events) and context.wait_table.has_readers()
             deferral.note(
                 len(body),
-                operations.count - self.unsaved,
-                wakes=bool(wakes),
+                operations.count - self.put_later,
+                wakes=self._wakes(),
                 durable=self.durable,
             )
         else:

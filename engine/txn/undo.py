@@ -41,7 +41,7 @@ def cut_record(context: EngineContext, commit_number: int) -> None:
         return  # nothing can be written now; the next writer overwrites the record
     try:
         journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-        if max(journal.commit_number(), journal.control.journaled()) + 1 == commit_number:
+        if max(journal.commit_number(), journal.control.newest_deferred()) + 1 == commit_number:
             journal.cut()
             journal.forget()
     finally:

@@ -32,7 +32,7 @@ def control(tmp_path: Path) -> Iterator[ControlFile]:
 def test_a_new_file_knows_nothing(control: ControlFile) -> None:
     assert control.file_number() == 0
     assert control.to_sync(5) is None
-    assert control.durable() == control.durable_file() == control.journaled() == 0
+    assert control.durable() == control.durable_file() == control.newest_deferred() == 0
     assert not control.poisoned()
 
 
@@ -48,7 +48,7 @@ def test_a_sync_covers_what_was_made_and_no_commit_that_is_being_made(
     assert control.to_sync(4) == (4, 5)
     control.set_made(4)  # a process that was stopped in between notes its commit late
     assert control.to_sync(5) == (4, 5)
-    control.set_journaled(9)
+    control.set_newest_deferred(9)
     assert control.to_sync(5) == (4, 9)
     control.set_made(5)
     assert control.to_sync(5) == (4, 9)
@@ -80,19 +80,19 @@ def test_the_file_of_living_processes_is_not_set_up_by_another_boot(
     control: ControlFile, tmp_path: Path
 ) -> None:
     """It would lose which commits were deferred, and that a sync has failed."""
-    control.set_journaled(9)
+    control.set_newest_deferred(9)
     with another_boot(), pytest.raises(StoreLockedError, match="another machine"):
         ControlFile(Folder(tmp_path))
-    assert control.journaled() == 9
+    assert control.newest_deferred() == 9
 
 
 def test_the_file_of_a_former_boot_is_set_up(tmp_path: Path) -> None:
     former = ControlFile(Folder(tmp_path))
-    former.set_journaled(9)
+    former.set_newest_deferred(9)
     former.close()
     with another_boot():
         alone = ControlFile(Folder(tmp_path), alone=True)
-        assert alone.journaled() == 0
+        assert alone.newest_deferred() == 0
         alone.close()
 
 

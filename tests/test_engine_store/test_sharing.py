@@ -263,7 +263,7 @@ def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
     store = Store(path, sync="none")
     store.xadd("s", {"n": 0})
     environment = environment_of(store)
-    assert environment.lock is not None
+    assert environment.checkpoint_file is not None
     half, go_on = threading.Event(), threading.Event()
 
     def close_lobby() -> None:
@@ -275,7 +275,7 @@ def test_a_child_forked_during_a_closing_keeps_nothing_of_it(
     assert half.wait(PATIENCE_S)  # the files of checkpoints are closed, the lock is not
     child = os.fork()
     if child == 0:
-        os._exit(0 if environment.lock.handle < 0 and not registry.environments else 1)
+        os._exit(0 if environment.checkpoint_file.handle < 0 and not registry.environments else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     go_on.set()
     thread.join(PATIENCE_S)
