@@ -29,7 +29,7 @@ from mypy_extensions import i16, i32, i64
 
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ChecksumError, CorruptionError
-from streamkeep.format.core.id_codec import bits, unsigned
+from streamkeep.format.core.id_codec import Id, bits, id_text, unsigned
 from streamkeep.format.core.layout import Field, Layout
 from streamkeep.format.node.node import peek_counts
 
@@ -184,6 +184,45 @@ def decode_envelope(value: bytes, where: str) -> Envelope:
         value[listpack_start:trimmed_start],
         value[trimmed_start : size - CHECKSUM_SIZE],
     )
+
+
+def envelope_length(raw: bytes, at: int) -> int:
+    """Return the length that the envelope at `at` states; 0 if its header is truncated."""
+    start: i64 = i64(at) + _LENGTH_AT
+    return int(_u32(raw, start)) if start + 4 <= len(raw) else 0
+
+
+def split_block(raw: bytes, number: int, last_id: Id, where: str) -> list[Envelope]:
+    """Return the envelopes of a block of a segment, which are back to back.
+
+    Args:
+        number: of the stream.
+        last_id: the highest ID of the block.
+
+    Raises:
+        CorruptionError: with `where`: one of them is damaged, of another stream, has a record or
+            a bitmap, or is out of order.
+    """
+    nodes: list[Envelope] = []
+    size: i64 = len(raw)
+    at: i64 = 0
+    while at < size:
+        length: i64 = i64(envelope_length(raw, int(at)))
+        if length < OVERHEAD or at + length > size:
+            problem = f"an envelope states {int(length)} bytes, {int(size - at)} are left"
+            raise CorruptionError(where, problem, offset=int(at))
+        found = decode_envelope(raw[at : at + length], where)
+        if found.number != number or found.record or found.trimmed:
+            shown = id_text(found.ms, found.seq).decode()
+            problem = f"node {shown} is of another stream, or has a record or bitmap"
+            raise CorruptionError(where, problem, offset=int(at))
+        key = (found.ms, found.seq)
+        if key > last_id or (nodes and key <= (nodes[-1].ms, nodes[-1].seq)):
+            problem = f"node {id_text(found.ms, found.seq).decode()} is out of order"
+            raise CorruptionError(where, problem, offset=int(at))
+        nodes.append(found)
+        at += length
+    return nodes
 
 
 def has_bitmap(value: bytes) -> bool:

@@ -17,9 +17,8 @@ from typing import Final
 import zstandard
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.node.envelope import Envelope, decode_envelope
+from streamkeep.format.node.envelope import Envelope, decode_envelope, envelope_length
 from streamkeep.format.segment.index import DICTIONARY_MAGIC
-from streamkeep.format.segment.segment import envelope_length
 
 ReadAt = Callable[[int, int], bytes]
 

@@ -37,7 +37,7 @@ from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ChecksumError, CorruptionError, StoreError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.check import validate
-from streamkeep.format.node.envelope import ENVELOPE, OVERHEAD, Envelope, decode_envelope
+from streamkeep.format.node.envelope import Envelope, split_block
 from streamkeep.format.node.ranges import has_live
 from streamkeep.format.segment.index import (
     SEEK_FOOTER,
@@ -60,7 +60,6 @@ SUFFIX: Final = ".seg"
 MAX_BLOCK_BYTES: Final = 64 << 20  # default limit for an uncompressed block of a foreign file
 
 _TAIL_BYTES: Final = 16 << 10  # read at once from the end: contains the index of a 60 MB file
-_LENGTH_AT: Final = ENVELOPE.offset("length")
 
 ReadAt = Callable[[int, int], bytes]  # (offset, size) -> bytes; fewer at the end of the file
 
@@ -184,25 +183,7 @@ class Segment:
         block = self.index.blocks[number]
         raw = self.raw_block(number)
         where = self._block_where(number)
-        nodes: list[Envelope] = []
-        at = 0
-        last: Id | None = None
-        while at < len(raw):
-            length = envelope_length(raw, at)
-            if length < OVERHEAD or at + length > len(raw):
-                problem = f"an envelope states {length} bytes, {len(raw) - at} are left"
-                raise CorruptionError(where, problem, offset=at)
-            found = decode_envelope(raw[at : at + length], where)
-            key = (found.ms, found.seq)
-            if found.number != self.index.stream_number or found.record or found.trimmed:
-                problem = f"node {text_of(key)} is of another stream, or has a record or bitmap"
-                raise CorruptionError(where, problem, offset=at)
-            if key > block.last_id or (last is not None and key <= last):
-                problem = f"node {text_of(key)} is out of order"
-                raise CorruptionError(where, problem, offset=at)
-            last = key
-            nodes.append(found)
-            at += length
+        nodes = split_block(raw, self.index.stream_number, block.last_id, where)
         if len(nodes) != block.nodes:
             raise CorruptionError(where, f"{len(nodes)} nodes, expected {block.nodes}")
         return nodes
@@ -326,9 +307,3 @@ def read_exactly(read_at: ReadAt, offset: int, size: int, where: str) -> bytes:
     if len(data) != size:
         raise CorruptionError(where, f"{len(data)} bytes, expected {size}", offset=offset)
     return data
-
-
-def envelope_length(raw: bytes, at: int) -> int:
-    """Return the length that the envelope at `at` states; 0 if its header is truncated."""
-    start = at + _LENGTH_AT
-    return number_of(raw[start : start + 4]) if start + 4 <= len(raw) else 0
