@@ -43,13 +43,22 @@ def partition_bytes(total: int, *, min_partitions: int | None = None, cores: int
 def spread(items: Sequence[Item], sizes: Sequence[int], cores: int = 0) -> list[tuple[Item, ...]]:
     """Return neighbouring items in groups of about equal size, one group per task.
 
+    An item is in the group that contains its middle. So there is no task for a small rest, for
+    which all cores but one would wait.
+
     Args:
         sizes: of the items, in bytes.
         cores: the number of cores that share the work; 0 for those of this machine.
     """
-    pairs = list(zip(items, sizes, strict=True))
-    target = partition_bytes(sum(sizes), cores=cores)
-    return [tuple(item for item, _ in group) for group in filled(pairs, lambda one: one[1], target)]
+    total = sum(sizes)
+    count = max(1, round(total / partition_bytes(total, cores=cores)))
+    groups: list[list[Item]] = [[] for _ in range(count)]
+    passed = 0
+    for item, size in zip(items, sizes, strict=True):
+        middle = passed + size / 2
+        groups[min(count - 1, int(middle * count / total)) if total else 0].append(item)
+        passed += size
+    return [tuple(group) for group in groups if group]
 
 
 def filled(

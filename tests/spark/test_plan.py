@@ -16,6 +16,7 @@ from streamkeep.pipeline.distribution.packing import (
     MIN_PARTITION_BYTES,
     ONE_WAVE_BYTES,
     partition_bytes,
+    spread,
 )
 from streamkeep.pipeline.source.slices import Slice, join, pack
 from streamkeep.pipeline.spark_session.start import cores_of
@@ -76,6 +77,17 @@ def test_every_slice_is_in_one_partition_in_order(
 def test_no_partition_is_left_with_a_rest() -> None:
     many = slices([10] * 81)
     assert [len(part) for part in pack(many, 200)] == [20, 21, 20, 20]
+
+
+def test_files_are_spread_evenly_without_a_task_for_a_rest() -> None:
+    """Thirty segments and a small one took three tasks, and the third began after the others."""
+    sizes = [4 << 20] * 30 + [1 << 18]
+    first, second = spread(range(31), sizes, cores=2)
+    assert (*first, *second) == tuple(range(31))
+    assert len(first) == 15
+    assert spread([], [], cores=2) == []
+    assert spread("ab", [0, 0], cores=2) == [("a", "b")]
+    assert spread("ab", [1, 1 << 40], cores=2) == [("a",), ("b",)]
 
 
 def test_neighbours_in_one_place_are_read_as_one() -> None:
