@@ -301,10 +301,13 @@ def plan(
         found.keys.update(one.key for one in positions.streams.values())
         found.keys.update(key for _, key in problems)
         if positions != before or problems:
-            late = any(piece.late for piece in pieces)
-            groups = pack_groups(without_erased(pieces, gone), SLICE_BYTES)
             stores[member.store] = _Store(
-                *(member, version, positions, None, late, groups),
+                member,
+                version,
+                positions,
+                None,
+                any(piece.late for piece in pieces),
+                pack_groups(without_erased(pieces, gone), SLICE_BYTES),
                 problems=problems,
                 absent=before.absent,
             )
@@ -378,9 +381,9 @@ def _copy(
     by_store = {one.member.store: one for one in stores}
     for line in run_units(spark, tasks, write_pieces, progress):
         facts = json.loads(line)
-        if len(facts) == 4:
-            number, key = facts[1], bytes.fromhex(facts[2])
-            by_store[facts[0]].problems.setdefault((number, key), facts[3])
+        if "problem" in facts:  # a file is a list
+            stream = facts["number"], bytes.fromhex(facts["key"])
+            by_store[facts["store"]].problems.setdefault(stream, facts["problem"])
         else:
             file = LakeFile.from_json(line)
             by_store[file.store].files.append(file)

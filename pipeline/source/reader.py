@@ -48,9 +48,16 @@ class StreamkeepReader(QuickAck, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the entries of a partition as record batches."""
-        if not isinstance(partition, SlicePartition):  # Spark's substitute for an empty list
-            return iter(())
-        return read_slices(self.options, self.schema, partition.slices)
+        return read_partition(self.options, self.schema, partition)
+
+
+def read_partition(
+    options: ReadOptions, schema: StructType, partition: InputPartition
+) -> Iterator[Any]:
+    """Yield the entries of a partition as record batches."""
+    if not isinstance(partition, SlicePartition):  # Spark's substitute for an empty list
+        return iter(())
+    return read_slices(options, schema, partition.slices, partition.notes)
 
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:

@@ -30,7 +30,6 @@ from pyspark.sql.types import StructType
 from streamkeep.format.core.entry import MIN_ID
 from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.source.executor.batches import read_slices
 from streamkeep.pipeline.source.group_positions import set_group_positions
 from streamkeep.pipeline.source.loss_notes import new_notes, noted_losses, remove_notes
 from streamkeep.pipeline.source.losses import DataLossError
@@ -42,7 +41,7 @@ from streamkeep.pipeline.source.offsets import (
     encode_offset,
 )
 from streamkeep.pipeline.source.plan import plan_pins
-from streamkeep.pipeline.source.reader import SlicePartition, check_schema
+from streamkeep.pipeline.source.reader import SlicePartition, check_schema, read_partition
 from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import (
@@ -183,9 +182,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the entries of a partition as record batches."""
-        if not isinstance(partition, SlicePartition):
-            return iter(())
-        return read_slices(self.options, self.schema, partition.slices, partition.notes)
+        return read_partition(self.options, self.schema, partition)
 
     # --- after a micro-batch ----------------------------------------------------------------
 

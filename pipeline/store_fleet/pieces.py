@@ -127,8 +127,13 @@ class Positions:
         """Return the positions as a value for JSON."""
         streams = [
             [
-                *(number, json_bytes(one.key), str(one.end), one.rows, one.erased),
-                *(one.added, one.sequence),
+                number,
+                json_bytes(one.key),
+                str(one.end),
+                one.rows,
+                one.erased,
+                one.added,
+                one.sequence,
             ]
             for number, one in sorted(self.streams.items())
         ]
@@ -146,8 +151,9 @@ class Positions:
         for number, key, end, rows, erased, *more in members["streams"]:
             # The first lakes of fleets had one sequence for all streams of a store.
             added, sequence = more or (None, members["sequence"])
-            ends = from_json(key), StreamId.parse(end)
-            streams[number] = StreamPosition(*ends, rows, erased, added, sequence)
+            streams[number] = StreamPosition(
+                from_json(key), StreamId.parse(end), rows, erased, added, sequence
+            )
         return cls(
             streams,
             members["name"],

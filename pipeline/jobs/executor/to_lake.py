@@ -40,8 +40,7 @@ class Task:
 def write_pieces(task: Task) -> list[str]:
     """Write the entries of a task into files of the lake; return the files.
 
-    An error of one stream does not stop the others: it is returned as `[store, number, key,
-    message]`.
+    An error of one stream does not stop the others: it is returned as an object with `problem`.
     """
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
@@ -65,8 +64,8 @@ def write_pieces(task: Task) -> list[str]:
                 writer.abandon()
                 if not isinstance(error, StreamkeepError) or isinstance(error, _OF_ALL):
                     raise
-                problem = [origin.store, origin.number, origin.key.hex(), str(error)]
-                lines.append(json.dumps(problem))
+                where = {"store": origin.store, "number": origin.number, "key": origin.key.hex()}
+                lines.append(json.dumps({**where, "problem": str(error)}))
     return lines
 
 
