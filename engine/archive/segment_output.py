@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from streamkeep.engine.system import failpoints, files
@@ -76,7 +76,8 @@ def segment_output(folder: Folder, name: str) -> Iterator[SegmentOutput]:
     finally:
         if handle >= 0:
             os.close(handle)
-            folder.remove(temporary)
+            with suppress(OSError):  # the disk fails; the next archiving removes what is left
+                folder.remove(temporary)
 
 
 def copy_segment(segment: Segment, folder: Folder, name: str) -> None:

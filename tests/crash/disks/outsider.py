@@ -72,6 +72,7 @@ class Report:
     flushes: int = 0
     unsafe: int = 0  # sectors that were written and not flushed, over all images
     recovered: int = 0
+    unreadable: bool = False  # the file system has given up the broken disk, and shows no files
     failures: list[str] = field(default_factory=list)
 
 
@@ -290,9 +291,15 @@ def broken_disk(disk: Disk, report: Report) -> None:
         if disk.plan.broken == "early":
             report.failures += filter(None, [disk.wait_for_ends()])
         copy = disk.scratch / "copy"  # of what the kernel holds
-        shutil.copytree(
-            disk.store, copy, ignore=shutil.ignore_patterns("waiters", "leases", "lock.mdb")
-        )
+        try:
+            shutil.copytree(
+                disk.store, copy, ignore=shutil.ignore_patterns("waiters", "leases", "lock.mdb")
+            )
+        except (OSError, shutil.Error):
+            report.unreadable = disk.plan.broken == "early"
+            if not report.unreadable:
+                raise
+            return
         before = data.read_bytes()
         disk.fail(page_sums(before) if disk.plan.broken == "data" else b"")
         settle(disk.at)
