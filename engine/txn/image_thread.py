@@ -5,14 +5,17 @@ lock stays taken. So this thread makes both calls for the others, which wait for
 looks whether a transaction has become idle. Compiled by mypyc.
 
 Two such threads must never share the tasks: one would end what the other has begun. An interrupt
-(Ctrl-C) while `Thread.start` waits leaves a thread that runs and is not known. So each thread has
-a queue of its own, and tasks go only to that of the known one.
+(Ctrl-C) may leave a thread that runs and is not known. So each thread has a queue of its own, and
+tasks go only to that of the known one.
+
+The module `threading` is not used: `Thread.start` takes a lock of all threads in interpreted code,
+and from Python 3.14 on an interrupt there may leave it taken, so that no thread begins any more.
 """
 
 from __future__ import annotations
 
+import _thread
 import queue
-import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -53,34 +56,34 @@ class ImageThread:
         """
         self._pause = pause
         self._look = look
-        self._running: threading.Thread | None = None
+        self._ended: queue.SimpleQueue[None] | None = None  # of the thread that runs
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
 
     def start(self) -> bool:
         """Start the thread if it does not run; return whether it runs."""
-        if self._running is None:
+        if self._ended is None:
             tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+            ended: queue.SimpleQueue[None] = queue.SimpleQueue()
             try:
-                thread = threading.Thread(
-                    target=self._run, args=(tasks,), name="streamkeep-image", daemon=True
-                )
-                thread.start()
+                _thread.start_new_thread(self._run, (tasks, ended))
             except RuntimeError:  # the system grants no thread, or the interpreter is ending
                 return False
             except BaseException:
                 tasks.put(None)  # it may run even so
                 raise
             self._tasks = tasks
-            self._running = thread
+            self._ended = ended
         return True
 
     def stop(self, patience_s: float) -> bool:
         """End the thread; return False if it waits for LMDB's lock, where nothing wakes it."""
-        thread, self._running = self._running, None
-        if thread is not None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
             self._tasks.put(None)
-            thread.join(patience_s)
-            return not thread.is_alive()
+            try:
+                ended.get(True, patience_s)
+            except queue.Empty:
+                return False
         return True
 
     def do(
@@ -124,7 +127,14 @@ class ImageThread:
             raise interrupt
         return interrupt
 
-    def _run(self, tasks: queue.SimpleQueue[Task | None]) -> None:
+    def _run(self, tasks: queue.SimpleQueue[Task | None], ended: queue.SimpleQueue[None]) -> None:
+        """Make the calls until a task is None."""
+        try:
+            self._work(tasks)
+        finally:
+            ended.put(None)
+
+    def _work(self, tasks: queue.SimpleQueue[Task | None]) -> None:
         """Make the calls; look when none has come for a while."""
         while True:
             pause = self._pause()
