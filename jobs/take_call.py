@@ -37,11 +37,12 @@ class Take:
     ) -> None:
         """Take the arguments of `take`."""
         self.queues = list(queues)
-        for queue in queues:
-            if queue.store._environment is not self._environment:
-                raise ArgumentError(_ONE_STORE)
-        if not queues:
+        if not self.queues:
             raise ArgumentError(_ONE_STORE)
+        self._environment: Environment = self.queues[0].core.store._environment
+        for queue in self.queues[1:]:
+            if queue.core.store._environment is not self._environment:
+                raise ArgumentError(_ONE_STORE)
         self._begins = begins
         self._deaths: dict[bytes, int] = {}  # of workers, that jobs of the last `work` have counted
         self._consumer = consumer
@@ -57,10 +58,6 @@ class Take:
             (GROUP, self._consumer, *[one.core.names.name for one in queues]),
             claims_dead=True,
         )
-
-    @property
-    def _environment(self) -> Environment:
-        return self.queues[0].store._environment
 
     def work(self, txn: Transaction[Any], ended: Step | None = None) -> list[tuple[Queue, Taken]]:
         """Take jobs of the queues, which take turns to be the first.
@@ -84,7 +81,7 @@ class Take:
             known = None if self._known is None else self._known[queue.name]
             wanted = Taking(
                 self._consumer,
-                queue.store._lease(),
+                queue.core.store._lease(),
                 room,
                 known,
                 turn // len(self.queues),

@@ -28,13 +28,14 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final, NamedTuple
 
-from streamkeep.engine.liveness.marks import FREE, SIZE, Marks, marks_in
+from streamkeep.engine.liveness.marks import FREE, MOST, SIZE, Marks, marks_in
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import UntrustedFileError
 
 _NEW: Final = ".new"  # after the name of a file that is not locked yet
 _NEW_FOR_S: Final = 60.0  # after this time, the process that made such a file is dead
 _WORK_FOR_S: Final = 86_400.0  # after this time, what a dead process worked on is forgotten
+_MOST_BYTES: Final = MOST * SIZE
 _NAME_SIZE: Final = 16
 _DIGITS: Final = frozenset("0123456789abcdef")
 _FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
@@ -82,9 +83,9 @@ class Lease:
         self.number = secrets.randbits(62) | 1
         name = lease_name(self.number)
         self._handle = folder.open(name + _NEW, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self.marks: Marks | None = None
+        self._marks: Marks | None = None
+        self._may_mark = True
         try:
-            self.marks = Marks(self._handle)
             fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             folder.rename(name + _NEW, name)
         except BaseException:
@@ -95,10 +96,24 @@ class Lease:
         """Take the lock again, in case this process has lost it; see the module."""
         fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
+    def marks(self) -> Marks | None:
+        """Return where the process writes what it works on; None if the disk has no room for it.
+
+        One thread at a time may call it, since the first call makes it.
+        """
+        if self._marks is None and self._may_mark:
+            try:
+                self._marks = Marks(self._handle)
+            except OSError:
+                self._may_mark = False
+                with suppress(OSError):
+                    self.hold()  # the descriptor of a map that could not be made was closed
+        return self._marks
+
     def close(self) -> None:
         """End the lease. What the process still works on counts as that of a dead one."""
         handle, self._handle = self._handle, -1
-        marks, self.marks = self.marks, None
+        marks, self._marks = self._marks, None
         if handle >= 0:
             for name in (lease_name(self.number), lease_name(self.number) + _NEW):
                 if marks is None or not marks.are_there():
@@ -111,7 +126,7 @@ class Lease:
     def abandon(self) -> None:
         """Close the descriptor in a forked child. The lock belongs to the parent and stays."""
         handle, self._handle = self._handle, -1
-        marks, self.marks = self.marks, None
+        marks, self._marks = self._marks, None
         if marks is not None:
             marks.leave_to_parent()
         if handle >= 0:
@@ -121,7 +136,9 @@ class Lease:
 def work_of(folder: Folder, number: int) -> list[bytes]:
     """Return the marks of what a dead process was working on."""
     try:
-        return [mark for mark in marks_in(folder.read(lease_name(number))) if mark != FREE]
+        return [
+            mark for mark in marks_in(folder.read(lease_name(number), _MOST_BYTES)) if mark != FREE
+        ]
     except (OSError, UntrustedFileError):
         return []
 
@@ -129,7 +146,7 @@ def work_of(folder: Folder, number: int) -> list[bytes]:
 def forget_work(folder: Folder, number: int, marks: Collection[bytes]) -> None:
     """Remove marks from the file of a dead process, and the file with the last of them."""
     with suppress(OSError, UntrustedFileError):
-        found = marks_in(folder.read(lease_name(number)))
+        found = marks_in(folder.read(lease_name(number), _MOST_BYTES))
         left = [mark for mark in found if mark != FREE and mark not in marks]
         if not left:
             folder.remove(lease_name(number))

@@ -48,6 +48,7 @@ class Leases:
         self._closed = False
         # Of leases that are known to be dead. Threads add to it in one step and need no lock.
         self._dead: set[int] = set()
+        self._marks: Marks | None = None
         self._files: dict[int, int] = {}  # descriptors of those of other processes, by number
 
     def take(self, wait_table: WaitTable) -> int:
@@ -127,8 +128,12 @@ class Leases:
 
     def marks(self) -> Marks | None:
         """Return where this process writes what it works on; None if it has no lease."""
-        own = self._own
-        return None if own is None else own.marks
+        marks = self._marks
+        if marks is None:
+            with self._lock:
+                if self._own is not None:
+                    marks = self._marks = self._own.marks()
+        return marks
 
     def work_of_the_dead(self) -> dict[bytes, int]:
         """Return the marks of what dead processes were working on, and the lease of each."""
@@ -182,6 +187,7 @@ class Leases:
             self._closed = True
             self._close_files()
             own, self._own = self._own, None
+            self._marks = None
             if own is not None:
                 own.close()
 
@@ -191,6 +197,7 @@ class Leases:
         self._closed = True
         self._close_files()
         own, self._own = self._own, None
+        self._marks = None
         if own is not None:
             own.abandon()
         watch, self._watch = self._watch, None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from streamkeep.engine.liveness.lease_file import (
     Lease,
     forget_work,
@@ -21,10 +23,11 @@ ONE, TWO, THREE = (mark_of(name) for name in (b"1", b"2", b"3"))
 def dead_with(folder: Folder, *marks: bytes) -> int:
     """Make the file of a process that died while it worked on something; return its lease."""
     lease = Lease(folder)
-    assert lease.marks
+    written = lease.marks()
+    assert written
     for mark in marks:
-        lease.marks.add(mark)
-    lease.marks.close()
+        written.add(mark)
+    written.close()
     os.close(lease._handle)
     lease._handle = -1
     return lease.number
@@ -33,7 +36,7 @@ def dead_with(folder: Folder, *marks: bytes) -> int:
 def test_marks_are_in_the_file_until_the_work_has_ended(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     lease = Lease(folder)
-    marks = lease.marks
+    marks = lease.marks()
     assert marks
     path = tmp_path / lease_name(lease.number)
     places = [marks.add(one) for one in (ONE, TWO, THREE)]
@@ -52,7 +55,7 @@ def test_marks_are_in_the_file_until_the_work_has_ended(tmp_path: Path) -> None:
 
 def test_what_has_no_room_is_missed(tmp_path: Path) -> None:
     lease = Lease(Folder(tmp_path))
-    marks = lease.marks
+    marks = lease.marks()
     assert marks
     places = [marks.add(ONE) for _ in range(MOST + 1)]
     assert places[-2:] == [MOST - 1, -1]
@@ -67,8 +70,9 @@ def test_what_has_no_room_is_missed(tmp_path: Path) -> None:
 def test_a_process_that_ends_while_it_works_leaves_its_marks(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     lease = Lease(folder)
-    assert lease.marks
-    lease.marks.add(ONE)
+    marks = lease.marks()
+    assert marks
+    marks.add(ONE)
     lease.close()
     assert work_of(folder, lease.number) == [ONE]
 
@@ -91,4 +95,17 @@ def test_marks_that_no_process_takes_over_go_after_a_day(tmp_path: Path) -> None
     number = dead_with(folder, ONE)
     os.utime(tmp_path / lease_name(number), (0, 0))
     remove_dead(folder, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_room_for_marks_a_lease_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    lease = Lease(Folder(tmp_path))
+    monkeypatch.setattr(os, "pwrite", fail)
+    assert (lease.marks(), lease.marks()) == (None, None)
+    lease.close()
     assert list(tmp_path.iterdir()) == []
