@@ -377,9 +377,8 @@ class Worker:
         if self._stopping or self._max_memory:
             job.done(result)
         else:
-            known = known_tasks(self.queues)
-            call = Take(self.queues, self.queues[0].consumer, 1, known, begins=False)
-            following += call.after(job, result)
+            queues, known = self.queues, known_tasks(self.queues)
+            following += Take(queues, queues[0].consumer, 1, known, begins=False).after(job, result)
 
     async def _cancellable(self, run: Run, done: Done) -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
