@@ -84,7 +84,7 @@ def _wake(store: Store, path: Path, command: str) -> tuple[list[float], list[flo
     for _ in range(WAKES):
         time.sleep(rng.uniform(0.0003, 0.0015))
         called.append(time.monotonic_ns())
-        failpoints.arm("ring:before", lambda: committed.append(time.monotonic_ns()))
+        failpoints.arm("notify:before", lambda: committed.append(time.monotonic_ns()))
         store.xadd("s", {"f": "v"})
         if len(committed) < len(called):  # the reader was awake: no wake-up
             called[-1] = 0

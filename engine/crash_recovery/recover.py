@@ -327,7 +327,7 @@ def _reset_control_file(
     if position is None or slot is None:
         journal.remove(CONTROL_FILE)
         return
-    control = ControlFile(journal, alone=True, fresh=True)
+    control = ControlFile(journal, only=True, fresh=True)
     control.reset(position, slot.journal_file, slot.commit_number)
     control.close()
 

@@ -67,12 +67,12 @@ WANTED_TO_READ: Final = 2
 class ControlFile:
     """The mapped file."""
 
-    def __init__(self, folder: Folder, *, alone: bool = False, fresh: bool = False) -> None:
+    def __init__(self, folder: Folder, *, only: bool = False, fresh: bool = False) -> None:
         """Open the file, or create it.
 
         Args:
-            alone: no other process has the store open.
-            fresh: ignore what the file holds; only with `alone`.
+            only: this process is the only one that has the store open.
+            fresh: ignore what the file holds; not without `only`.
 
         Raises:
             StoreLockedError: a process of another boot has set it up, and has the store open.
@@ -91,7 +91,7 @@ class ControlFile:
             here = boot_id.boot_id()
             there = self._map[_BOOT:_BOOT_END]
             if fresh or there != here:
-                if not alone and there != NO_BOOT:
+                if not only and there != NO_BOOT:
                     raise StoreLockedError(
                         f"{self._path}: a process on another machine, or in a sandbox with a "
                         "kernel of its own, has the store open, and shares no locks with this "

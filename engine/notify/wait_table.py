@@ -261,7 +261,7 @@ class WaitTable:
 
     def notify(self, counts: dict[bytes, int], events: list[Event]) -> None:
         """Wake the readers that wait for a change by a commit: new entries by key, and events."""
-        failpoints.hit("ring:before")
+        failpoints.hit("notify:before")
         try:
             for key, count in counts.items():
                 self._wake(added(key, count))

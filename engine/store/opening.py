@@ -240,7 +240,7 @@ def _lock_store(
         if is_listed(path):
             reserve_lock_file(folder, max_readers)
         if _uses_control(folder, readonly):  # now, since of a former boot nothing in it is valid
-            ControlFile(folder.folder(JOURNAL_FOLDER), alone=True).close()
+            ControlFile(folder.folder(JOURNAL_FOLDER), only=True).close()
         return True
 
     try:

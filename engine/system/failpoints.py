@@ -18,7 +18,7 @@ NAMES: Final = (
     "image:ending",  # LMDB is about to make the commits that were deferred
     "image:ended",  # it has made them
     "image:replayed",  # deferred commits are in LMDB's transaction again, uncommitted
-    "ring:before",  # the write lock is free; the waiting readers were not notified yet
+    "notify:before",  # the write lock is free; the waiting readers were not notified yet
     "journal:unnamed",  # a new journal file has no name yet
     "journal:new-file",  # the new journal file is ready for records
     "journal:new-recycled",  # a file for later use is complete, under a temporary name

@@ -91,7 +91,7 @@ def test_the_file_of_a_former_boot_is_set_up(tmp_path: Path) -> None:
     former.set_newest_deferred(9)
     former.close()
     with another_boot():
-        alone = ControlFile(Folder(tmp_path), alone=True)
+        alone = ControlFile(Folder(tmp_path), only=True)
         assert alone.newest_deferred() == 0
         alone.close()
 

@@ -170,7 +170,7 @@ def test_a_writer_that_died_before_it_rang_costs_a_moment(
     callers = Callers(store)
     callers.start(lambda: store.xreadgroup("g", "c", NEW, block=0))
     code = """
-failpoints.arm("ring:before", lambda: os.kill(os.getpid(), signal.SIGKILL))
+failpoints.arm("notify:before", lambda: os.kill(os.getpid(), signal.SIGKILL))
 store.xadd("s", {"f": "v"})
 """
     with child(store, code) as writer:
