@@ -325,9 +325,10 @@ async def atake(
     timeout: Duration | None = None,
     known: dict[str, Collection[bytes]] | None = None,
     stop: Callable[[], bool] | None = None,
+    begins: bool = True,
 ) -> list[Job]:
     """Take jobs of several queues of one store, whose streams exist; see `waiting.take`."""
-    call = Take(queues, consumer, count, known)
+    call = Take(queues, consumer, count, known, begins=begins)
     wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
     again = False
     while True:

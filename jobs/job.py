@@ -396,9 +396,9 @@ class Job:
 
 def begin_all(jobs: list[Job]) -> None:
     """Note that this process works on the jobs that one call has taken; see `Job.begin`."""
-    core = jobs[0].queue.core
-    marks = core.store._environment.leases.marks()
-    if marks is None:  # the store was opened without leases: no death is noticed
+    store = jobs[0].queue.core.opened
+    marks = None if store is None else store._environment.leases.marks()
+    if marks is None:  # there are no leases, or no room for marks, or the store was closed
         return
     for job in jobs:
         taken = job.taken

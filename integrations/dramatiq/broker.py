@@ -133,6 +133,13 @@ class StreamkeepBroker(Broker):
 
     # --- messages -------------------------------------------------------------------------------
 
+    def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
+        """Tell the middleware; the death of this process counts for a message from its start on."""
+        job = getattr(args[0], "streamkeep_job", None) if signal == "process_message" else None
+        if job is not None:
+            job.begin()
+        super().emit_before(signal, *args, **kwargs)
+
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
         """Enqueue a message; it is on disk when this returns (`sync="commit"`).
 
@@ -212,6 +219,7 @@ class StreamkeepConsumer(Consumer):
                 timeout=self._timeout_s,
                 known={self._queue.name: self._known()},
                 stop=lambda: self._closed,
+                begins=False,
             )
         except StoreError as error:
             raise ConnectionClosed(error) from error

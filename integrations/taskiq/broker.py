@@ -153,8 +153,10 @@ class StreamkeepBroker(AsyncBroker):
                     if len(held) > 1 and (returning is None or returning.done()):
                         returning = asyncio.create_task(_return_held(held, pace))
                 while held:
-                    message = await self._message_of(held.popleft())
+                    job = held.popleft()
+                    message = await self._message_of(job)
                     if message is not None:
+                        job.begin()  # the death of this process counts for it from now on
                         yield message
         finally:
             if returning is not None:
@@ -174,6 +176,7 @@ class StreamkeepBroker(AsyncBroker):
                 count,
                 known={queue.name: known for queue in queues},
                 stop=lambda: stopping,
+                begins=False,
             )
         )
         try:

@@ -127,6 +127,20 @@ def test_a_consumer_takes_what_it_may_have_and_returns_the_rest(broker: Streamke
     assert (stats.done, stats.dead) == (1, 1)
 
 
+def test_a_death_counts_for_a_message_from_its_start_on(broker: StreamkeepBroker) -> None:
+    work = actor_of(broker, print)
+    work.send(1)
+    work.send(2)
+    consumer = broker.consume("default", prefetch=8, timeout=0)
+    messages = [next(consumer), next(consumer)]
+    broker.emit_before("process_message", messages[1])
+    assert [one is not None and one.streamkeep_job._mark is not None for one in messages] == [
+        False,
+        True,
+    ]
+    consumer.close()
+
+
 def test_a_worker_that_stops_returns_what_it_has_not_begun(broker: StreamkeepBroker) -> None:
     begun, go = threading.Event(), threading.Event()
 
