@@ -56,7 +56,7 @@ class StreamkeepBroker(Broker):
             path: the directory of the store, which is made if need be, or a URL
                 `streamkeep:////path`.
             namespace: applications with different namespaces have different queues.
-            max_deaths: a message is a dead letter after this many workers died with it.
+            max_deaths: a message that this many workers ran when they died is a dead letter.
             sync: when a change is durable; see `streamkeep.open`. By default, what was enqueued or
                 acknowledged is on disk.
         """

@@ -64,7 +64,7 @@ class StreamkeepBroker(AsyncBroker):
                 `streamkeep:////path`.
             queue_name: the queue that tasks are sent to, and that workers listen to.
             queues: further queues that workers listen to.
-            max_deaths: a task is a dead letter after this many workers died with it.
+            max_deaths: a task that this many workers had begun when they died is a dead letter.
             sync: when a change is durable; see `streamkeep.open`. By default, what was sent or
                 acknowledged is on disk.
         """
