@@ -99,7 +99,8 @@ def begin(lake: str | None) -> Found:
     for conflicts in range(MOST_CONFLICTS):
         table = Lake.open(lake)
         found = Found(table, table.files())
-        stores = {file.store for file in found.files}
+        # Also those of which the log names no file: all of them may have been taken out of it.
+        stores = {file.store for file in found.files} | POSITIONS.stores(table.uri)
         names = [kind.application(one) for one in stores for kind in (POSITIONS, ERASED)]
         try:
             with table.reading((), "audit", names):
@@ -193,7 +194,7 @@ def reconcile(found: Found) -> list[str]:
     copied: dict[Stream, int] = defaultdict(int)
     gone: dict[Stream, int] = defaultdict(int)
     names: dict[Stream, str] = {}
-    stores = {store for store, _ in (*there, *found.expected)}
+    stores = {store for store, _ in (*there, *found.expected)} | set(found.positions)
     for store in sorted(stores):
         erased = found.erased_of(store)
         for number, one in found.positions_of(store).streams.items():

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import pyarrow.fs as pafs
+
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.pipeline.storage.places import check_written, file_system, make_folder, reaching
 
@@ -46,6 +48,15 @@ class NumberedFiles:
     def application(self, store: str) -> str:
         """Return the application whose version names the file of a store."""
         return f"{self.prefix}/{store}"
+
+    def stores(self, lake: str) -> set[str]:
+        """Return the stores that have files, of any version."""
+        system, root = file_system(lake)
+        with reaching(lake):
+            found = system.get_file_info(
+                pafs.FileSelector(f"{root}/{self.folder}", allow_not_found=True)
+            )
+        return {one.base_name for one in found if one.type == pafs.FileType.Directory}
 
     def read(self, lake: str, store: str, version: int, decode: Callable[[Any], T]) -> T:
         """Return what the JSON in the file of a version means.

@@ -155,6 +155,8 @@ def test_a_file_that_was_taken_out_of_the_log_is_found(tmp_path: Path) -> None:
     found = problems(fleet, lake)
     assert any("the lake has 0 entries, expected 500" in one for one in found)
     assert any("the store has" in one for one in found)
+    (alone,) = audit(LOCAL, lake=lake).problems
+    assert "the lake has 0 entries, expected 500" in alone
 
 
 def test_the_lake_of_one_store_becomes_that_of_a_fleet(tmp_path: Path) -> None:
