@@ -25,6 +25,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.crash_recovery.recover import META_EPOCH
 from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
+from streamkeep.engine.store.meta import keep_quiet
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
@@ -129,6 +130,7 @@ def upgrade(
         StoreFullError: there is no room for the copy; the store is unchanged.
     """
     path = Path(path).absolute()
+    keep_quiet(path)
     Store(path, create=False, force_recovery=force_recovery, clock=clock).close()
     before = stored_version(path)
     size = (path / DATA_FILE).stat().st_size

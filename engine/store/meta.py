@@ -87,6 +87,11 @@ def _tell_older(path: Path, version: int) -> None:
         )
 
 
+def keep_quiet(path: Path) -> None:
+    """Have no opening of a store say that it can be upgraded: its caller does that."""
+    _told.add(path)
+
+
 def read_or_create(
     folder: Folder,
     raw: lmdb.Environment,

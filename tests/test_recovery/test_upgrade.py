@@ -145,13 +145,16 @@ def test_a_store_in_use_is_not_upgraded(tmp_path: Path) -> None:
     assert version_of(path) == 1
 
 
-def test_the_command_upgrades_and_says_from_where_to_where(tmp_path: Path) -> None:
+def test_the_command_upgrades_and_says_from_where_to_where(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = golden_stores.unpack("closed", tmp_path)
     assert f"from format 1 to format {STORE_VERSION}, verified" in lines("upgrade", path)[0]
     assert "nothing to do" in lines("upgrade", path)[0]
     [summary] = objects("upgrade", path)
     assert summary["before"] == summary["after"] == STORE_VERSION
     assert "no such store" in run("upgrade", tmp_path / "none", status=6).stderr
+    assert "streamkeep upgrade" not in caplog.text, "it does what the warning advises"
 
 
 def test_an_old_store_says_that_it_can_be_upgraded(
