@@ -228,7 +228,7 @@ class _DeltaSink:
 
     def _table(self) -> DeltaTable | None:
         """Return the table; None if there is none yet."""
-        from streamkeep.pipeline.lake.table import newest_table
+        from streamkeep.pipeline.lake.newest import newest_table
 
         return newest_table(self._location)
 

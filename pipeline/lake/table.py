@@ -48,13 +48,12 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Field as DeltaField
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, SYSTEM_COLUMNS
 from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.engine.system import failpoints
-from streamkeep.pipeline.distribution.conflicts import wait_after
 from streamkeep.pipeline.lake.commit_check import check_commits
 from streamkeep.pipeline.lake.executor.parquet import described
 from streamkeep.pipeline.lake.files import (
@@ -68,6 +67,7 @@ from streamkeep.pipeline.lake.files import (
     ids_of_path,
     signed,
 )
+from streamkeep.pipeline.lake.newest import newest_table, table_at
 from streamkeep.pipeline.storage.numbered import next_version
 from streamkeep.pipeline.storage.places import (
     StorageError,
@@ -86,7 +86,6 @@ _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "
 FLEET: Final = "streamkeep/fleet"
 COLUMNS: Final = "streamkeep/columns"  # when columns were added, in Unix milliseconds
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
-_LISTINGS: Final = 12  # tries for one that has the newest version: about seven seconds
 _COMMIT: Final = "streamkeepCommit"  # in the history of the table, distinguishes commits
 
 
@@ -129,7 +128,7 @@ class Lake:
         place = plain(uri)
         check(place)
         try:
-            table = newest_table(place) if version is None else _listed(place, version)
+            table = newest_table(place) if version is None else table_at(place, version)
         except DeltaError as error:
             raise LakeError(f"{uri}: {error}") from error
         if table is None:
@@ -434,46 +433,6 @@ class Lake:
         failpoints.hit("lake:swept")
         # In an object store, the result also has the markers of empty folders.
         return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]
-
-
-def newest_table(place: str) -> DeltaTable | None:
-    """Return a Delta table at its newest version; None if there is none.
-
-    Some storages list an older state of the log for a while. A job that took it for the newest one
-    would remove files that a later version names. So the next version is looked up by its name.
-
-    Raises:
-        StorageError: the storage cannot be reached, or keeps listing an older state.
-    """
-    for tries in range(_LISTINGS):
-        table = _listed(place)
-        version = -1 if table is None else int(table.version())
-        if not _has_version(place, version + 1):
-            return table
-        wait_after(tries)
-    raise StorageError(
-        f"{place}: the storage has version {version + 1} of the log, and does not list it; next: "
-        "run the job again, later"
-    )
-
-
-def _listed(place: str, version: int | None = None) -> DeltaTable | None:
-    """Return a Delta table at the version that the listing of its log gives; None for no table."""
-    try:
-        with reaching(place):
-            return DeltaTable(place, version=version, storage_options=log_settings(place))
-    except TableNotFoundError:
-        return None
-
-
-def _has_version(place: str, version: int) -> bool:
-    """Return whether the log of a table has a version, by its name and not by a listing."""
-    system, root = file_system(place)
-    try:
-        with reaching(place), system.open_input_file(f"{root}/_delta_log/{version:020d}.json"):
-            return True
-    except FileNotFoundError:
-        return False
 
 
 def _add_action(file: LakeFile, moves_data: bool, now_ms: int) -> AddAction:

@@ -35,7 +35,7 @@ from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake import table as table_module
+from streamkeep.pipeline.lake import newest
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, day_of
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.source.executor import nodes as executor
@@ -191,7 +191,7 @@ def test_a_commit_that_is_not_listed_or_not_answered_loses_nothing(
     fill(orders, 3000, 3500)
     to_lake(spark, path, LAKE)
     fill(orders, 3500, 3600)
-    monkeypatch.setattr(table_module, "_LISTINGS", 3)
+    monkeypatch.setattr(newest, "_LISTINGS", 3)
     s3.behave(mode)
     if mode == UNHEARD and job == "compact":
         with pytest.raises(StorageError, match="run compact again"):  # it also notes what it swept
