@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,9 @@ def hold(wanted: dict[str, Any]) -> None:
     if holder.then == "close":
         store.close()
     elif holder.then == "fork":
-        child = os.fork()
+        with warnings.catch_warnings():  # from Python 3.12 on, a process with threads is warned
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
         if child == 0:
             while True:
                 signal.pause()

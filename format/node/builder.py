@@ -140,7 +140,8 @@ def builder_from(data: bytes, ms: int, seq: int) -> NodeBuilder:
 def encode_nodes(entries: Iterable[Pairs], max_size: int) -> list[tuple[int, int, bytes]]:
     """Encode entries with ascending IDs into nodes of at most `max_size` bytes each.
 
-    An entry that does not fit gets a larger node to itself.
+    An entry that does not fit gets a larger node to itself. A repeated ID begins a node: the IDs of
+    a node ascend, and the store that gets the entries refuses the second one by its ID.
 
     Returns:
         (ms, seq, listpack) of each node, in order.
@@ -148,12 +149,15 @@ def encode_nodes(entries: Iterable[Pairs], max_size: int) -> list[tuple[int, int
     nodes: list[tuple[int, int, bytes]] = []
     limit = i64(max_size)
     builder: NodeBuilder | None = None
+    last_ms = last_seq = -1
     for ms, seq, pairs in entries:
-        if builder is None or not builder.append_within(ms, seq, pairs, limit):
+        repeated = seq == last_seq and ms == last_ms
+        if builder is None or repeated or not builder.append_within(ms, seq, pairs, limit):
             if builder is not None:
                 nodes.append((builder.ms, builder.seq, builder.listpack()))
             builder = NodeBuilder(ms, seq, pairs[0::2])
             builder.append(ms, seq, pairs)
+        last_ms, last_seq = ms, seq
     if builder is not None:
         nodes.append((builder.ms, builder.seq, builder.listpack()))
     return nodes
