@@ -36,8 +36,7 @@ $(VENV)/created:
 		{ echo 'Python has no venv module: on Debian, install python3-venv'; exit 1; }
 	@echo 'making the environment $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
-	@echo 'installing the newest pip and setuptools in it'
-	@$(PIP) install --upgrade pip 'setuptools>=77'
+	@$(BIN)/python release/set_up.py -- --upgrade pip 'setuptools>=77'
 	@touch $@
 
 # Editable, so that the sources run as they stand; built again when a module that may be compiled

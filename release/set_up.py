@@ -27,6 +27,7 @@ _QUIET_S: Final = 4.0  # after so long without a line, one says what goes on
 # What pip prints of a file that it downloads or has, and what it does afterwards.
 _FILE: Final = re.compile(r"\s*(Downloading|Using cached) (\S+)(?: \((.+)\))?$")
 _WORK: Final = re.compile(r"\s*(Installing collected packages|Building wheel for \S+)")
+_LOOKS: Final = "pip looks for the newest versions that fit together"
 _RETRY: Final = "WARNING: Retrying"
 _NO_ANSWER: Final = "the network does not answer, and pip tries again"
 _METADATA: Final = ".metadata"
@@ -64,7 +65,7 @@ class Downloads:
         self._teller = teller
         self.files = 0
         self.bytes = 0.0
-        self.now = "pip looks for the newest versions that fit together"
+        self.now = _LOOKS
 
     def read(self, line: str) -> None:
         """Take one line of pip's output."""
@@ -84,6 +85,8 @@ class Downloads:
             if self.now != _NO_ANSWER:
                 self.now = _NO_ANSWER
                 self._teller.say(self.now)
+        elif line.startswith("Collecting") and self.now == _NO_ANSWER:
+            self.now = _LOOKS
         elif line.startswith(("ERROR", "error")):
             self._teller.say(line)
 
@@ -119,7 +122,7 @@ def run_pip(words: Sequence[str], teller: Teller) -> int:
         print("".join(kept[-60:]), file=sys.stderr)
         teller.say(
             "pip failed: see above; next: check the network, or name a folder of packages in "
-            "PIP_FIND_LINKS"
+            "PIP_FIND_LINKS, with PIP_NO_INDEX=1"
         )
     else:
         teller.say(f"installed: {downloads.summary()}")

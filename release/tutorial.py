@@ -88,8 +88,9 @@ def run_pages(wheel: Path, python: str | Path, top: Path) -> None:
         shutil.copy(ROOT / name, pages / name)
     wheels = top / "wheels"
     wheels.mkdir()
-    fetch = [python, "-m", "pip", "download", "--quiet", "--dest", wheels, wheel]
-    subprocess.run(list(map(str, fetch)), check=True)  # others may not read the settings of root
+    subprocess.run([python, "-m", "venv", top / "fetch"], check=True)  # Debian's has no pip
+    pip = top / "fetch" / "bin" / "pip"  # of root: others may not read its settings
+    subprocess.run([pip, "download", "--quiet", "--dest", wheels, wheel], check=True)
     python = for_all(python, top)
     bobs = give(top / "bob", BOB)
     run(BOB, python, "-m", "venv", bobs / "venv", cwd=bobs, umask=0o027)

@@ -57,9 +57,13 @@ def test_a_network_that_does_not_answer_is_said_once() -> None:
         clock.now += 5
         downloads.read(f"WARNING: Retrying (Retry(total={left}, connect=None)) after connection\n")
         teller.say_if_quiet(lambda: f"still: {downloads.now}")
+    downloads.read("Collecting click\n")
+    clock.now += 5
+    teller.say_if_quiet(lambda: f"still: {downloads.now}")
     assert out.getvalue().splitlines() == [
         "   5 s  the network does not answer, and pip tries again",
         "  10 s  still: the network does not answer, and pip tries again",
+        "  15 s  still: pip looks for the newest versions that fit together",
     ]
 
 
