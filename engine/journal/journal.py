@@ -123,7 +123,9 @@ class Journal:
             What `is_usable` returns.
         """
         if row != self._row or row is None:
-            self._row = row
+            # An interrupt may come: a position that is not that of the row would hide commits
+            # that LMDB lacks.
+            self._row = b""
             position = LogPosition(0, 0, 0, commit_number)
             if row is not None:
                 position = decode_position(row)
@@ -131,6 +133,7 @@ class Journal:
             if first is not None and first.commit_number == position.commit_number:
                 position = first
             self._go_to(position)
+            self._row = row
         return self.is_usable()
 
     def is_usable(self) -> bool:

@@ -277,7 +277,11 @@ class Deferral:
         while True:
             self.lock.let_others(control)
             raw = self.lock.begin(control, self._image)
-            journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
+            try:
+                journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
+            except BaseException:
+                raw.commit()  # nothing was written
+                raise
             if control.newest_deferred() <= journal.commit_number():
                 self.lags = False
                 return raw

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from inside import checkpointer_of, journal_of
+from inside import checkpointer_of, defer_for_long, journal_of
 from streamkeep import Store
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
 from streamkeep.engine.system import failpoints, files
+from streamkeep.format.journal.position import LogPosition
 
 
 def test_new_files_are_filled_while_nobody_waits(
@@ -76,3 +77,29 @@ def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
     store.xadd("s", {"f": "v"})
     assert path.stat().st_ino != former
     assert synced[-1] == path.stat().st_ino
+
+
+def test_an_interrupt_while_the_position_is_read_hides_no_commit(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commits that an undone transaction had are replayed by the next command."""
+    store = open_store(sync="none")
+    defer_for_long(store)
+    for number in range(5):
+        store.xadd("s", {"n": number})
+
+    def interrupt(*args: object) -> LogPosition:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    def fail() -> None:
+        monkeypatch.setattr(LogPosition, "__new__", interrupt)
+        raise OSError("the commit fails after its record")
+
+    failpoints.arm("commit:journaled", fail)
+    with pytest.raises(KeyboardInterrupt):
+        store.xadd("s", {"n": 5})
+    store.xadd("s", {"n": 6})
+    assert [entry.fields[b"n"] for entry in store.xrange("s")] == [
+        b"%d" % n for n in (0, 1, 2, 3, 4, 6)
+    ]
