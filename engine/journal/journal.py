@@ -243,13 +243,23 @@ class Journal:
         except OSError as error:
             raise translate_os(error) from error
 
-    def publish(self) -> None:
+    def publish(self) -> BaseException | None:
         """Make a deferred commit: its record was just written.
+
+        Returns:
+            An interrupt that came just afterwards. The commit is made; the caller raises it.
 
         Raises:
             StoreFullError: there is no room; the commit is not made.
         """
-        self.control.set_newest_deferred(self._commit_number + 1)
+        number = self._commit_number + 1
+        try:
+            self.control.set_newest_deferred(number)
+        except BaseException as error:  # where blocks move, interpreted code writes the number
+            if self.control.newest_deferred() < number:
+                raise
+            return error
+        return None
 
     def advance(self, row: bytes | None) -> None:
         """Move the position after the record that was just written: its commit is made.

@@ -397,7 +397,7 @@ class WriteTxn(Txn):
                 row = journal.next_row()
                 interrupt = deferral.end_with(row, operations.count - self.put_later)
             else:
-                journal.publish()
+                interrupt = journal.publish()
             self.committed = True
         except BaseException:
             if self.deferred or self.raw_open:

@@ -103,3 +103,27 @@ def test_an_interrupt_while_the_position_is_read_hides_no_commit(
     assert [entry.fields[b"n"] for entry in store.xrange("s")] == [
         b"%d" % n for n in (0, 1, 2, 3, 4, 6)
     ]
+
+
+def test_a_commit_that_was_published_is_made_although_an_interrupt_came(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(sync="none")
+    defer_for_long(store)
+    for number in range(3):
+        store.xadd("s", {"n": number})
+    journal_of(store).control._file._writes = True  # as where an overwritten block may move
+    write_at = files.write_at
+
+    def write_and_interrupt(handle: int, data: bytes, offset: int) -> None:
+        write_at(handle, data, offset)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    failpoints.arm(
+        "commit:journaled", lambda: monkeypatch.setattr(files, "write_at", write_and_interrupt)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        store.xadd("s", {"n": 3})
+    store.xadd("s", {"n": 4})
+    assert [entry.fields[b"n"] for entry in store.xrange("s")] == [b"%d" % n for n in range(5)]
