@@ -56,8 +56,6 @@ from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError, ValueMismatchError
 from streamkeep.format.node.columns import (
     FULL,
-    PAST_END,
-    TAKEN,
     Columns,
     ColumnWriter,
     CopiedNode,
@@ -427,17 +425,18 @@ def decode_parts(
     parts: Iterable[tuple[tuple[int, int], list[CopiedNode]]],
     end: tuple[int, int],
 ) -> Iterator[Columns]:
-    """As `decode`; of each part, entries below its own first ID are left out."""
+    """As `decode`; of each part, entries below its own first ID are left out.
+
+    All parts are taken, also where the last one goes past `end`: after the last one, the reader
+    compares what came with what was planned.
+    """
     writer = new_writer()
-    state: int = TAKEN
     for start, chunk in parts:
         low = start
         at = 0
-        while (state := writer.add_nodes(chunk, at, *low, *end)) == FULL:
+        while writer.add_nodes(chunk, at, *low, *end) == FULL:
             at, low = writer.next_node, (writer.next_ms, writer.next_seq)
             yield writer.finish()
             writer = new_writer()
-        if state == PAST_END:
-            break
     if writer.entries:
         yield writer.finish()

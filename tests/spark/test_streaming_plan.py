@@ -242,15 +242,18 @@ def test_a_stream_made_again_is_noticed(store: Store[bytes], query: Query) -> No
     assert len(batch(query(failOnDataLoss=False), offset)[0]) == 10
 
 
+@pytest.mark.parametrize("later", [0, 1, 50])  # entries that the last node of the batch gets
 def test_trimming_after_planning_is_an_error_of_the_task(
-    store: Store[bytes], query: Query, caplog: pytest.LogCaptureFixture
+    store: Store[bytes], query: Query, caplog: pytest.LogCaptureFixture, later: int
 ) -> None:
     add(store, 1, 20_000)
     reader = query()
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     parts, forgiving = reader.partitions(start, end), query(failOnDataLoss=False)
-    store.xtrim("s", maxlen=100, approximate=False)
+    if later:
+        add(store, 20_001, later)
+    store.xtrim("s", maxlen=100 + later, approximate=False)
     lost = r"19900 of the 20000 entries from 0-1 to 20000-0 were trimmed after the read was planned"
     with pytest.raises(DataLossError, match=lost):
         list(reader.read(parts[0]))
