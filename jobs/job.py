@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.liveness.marks import Marks
@@ -21,10 +21,13 @@ from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step, job_id_of
 from streamkeep.jobs.taking import Taken, park
 from streamkeep.jobs.times import Duration, milliseconds
+from streamkeep.jobs.working import Batch, begin_all
 
 if TYPE_CHECKING:
     from streamkeep.jobs.core import Core
     from streamkeep.jobs.queue import Queue
+
+Result = TypeVar("Result")
 
 NOTHING: Final[Any] = object()  # no result was given
 
@@ -57,8 +60,8 @@ class Job:
         self._payload: Any = NOTHING
         self._result: Any = NOTHING
         self._transaction: JobTransaction | None = None
-        self._mark: tuple[Marks, int] | None = None  # that this process works on it
-        self._batch: list[Job] = []  # the jobs of its call, while none of them was begun
+        self._marks: list[tuple[Marks, int]] = []  # at most one: this process works on it
+        self._batch: Batch | None = None  # the jobs of its call, while it was not begun
 
     def __repr__(self) -> str:
         job_id = self._id if self._put is None else self._put.job_id
@@ -236,11 +239,10 @@ class Job:
         after_ms = milliseconds(after, "after")
 
         def back(step: Step) -> None:
-            ending.check_owned(step, [taken])
             due_ms = step.now_ms + after_ms
             ending.retry(step, taken, due_ms, counts=False, delivered=delivered)
 
-        self.queue.core.step(back, frees=True)
+        self._step(back, frees=True)
         self._end()
 
     def park(self) -> None:
@@ -249,10 +251,9 @@ class Job:
         self._check_running()
 
         def leave(step: Step) -> None:
-            ending.check_owned(step, [taken])
             park(step, taken)
 
-        self.queue.core.step(leave, frees=True)
+        self._step(leave, frees=True)
         self._end()
 
     def end_attempt(
@@ -270,7 +271,6 @@ class Job:
         policy = self.queue.core.policy_of(taken.fields)
 
         def end(step: Step) -> bool:
-            ending.check_owned(step, [taken])
             return ending.fail_attempt(
                 step,
                 taken,
@@ -282,7 +282,7 @@ class Job:
                 final=final,
             )
 
-        retried = self.queue.core.step(end, frees=True)
+        retried = self._step(end, frees=True)
         self._end()
         return retried
 
@@ -304,10 +304,9 @@ class Job:
             policy = policy._replace(max_runtime_ms=milliseconds(max_runtime, "max_runtime"))
 
         def extend(step: Step) -> Taken:
-            ending.check_owned(step, [taken])
             return ending.extend(step, taken, policy)
 
-        self.taken = self.queue.core.step(extend)
+        self.taken = self._step(extend)
 
     def begin(self) -> None:
         """Note that this process works on the job now, so that its death counts for it.
@@ -319,12 +318,10 @@ class Job:
             QueueError: this worker has not taken it.
         """
         self._taken()
-        batch, self._batch = self._batch, []
-        for one in batch:
-            one._batch = []
-            if one is not self:
-                one._leave()
-        if self._mark is None and not self.ended:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.begin(self)
+        if not self._marks and not self.ended:
             begin_all([self])
 
     def lost(self) -> bool:
@@ -333,7 +330,10 @@ class Job:
             return False
         taken = self._taken()
         found = self.queue.find(self.id)
-        return (found.consumer.encode(), found.deliveries) != (taken.consumer, taken.deliveries)
+        if (found.consumer.encode(), found.deliveries) == (taken.consumer, taken.deliveries):
+            return False
+        self._leave()
+        return True
 
     def __enter__(self) -> Job:
         self.begin()
@@ -381,32 +381,29 @@ class Job:
         self._leave()
 
     def _leave(self) -> None:
-        """Note that this process does not work on it."""
-        mark, self._mark = self._mark, None
-        if mark is not None:
-            mark[0].remove(mark[1])
+        """Note that this process does not work on it; threads may do so at the same time."""
+        try:  # `suppress` costs as much as the rest
+            marks, place = self._marks.pop()
+            marks.remove(place)
+        except IndexError:
+            pass
+
+    def _step(self, work: Callable[[Step], Result], *, frees: bool = False) -> Result:
+        """Change the job, in a transaction, if it is still this worker's."""
+
+        def change(step: Step) -> Result:
+            ending.check_owned(step, [self._taken()])
+            return work(step)
+
+        try:
+            return self.queue.core.step(change, frees=frees)
+        except JobLostError:
+            self._leave()
+            raise
 
     def _check_running(self) -> None:
         if self.ended:
             raise JobLostError(f"the job {self._id} has already been ended by this worker")
-
-
-# --- what this process works on -------------------------------------------------------------------
-
-
-def begin_all(jobs: list[Job]) -> None:
-    """Note that this process works on the jobs that one call has taken; see `Job.begin`."""
-    store = jobs[0].queue.core.opened
-    marks = None if store is None else store._environment.leases.marks()
-    if marks is None:  # there are no leases, or no room for marks, or the store was closed
-        return
-    for job in jobs:
-        taken = job.taken
-        if taken is not None:
-            mark = job.queue.core.names.mark_of(taken.place, taken.deliveries)
-            job._mark = marks, marks.add(mark)
-            if len(jobs) > 1:
-                job._batch = jobs
 
 
 # --- several at once ------------------------------------------------------------------------------
@@ -433,7 +430,15 @@ def plan_end(
             raise ArgumentError(f"a job of another queue than {core.name!r}")
     ends = [job.end(one) for job, one in zip(its, given, strict=True)]
 
-    return lambda txn: ending.end_all(txn, core.names, ends)
+    def end(txn: Transaction[Any]) -> Step:
+        try:
+            return ending.end_all(txn, core.names, ends)
+        except JobLostError:
+            if len(its) == 1:  # of several, the caller finds out which one it is
+                its[0]._leave()
+            raise
+
+    return end
 
 
 def note_ended(core: Core, its: list[Job]) -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError, CommandError
-from streamkeep.jobs.job import Job, begin_all, job_of, note_ended, plan_end
+from streamkeep.jobs.job import Job, job_of, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.taking import Taken, Taking, pause, take
+from streamkeep.jobs.working import begin_all
 
 if TYPE_CHECKING:
     from streamkeep.engine.store.environment import Environment
@@ -44,7 +45,7 @@ class Take:
             if queue.core.store._environment is not self._environment:
                 raise ArgumentError(_ONE_STORE)
         self._begins = begins
-        self._deaths: dict[bytes, int] = {}  # of workers, that jobs of the last `work` have counted
+        self._deaths: dict[bytes, int] = {}  # of workers, that jobs have counted
         self._consumer = consumer
         self._count = count
         self._known = known
@@ -66,7 +67,6 @@ class Take:
             ended: of the job that ended earlier in this transaction.
         """
         found: list[tuple[Queue, Taken]] = []
-        self._deaths = {}
         turn = self.queues[0].core.next_turn()
         first = turn % len(self.queues)
         queues = self.queues[first:] + self.queues[:first] if first else self.queues
@@ -139,8 +139,9 @@ class Take:
     def jobs(self, found: list[Any]) -> list[Job]:
         """Return the jobs that `work` took, after its transaction."""
         jobs = [job_of(queue, taken) for queue, taken in found]
-        if self._deaths:
+        if self._deaths and self.queues[0].core.store.open_transaction() is None:
             self._environment.leases.forget_work(self._deaths)
+            self._deaths = {}
         if self._begins and jobs:
             begin_all(jobs)
         return jobs

@@ -9,7 +9,7 @@ belongs to a dead process. It stays dead: numbers are random and never used agai
 means the same. After a reboot no file is locked.
 
 While the process works on something, the file also says on what (`marks`). A file with marks stays
-for a day after the death, for the process that takes the work over.
+for the process that takes the work over, for thirty days: a file of long work is not written.
 
 A POSIX lock has one weakness: it ends when the process closes *any* descriptor of the file. Nothing
 in this package opens the file of its own process. If another part of the process does (a copy of
@@ -34,7 +34,7 @@ from streamkeep.format.core.errors import UntrustedFileError
 
 _NEW: Final = ".new"  # after the name of a file that is not locked yet
 _NEW_FOR_S: Final = 60.0  # after this time, the process that made such a file is dead
-_WORK_FOR_S: Final = 86_400.0  # after this time, what a dead process worked on is forgotten
+_WORK_FOR_S: Final = 30 * 86_400.0  # after this time, what a dead process worked on is forgotten
 _MOST_BYTES: Final = MOST * SIZE
 _NAME_SIZE: Final = 16
 _DIGITS: Final = frozenset("0123456789abcdef")
@@ -189,7 +189,7 @@ def holder_by(handle: int) -> Holder:
 def remove_dead(folder: Folder, mine: int) -> None:
     """Remove the files of dead leases, and those that a process left before it had locked them.
 
-    A file that says what its process was working on stays for a day.
+    A file that says what its process was working on stays for thirty days.
 
     Args:
         mine: the lease of this process, whose file is not opened.

@@ -17,6 +17,7 @@ from streamkeep.engine.liveness.lease_file import (
     State,
     forget_work,
     holder_by,
+    holder_of,
     lease_name,
     lease_numbers,
     remove_dead,
@@ -33,6 +34,7 @@ from streamkeep.format.core.errors import UntrustedFileError
 LEASES_FOLDER: Final = "leases"
 LEASES_KEY: Final = b"\0leases"  # what a watch waits for in the wait table: a new lease
 _HOLD_AGAIN_S: Final = 1.0
+_MOST_FILES: Final = 32
 
 
 class Leases:
@@ -89,8 +91,11 @@ class Leases:
             return State.DEAD
         if watch is not None and watch.watches(number):
             return State.ALIVE
-        with self._lock:  # so that no thread uses a descriptor that another one has closed
-            state = self._state_of_file(number)
+        if watch is not None:
+            state = holder_of(self._open_folder(), number).state
+        else:
+            with self._lock:  # so that no thread uses a descriptor that another one has closed
+                state = self._state_of_file(number)
         if state is State.DEAD:
             self._dead.add(number)
         elif watch is not None:
@@ -98,9 +103,14 @@ class Leases:
         return state
 
     def _state_of_file(self, number: int) -> State:
-        """Ask the lock of another process. Its file stays open, since each delivery may ask."""
+        """Ask the lock of another process. Its file stays open, since each delivery may ask.
+
+        A lease that ends well is never asked again, so all are closed when there are many.
+        """
         handle = self._files.get(number, -1)
         if handle < 0:
+            if len(self._files) >= _MOST_FILES:
+                self._close_files()
             try:
                 handle = self._files[number] = self._open_folder().open(lease_name(number))
             except FileNotFoundError:
@@ -163,6 +173,7 @@ class Leases:
             if self._watch is None and not self._closed:
                 folder = self._store.make_folder(LEASES_FOLDER, durable=False)
                 self._folder = folder
+                self._close_files()  # from now on the watch knows
                 self._watch = DeathWatch(
                     folder, wait_table, LEASES_KEY, self._own_number, self._dead, on_death
                 )

@@ -11,12 +11,12 @@ Compiled by mypyc.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import Final
 
 from xxhash import xxh3_128_digest
 
+from streamkeep.engine.system import files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.shared_file import SharedFile
@@ -44,7 +44,7 @@ class Marks:
 
         The map has a descriptor of its own, and closing it ends the lock of the lease.
         """
-        os.pwrite(handle, bytes(MOST * SIZE), 0)
+        files.write_at(handle, bytes(MOST * SIZE), 0)
         self._file: SharedFile | None = SharedFile(handle)
         self._lock = make_lock("marks")
         self._used = 0  # places that were ever used

@@ -90,7 +90,7 @@ def test_the_file_of_a_dead_process_goes_with_its_last_mark(tmp_path: Path) -> N
     forget_work(folder, number, [ONE])  # another process was first
 
 
-def test_marks_that_no_process_takes_over_go_after_a_day(tmp_path: Path) -> None:
+def test_marks_that_no_process_takes_over_go_after_thirty_days(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     number = dead_with(folder, ONE)
     os.utime(tmp_path / lease_name(number), (0, 0))

@@ -134,7 +134,7 @@ def test_a_death_counts_for_a_message_from_its_start_on(broker: StreamkeepBroker
     consumer = broker.consume("default", prefetch=8, timeout=0)
     messages = [next(consumer), next(consumer)]
     broker.emit_before("process_message", messages[1])
-    assert [one is not None and one.streamkeep_job._mark is not None for one in messages] == [
+    assert [one is not None and bool(one.streamkeep_job._marks) for one in messages] == [
         False,
         True,
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from streamkeep import Store
 from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.jobs import Queue
+from streamkeep.jobs import Job, JobLostError, Queue
 from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
 
@@ -51,6 +52,9 @@ class Lives:
         self._marks: dict[int, Written] = {}
         monkeypatch.setattr(Leases, "marks", lambda leases: self._marks_of(self.now))
         monkeypatch.setattr(Leases, "work_of_the_dead", lambda leases: self._work())
+
+    def written(self, number: int) -> list[bytes]:
+        return self._marks_of(number).marks
 
     def _marks_of(self, number: int) -> Written:
         return self._marks.setdefault(number, Written())
@@ -110,6 +114,18 @@ def test_a_death_counts_for_the_jobs_that_were_begun(queue: Queue, lives: Lives)
     lives.die()
     (job,) = queue.get_many(3)
     assert job.payload == "a"
+
+
+def test_a_job_that_was_lost_leaves_no_mark(queue: Queue, lives: Lives) -> None:
+    queue.put_many("abcd")
+    jobs = queue.get_many(4)
+    lives.die()
+    assert len(queue.get_many(4)) == 4
+    for job, end in zip(jobs, (Job.done, Job.give_back, Job.retry, Job.lost), strict=True):
+        with suppress(JobLostError):
+            end(job)
+    assert set(lives.written(1)) == {b""}
+    assert b"" not in lives.written(2)
 
 
 def test_only_the_poison_of_a_batch_becomes_a_dead_letter(tmp_path: Path) -> None:
