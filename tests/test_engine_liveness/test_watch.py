@@ -19,11 +19,12 @@ import pytest
 import streamkeep.aio
 from blocked import tickets
 from fork_server import Server, forking
+from inside import context_of
 from lease_holder import Holder
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
-from streamkeep.engine.liveness import lease_file, watch
+from streamkeep.engine.liveness import lease_file, leases, watch
 
 Open = Callable[..., Store[Any]]
 NEW = {"s": ">"}
@@ -240,3 +241,21 @@ def test_a_death_is_seen_from_another_pid_namespace(
     finally:
         waiting.kill()
         waiting.communicate()
+
+
+def test_files_of_others_stay_open_only_without_a_watch(
+    store: Store[Any], holders: Holders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = context_of(store).leases
+    assert known is not None
+    monkeypatch.setattr(leases, "_MOST_FILES", 1)
+    for consumer in ("ann", "carl"):
+        holders.start(consumer, 1)
+        assert lease_of(store, consumer) == "alive"
+        assert len(known._files) == 1
+    store.xreadgroup("g", "all", NEW, noack=True)
+    with waiting(store) as found:
+        assert lease_of(store, "ann") == "alive"
+        assert known._files == {}
+        store.xadd("s", {"n": "7"})
+        assert taken(found.result()) == [b"7"]
