@@ -91,7 +91,7 @@ class Leases:
             return State.DEAD
         if watch is not None and watch.watches(number):
             return State.ALIVE
-        if watch is not None:
+        if watch is not None or self._closed:
             state = holder_of(self._open_folder(), number).state
         else:
             with self._lock:  # so that no thread uses a descriptor that another one has closed
