@@ -38,6 +38,7 @@ from spark.s3_server import (  # noqa: E402
     LOSING,
     SLOW,
     STALE,
+    UNHEARD,
     S3Server,
     serving,
 )
@@ -460,7 +461,7 @@ def test_what_was_erased_from_the_lake_of_one_store_does_not_come_with_the_fleet
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [FAILING, STALE, SLOW])
+@pytest.mark.parametrize("mode", [FAILING, STALE, SLOW, UNHEARD])
 def test_a_lake_in_s3_of_archives_in_s3(tmp_path: Path, server: S3Server, mode: str) -> None:
     place = f"s3://{BUCKET}/{tmp_path.name}"
     fleet, lake = f"{place}/fleet", f"{place}/lake"
