@@ -158,7 +158,8 @@ def test_a_publication_that_is_killed_and_a_run_after_it(
 ) -> None:
     with streamkeep.open(fleet.folder / "a.store") as store:
         store.xadd("orders", {"of": "a", "n": "more"}, id="1817200000001-0")
-        store.xtrim("orders", maxlen=0, approximate=False)
+        live = 10 if step == "publish:sealed" else 0  # only these have to be sealed
+        store.xtrim("orders", maxlen=live, approximate=False)
     storage.behave(mode)
     try:
         fleet.killed(fleet.plan("archive"), step)
