@@ -255,7 +255,8 @@ def test_files_of_others_stay_open_only_without_a_watch(
         assert len(known._files) == 1
     store.xreadgroup("g", "all", NEW, noack=True)
     with waiting(store) as found:
-        assert lease_of(store, "ann") == "alive"
-        assert known._files == {}
+        wait_until(lambda: known._watch is not None)
+        states = lease_of(store, "ann"), dict(known._files)
         store.xadd("s", {"n": "7"})
         assert taken(found.result()) == [b"7"]
+    assert states == ("alive", {})
