@@ -32,10 +32,13 @@ TRIALS = 400
 DELAYS_S = (20e-6, 100e-6, 200e-6, 400e-6, 1e-3, 2e-3)
 
 
-@pytest.mark.skipif(
+compiled = pytest.mark.skipif(
     isinstance(transactions.run_write, FunctionType),
     reason="between two steps of interpreted code an interrupt may take a lock away",
 )
+
+
+@compiled
 @pytest.mark.parametrize("sync", ["commit", "none"])
 @pytest.mark.parametrize("seed", slow_but(range(2), 0))
 def test_an_interrupt_leaves_no_lock_and_no_half_transaction(
@@ -73,6 +76,48 @@ def interrupt(path: Path, sync: Any, seed: int) -> None:
     store.xadd("a", {"n": "end"})
     tokens = [entry.fields[b"n"] for entry in store.xrange("a")]
     assert len(tokens) == len(set(tokens)), "a command ran twice"
+    store.close()
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["commit", "none"])
+def test_interrupts_lose_nothing_that_other_threads_have_appended(
+    tmp_path: Path, sync: Any
+) -> None:
+    """Each undoes commands that were halfway, and so replays the commits before them."""
+    path = tmp_path / "store"
+    assert in_child(lambda: interrupts(path, sync))
+    assert [str(finding) for finding in recovery.check(path)] == []
+
+
+def interrupts(path: Path, sync: Any) -> None:
+    store = streamkeep.open(path, sync=sync)
+    stopping = threading.Event()
+    returned: list[set[bytes]] = [set() for _ in range(8)]
+
+    def append(mine: set[bytes]) -> None:
+        while not stopping.is_set():
+            mine.add(store.xadd("s", {"f": "v"}))
+
+    threads = [threading.Thread(target=append, args=(mine,)) for mine in returned]
+    for thread in threads:
+        thread.start()
+    signal.signal(signal.SIGALRM, raise_interrupt)
+    mine: set[bytes] = set()
+    interrupted = 0
+    while interrupted < 10 * TRIALS:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.002))
+            mine.add(store.xadd("s", {"f": "v"}))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            interrupted += 1
+    stopping.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    lost = mine.union(*returned) - {entry.id for entry in store.xrange("s")}
+    assert not lost, f"{len(lost)} entries are gone"
     store.close()
 
 
