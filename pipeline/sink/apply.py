@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import re
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any, Final
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from streamkeep.engine.commands.xadd import EXPLICIT, NewId, xadd_many
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import CorruptionError, IdTooSmallError, StreamkeepError
+from streamkeep.format.core.errors import IdTooSmallError, StreamkeepError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.pipeline.sink.executor.rows import Pairs
@@ -21,7 +20,6 @@ from streamkeep.pipeline.sink.staged import Run, Staged, StagedFileMissingError,
 from streamkeep.pipeline.storage.places import file_system
 
 _APPLY_ENTRIES: Final = 10_000
-_OUT_OF_ORDER: Final = re.compile(r"ID (\d+-\d+) is out of order")
 _TOP: Final = (1 << 64) - 1
 
 
@@ -70,13 +68,7 @@ def staged_nodes(one: Staged) -> Iterator[tuple[int, int, bytes]]:
 def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool) -> int:
     done = 0
     while True:
-        try:
-            part = list(islice(entries, _APPLY_ENTRIES))
-        except CorruptionError as error:
-            repeated = _OUT_OF_ORDER.match(error.problem) if with_ids else None
-            if repeated is None:
-                raise
-            raise _not_new(key, repeated[1]) from None  # tasks sort their rows
+        part = list(islice(entries, _APPLY_ENTRIES))
         if not part:
             return done
         ids = [NewId(EXPLICIT, ms, seq) for ms, seq, _ in part] if with_ids else None
@@ -84,15 +76,12 @@ def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool)
             xadd_many(txn, key, [pairs for _, _, pairs in part], ids)
         except IdTooSmallError as error:
             ms, seq, _ = part[error.entry_index or 0]
-            raise _not_new(key, f"{ms}-{seq}") from error
+            raise IdTooSmallError(
+                f"stream {key!r}: entry {ms}-{seq} is not above the newest one, or is repeated; "
+                "next: write only new IDs, or leave out the columns id, ms and seq, so that the "
+                "store gives IDs"
+            ) from error
         done += len(part)
-
-
-def _not_new(key: bytes, entry: str) -> IdTooSmallError:
-    return IdTooSmallError(
-        f"stream {key!r}: entry {entry} is not above the newest one, or is repeated; next: write "
-        "only new IDs, or leave out the columns id, ms and seq, so that the store gives IDs"
-    )
 
 
 def _nodes(reader: Any, run: Run) -> Iterator[list[Pairs]]:
