@@ -20,6 +20,8 @@ _AT_ONCE = 256  # entries between which other tasks have a turn
 class AsyncScanEntry(ScanEntry[Text]):
     """The entry that `scan` has come to: an `Entry`, with `await entry.delete()`."""
 
+    __slots__ = ()
+
     async def delete(self: Any) -> bool:
         """Delete this entry (XDEL); return False if it was already deleted."""
         delete, name = self._of

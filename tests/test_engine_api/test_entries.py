@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -54,10 +55,10 @@ def test_a_scan_returns_what_comes_before_a_value_that_is_not_utf_8(
         next(entries)
 
 
-def test_batches_of_a_scan_grow_while_entries_are_small(
+def test_batches_of_a_scan_are_small_while_entries_are_big(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_commands, "_SCAN_BATCH", 4)
+    monkeypatch.setattr(read_commands, "_SCAN_BATCH", 8)
     store.xadd_many("s", [{"n": number} for number in range(50)])
     store.xadd_many("s", [{"n": number, "big": b"x" * 300_000} for number in range(50, 60)])
     sizes = []
@@ -74,7 +75,22 @@ def test_batches_of_a_scan_grow_while_entries_are_small(
         found = [int(entry.fields[b"n"]) for entry in store.scan("s", reverse=reverse)]
         assert found == sorted(range(60), reverse=reverse)
         assert sum(sizes) == 60
-    assert max(sizes[3:]) > 4
+        assert max(sizes) == sizes[0] == 8
+    assert sizes[1] < 8  # after the first, with big entries, whose size was unknown
+
+
+def test_entries_of_a_scan_are_copied_without_their_store(store: Store) -> None:
+    store.xadd("s", {"f": "v"}, id="1-1")
+    (entry,) = store.scan("s")
+    for other in (copy.copy(entry), pickle.loads(pickle.dumps(entry))):
+        assert type(other) is Entry
+        assert other == entry
+    for number in range(40):  # more streams than classes are kept
+        store.xadd(f"s{number}", {"f": "v"})
+        (one,) = store.scan(f"s{number}")
+        assert one.delete()
+        assert store.xlen(f"s{number}") == 0
+    assert entry.delete()
 
 
 def test_consumed_entries_know_how_often_they_were_delivered(
