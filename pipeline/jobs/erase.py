@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -109,15 +109,20 @@ def erase(
         rewritten = removed = 0
         if lake is not None and chosen and origins:
             removed, rewritten = _erase_in_lake(spark, lake, origins, chosen, progress)
-            swept, drafts = _remove_old_files(lake, origins, chosen)
+            swept, drafts, unread = _remove_old_files(lake, origins, chosen)
             report.details["files_removed"] = swept
+            report.problems += [
+                f"{path} cannot be read ({problem}); the lake does not name it, and it may hold an "
+                "erased entry; next: remove it, or run erase again when the storage answers"
+                for path, problem in unread.items()
+            ]
             if drafts:
                 report.problems.append(
                     f"{drafts} unfinished files of other jobs are in the partitions of {name!r}; "
                     "next: run erase again when these jobs have ended; if they died, first run "
                     f"`streamkeep spark compact {lake} --keep 0`"
                 )
-            left = _count_left(lake, origins, chosen)
+            left = _count_left(lake, origins, chosen, unread)
             report.details["found_in_lake_again"] = left
             if left:
                 report.problems.append(f"{left} of the entries are still in files of the lake")
@@ -274,26 +279,33 @@ def _commit(
 
 def _remove_old_files(
     lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...]
-) -> tuple[int, int]:
+) -> tuple[int, int, dict[str, str]]:
     """Remove the files that the present version does not name and that hold one of the IDs.
 
     Returns:
-        The number of removed files, and of drafts of running jobs, whose IDs are unknown.
+        The number of removed files; of drafts of running jobs, whose IDs are unknown; and the
+        problems of the files that cannot be read, by path.
     """
     system, root = file_system(lake)
     table = Lake.open(lake)
     named = {file.path for file in table.files()}
     removed = drafts = 0
+    unread: dict[str, str] = {}
     for path, origin in _paths_of(table, origins):
         if not path.endswith(".parquet"):
             drafts += 1
-        elif path not in named and _holds(system, root, path, origin, ids):
+        elif path not in named:
             try:
+                if not _holds(system, root, path, origin, ids):
+                    continue
                 system.delete_file(f"{root}/{path}")
             except FileNotFoundError:
                 continue  # an earlier job has removed it
+            except (OSError, KeyError) as error:  # damaged, or of another program
+                unread[path] = f"{type(error).__name__}: {error}"
+                continue
             removed += 1
-    return removed, drafts
+    return removed, drafts, unread
 
 
 def _holds(
@@ -310,8 +322,6 @@ def _holds(
         return bool(inside) and count_in_file(system, root, file, inside) > 0
     except pa.ArrowInvalid:
         return True  # half of a file, of a program that died or is still writing
-    except FileNotFoundError:
-        return False
 
 
 def _unnamed(path: str, origin: Origin) -> LakeFile:
@@ -319,12 +329,14 @@ def _unnamed(path: str, origin: Origin) -> LakeFile:
     return LakeFile(path, origin, None, 0, 0, *ends)
 
 
-def _count_left(lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...]) -> int:
-    """Return how many of the entries are still in files of the streams' partitions."""
+def _count_left(
+    lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...], unread: Container[str]
+) -> int:
+    """Return how many of the entries are still in files of the partitions that can be read."""
     system, root = file_system(lake)
     left = 0
     for path, origin in _paths_of(Lake.open(lake), origins):
-        if path.endswith(".parquet"):
+        if path.endswith(".parquet") and path not in unread:
             file = _unnamed(path, origin)
             if inside := ids_within(ids, file.first, file.last):
                 with suppress(FileNotFoundError):

@@ -215,15 +215,15 @@ class _DeltaSink:
         try:
             with reaching(self._location):
                 self._commit(table, schema, files, number)
-            done = self._table()
-            if done is None or done.transaction_version(self._application) != number:
-                raise StorageError(
-                    f"{self._location}: the storage has confirmed a commit, and does not have it; "
-                    "next: start the query again"
-                )
         except BaseException:
             self._discard(files)
             raise
+        done = self._table()
+        if done is None or done.transaction_version(self._application) != number:
+            raise StorageError(  # the files stay: a storage may show the commit later
+                f"{self._location}: the storage has confirmed a commit, and does not have it; "
+                "next: start the query again"
+            )
         failpoints.hit("tail:committed")
 
     def _table(self) -> DeltaTable | None:

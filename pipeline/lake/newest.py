@@ -26,12 +26,14 @@ def newest_table(place: str) -> DeltaTable | None:
     Raises:
         StorageError: the storage cannot be reached, or keeps listing an older state.
     """
+    version = -1
     for tries in range(_LISTINGS):
+        if tries:
+            wait_after(tries - 1)
         table = table_at(place)
         version = -1 if table is None else int(table.version())
         if not _has_version(place, version + 1):
             return table
-        wait_after(tries)
     raise StorageError(
         f"{place}: the storage has version {version + 1} of the log, and does not list it; next: "
         "run the job again, later"
@@ -55,3 +57,7 @@ def _has_version(place: str, version: int) -> bool:
             return True
     except FileNotFoundError:
         return False
+    except PermissionError as error:
+        raise StorageError(
+            f"{place}: its folder _delta_log may not be read ({error}); next: ask its owner"
+        ) from error

@@ -289,10 +289,22 @@ class Lake:
 
         They are those that the log remembers. Some of them may be removed.
         """
-        found = self.table.vacuum(
-            retention_hours=0, dry_run=True, enforce_retention_duration=False, full=False
-        )
+        with self._reading_log():
+            found = self.table.vacuum(
+                retention_hours=0, dry_run=True, enforce_retention_duration=False, full=False
+            )
         return {unquote(path) for path in found}
+
+    @contextmanager
+    def _reading_log(self) -> Iterator[None]:
+        """Raise StorageError for what delta-rs raises inside the block."""
+        try:
+            with reaching(self.uri):
+                yield
+        except DeltaError as error:
+            raise StorageError(
+                f"{self.uri}: its log cannot be read: {error}; next: run the job again"
+            ) from error
 
     def transaction(self, application: str) -> int | None:
         """Return the version that an application last committed; None if it never has."""
@@ -374,7 +386,10 @@ class Lake:
     def has_commit(self, mark: str, after: int) -> bool:
         """Return whether one of the commits after a version has a mark."""
         count = self.version - after
-        return count > 0 and any(one.get(_COMMIT) == mark for one in self.table.history(count))
+        if count <= 0:
+            return False
+        with self._reading_log():
+            return any(one.get(_COMMIT) == mark for one in self.table.history(count))
 
     @contextmanager
     def reading(

@@ -83,7 +83,7 @@ def test_a_batch_that_comes_again_is_not_written_again(spark: SparkSession, tmp_
         patch.setattr(DeltaTable, "create_write_transaction", lambda *args, **options: None)
         with pytest.raises(StorageError, match="has confirmed a commit, and does not have it"):
             sink(frame, 2)
-    assert set((tmp_path / "delta").glob("*.parquet")) == files
+    assert set((tmp_path / "delta").glob("*.parquet")) > files  # the commit may be shown later
     sink(frame, 2)
     assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 6
 
