@@ -161,7 +161,8 @@ class Store(
         clean_after_crash(self._environment)
         if self._environment.read(scrub.is_unfinished):
             log.warning(
-                "%s: an erasure was cut off; `streamkeep erase STORE --finish` ends it",
+                "%s: an erasure is unfinished; next: if no process is at work on it, run "
+                "`streamkeep erase STORE --finish`",
                 self.path,
             )
 

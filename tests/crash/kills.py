@@ -318,7 +318,7 @@ class Run:
         texts = [Path(f"{log}.err") for log in self.logs]
         said = "".join(text.read_text() for text in texts if text.exists())
         lines = said.splitlines(keepends=True)
-        known = ("an erasure was cut off", "a file that a killed archiver has left")
+        known = ("an erasure is unfinished", "a file that a killed archiver has left")
         return "".join(line for line in lines if not any(one in line for one in known))[-3000:]
 
     def verify(self) -> None:
