@@ -7,10 +7,6 @@ All threads and asyncio tasks of a process that write to a store share one queue
 2. Calls that arrive while a leader works wait in the queue. The first of them leads next.
 3. A task cannot wait for a disk in its event loop. The writer thread leads in its place.
 
-The caller that is to lead next waits for a lock of its own, and all others of a batch for one event
-(`BatchEvent`): one system call wakes them. A lock for each takes one call per thread, in which the
-woken threads take the interpreter from the leader one by one.
-
 The next leader of a small batch begins as soon as the batch is committed, and its command runs
 while the disk is at work. With many callers processor time is scarce, and a commit takes as much of
 it as several calls do. So the leader of a large batch leads until the batch is on disk: in the
@@ -26,9 +22,7 @@ has then happened, or it never will. Compiled by mypyc.
 
 from __future__ import annotations
 
-import os
 import queue
-import select
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -58,9 +52,7 @@ class Call:
     def __init__(self, command: Command[object], durable: bool) -> None:
         self.command = command
         self.durable = durable
-        self.queued = False  # the caller waits, for one of the next two
-        self.lock: threading.Lock | None = None  # held while it waits
-        self.event: BatchEvent | None = None
+        self.lock: threading.Lock | None = None  # held while the caller is to wait in the queue
         self.batch: list[Call] = []  # the calls that this one leads
         self.led = False  # a leader has taken it, and will wake it
         self.woken = False
@@ -93,73 +85,31 @@ class Call:
         """Return whether the caller still waits for the outcome."""
         return True
 
-    def prepare_wait(self, event: BatchEvent | None) -> None:
-        """Make `wait` block until `wake` is called.
-
-        Args:
-            event: what wakes the whole batch; None for a lock of this call.
-        """
-        self.queued = True
-        self.event = event
-        if event is None:
-            self.lock = threading.Lock()
-            self.lock.acquire()
+    def prepare_wait(self) -> None:
+        """Make `wait` block until `wake` is called."""
+        self.lock = threading.Lock()
+        self.lock.acquire()
 
     def wait(self, leader: LongWait) -> None:
-        """Return when the call has an outcome, or when it was woken for another reason.
+        """Return when the call has an outcome, or is the next leader.
 
         Args:
             leader: the wait of a leader for another process. While no leader has taken the call,
                 it is an error if that takes too long.
         """
-        event, lock = self.event, self.lock
-        while True:
-            if event is not None:
-                woken = event.wait(LOOK_S)
-            else:
-                assert lock is not None
-                woken = lock.acquire(True, LOOK_S)
-            if woken:
-                return
+        assert self.lock is not None
+        while not self.lock.acquire(True, LOOK_S):
             if not self.led:
                 leader.check()
 
     def wake(self) -> None:
         """Let `wait` return. A second call has no effect."""
         self.woken = True
-        if self.event is not None:
-            self.event.wake()
-        elif self.lock is not None:
+        if self.lock is not None:
             try:  # noqa: SIM105  # `suppress` costs as much as the rest of a call
                 self.lock.release()
             except RuntimeError:
                 pass  # it was woken before
-
-
-class BatchEvent:
-    """Something that many threads wait for, and that one system call makes happen for all."""
-
-    def __init__(self) -> None:
-        """Make it; raise OSError if no descriptor is left."""
-        self.happened = False
-        self._handle = -1
-        self._handle = os.eventfd(0)
-
-    def __del__(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-
-    def wait(self, seconds: float) -> bool:
-        """Return whether it has happened, after this time at the latest."""
-        poll = select.poll()
-        poll.register(self._handle, select.POLLIN)
-        return bool(poll.poll(1000 * seconds))
-
-    def wake(self) -> None:
-        """Let it happen; a second call has no effect."""
-        if not self.happened:
-            os.eventfd_write(self._handle, 1)
-            self.happened = True
 
 
 class TaskCall(Call):
@@ -221,7 +171,6 @@ class GroupCommit:
         self._context = environment.context
         self._mutex = make_lock("group commit")  # protects what follows; held for a few steps only
         self._queue: list[Call] = []
-        self._event: BatchEvent | None = None  # of the calls in the queue, except the first
         self._leader: Call | None = None
         self._has_writer = False  # the writer thread runs
         self._writer_leads = False  # ... and has a call of a task in hand
@@ -237,7 +186,7 @@ class GroupCommit:
             self._take_part(call)
         except BaseException:
             if call.led and not call.woken:
-                self._wait(call)
+                call.wait(self._context.lmdb_lock.wait)
             raise
         return call.answer() if call.finished else self._finish(call)
 
@@ -249,10 +198,10 @@ class GroupCommit:
                 if leads:
                     self._leader = call
                 else:
-                    call.prepare_wait(self._event_to_wait_for())
+                    call.prepare_wait()
                     self._queue.append(call)
             if not leads:
-                self._wait(call)
+                call.wait(self._context.lmdb_lock.wait)
                 if not call.finished:
                     with self._mutex:
                         leads = self._leader is call
@@ -264,28 +213,6 @@ class GroupCommit:
             except BaseException:
                 self._leave(call)
                 raise
-
-    def _event_to_wait_for(self) -> BatchEvent | None:
-        """Return what will wake the next call in the queue; None if a lock of its own will."""
-        if not self._queue:
-            return None
-        if self._event is None or self._event.happened:
-            try:
-                self._event = BatchEvent()
-            except OSError:
-                return None
-        return self._event
-
-    def _wait(self, call: Call) -> None:
-        """Return when a call has an outcome, or its leader has left it, or it leads next."""
-        while True:
-            call.wait(self._context.lmdb_lock.wait)
-            if call.finished or call.woken:
-                return
-            # The event was for others of its batch. It will not happen again.
-            call.prepare_wait(None)
-            if call.finished or call.woken:
-                return
 
     def _finish(self, call: Call) -> object:
         """Do what an interrupted leader has left undone."""
@@ -397,7 +324,6 @@ class GroupCommit:
             for call in batch:
                 call.led = True
             own.batch, self._queue = batch, rest
-            self._event = None
 
     def _lead(self, own: Call) -> None:
         """Run `own` and the calls in the queue."""
@@ -419,7 +345,7 @@ class GroupCommit:
 
     def _leave(self, call: Call) -> None:
         """Give up the lead, and wake the callers of the batch."""
-        if call.queued and not call.finished:
+        if call.lock is not None and not call.finished:
             with self._mutex:
                 if call in self._queue:
                     self._queue.remove(call)

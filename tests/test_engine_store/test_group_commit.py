@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import gc
-import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -21,7 +17,6 @@ from patience import PATIENCE_S, wait_until
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.command import Write
-from streamkeep.engine.store.group_commit import BatchEvent, Call
 from streamkeep.engine.system import files
 from tiers import slow_but
 
@@ -298,53 +293,3 @@ def test_calls_of_an_interrupted_leader_run_once(open_store: Callable[..., Store
         b"first",
         b"thread",
     ]
-
-
-def eventfds() -> int:
-    gc.collect()
-    found = 0
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the handle of the listing itself
-            found += os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventfd]"
-    return found
-
-
-@pytest.mark.parametrize("descriptors", [True, False])
-def test_callers_of_a_batch_are_woken_with_and_without_descriptors(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, descriptors: bool
-) -> None:
-    store = open_store()
-    before = eventfds()
-    if not descriptors:
-
-        def refuse(value: int) -> int:
-            raise OSError(errno.EMFILE, "too many open files")
-
-        monkeypatch.setattr(os, "eventfd", refuse)
-    held = Held(store)
-    threads, errors = start(*[partial(store.xadd, "s", {"f": "v"}) for _ in range(6)])
-    held.wait_for(6)
-    assert eventfds() == before + descriptors
-    held.let_go()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert not errors
-    assert store.xlen("s") == 6
-    assert eventfds() == before
-
-
-def test_a_caller_that_is_woken_for_another_one_waits_again(
-    open_store: Callable[..., Store],
-) -> None:
-    queue = group_commit_of(open_store())
-    call = Call(Write(print, ()), True)
-    event = BatchEvent()
-    call.prepare_wait(event)
-    threads, errors = start(lambda: queue._wait(call))
-    event.wake()
-    event.wake()
-    wait_until(lambda: call.event is None)
-    assert threads[0].is_alive()
-    call.wake()
-    threads[0].join(PATIENCE_S)
-    assert not errors
