@@ -252,7 +252,7 @@ class ReadCommands(CommandBase[Text]):
             members = {"__slots__": (), "_of": (self._deleter(), name), "__doc__": base.__doc__}
             kind = type(base.__name__, (base,), members)
             self._scan_kinds = (
-                {**self._scan_kinds, name: kind} if len(self._scan_kinds) < 16 else {}
+                {**self._scan_kinds, name: kind} if len(self._scan_kinds) < 64 else {}
             )
         return kind
 

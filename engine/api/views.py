@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -167,6 +168,18 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
     _late_text = True
     _in_own_thread = True
 
+    def _deleter(self) -> Delete:
+        # Without a reference, which classes of `scan` would keep until the garbage is collected.
+        this = weakref.ref(self)
+
+        def delete(name: bytes, entry_id: Any) -> int:
+            txn = this()
+            if txn is None:
+                raise StoreClosedError("the transaction of this entry has ended; next: use xdel")
+            return txn.xdel(name, entry_id)
+
+        return delete
+
     def __init__(self, store: Store[Text], txn: WriteTxn) -> None:
         self._store: Store[Text] = store
         self._txn = txn
@@ -184,6 +197,7 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
         if not self._decode:
             return self  # type: ignore[return-value]  # of a store of bytes
         same: Any = copy(self)
+        same._scan_kinds = {}  # whose entries would belong to this object
         same._set_decode(False)
         return same  # type: ignore[no-any-return]
 

@@ -74,13 +74,18 @@ def _is_lease_name(name: str) -> bool:
     return len(name) == _NAME_SIZE and set(name) <= _DIGITS
 
 
+def new_number() -> int:
+    """Return a number for a lease."""
+    return secrets.randbits(62) | 1
+
+
 class Lease:
     """The lease of this process on one store."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, number: int) -> None:
         """Make the file and lock it; raise OSError if that fails."""
         self._folder = folder
-        self.number = secrets.randbits(62) | 1
+        self.number = number
         name = lease_name(self.number)
         self._handle = folder.open(name + _NEW, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._marks: Marks | None = None

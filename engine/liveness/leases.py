@@ -20,6 +20,7 @@ from streamkeep.engine.liveness.lease_file import (
     holder_of,
     lease_name,
     lease_numbers,
+    new_number,
     remove_dead,
     work_of,
 )
@@ -44,6 +45,9 @@ class Leases:
         self._store = store
         self._lock = make_lock("leases")
         self._own: Lease | None = None
+        # Set before the file has its name. A thread that opened and closed the file of its own
+        # process would release the lock, so it reads this after it has listed the names.
+        self._own_number = 0
         self._folder: Folder | None = None  # of the files, once there is one
         self._held_at = 0.0
         self._watch: DeathWatch | None = None
@@ -69,7 +73,8 @@ class Leases:
                 if self._own is None:
                     folder = self._store.make_folder(LEASES_FOLDER, durable=False)
                     self._folder = folder
-                    self._own = Lease(folder)
+                    self._own_number = new_number()
+                    self._own = Lease(folder, self._own_number)
                     remove_dead(folder, self._own.number)
                     if wait_table.has_readers():
                         wait_table.notify({}, [replaced(LEASES_KEY)])
@@ -91,10 +96,11 @@ class Leases:
             return State.DEAD
         if watch is not None and watch.watches(number):
             return State.ALIVE
-        if watch is not None or self._closed:
-            state = holder_of(self._open_folder(), number).state
-        else:
-            with self._lock:  # so that no thread uses a descriptor that another one has closed
+        with self._lock:  # so that no thread uses a descriptor that another one has closed
+            watch = self._watch
+            if watch is not None or self._closed:
+                state = holder_of(self._open_folder(), number).state
+            else:
                 state = self._state_of_file(number)
         if state is State.DEAD:
             self._dead.add(number)
@@ -147,10 +153,10 @@ class Leases:
 
     def work_of_the_dead(self) -> dict[bytes, int]:
         """Return the marks of what dead processes were working on, and the lease of each."""
-        folder, own = self._open_folder(), self._own_number()
+        folder = self._open_folder()
         found: dict[bytes, int] = {}
         for number in lease_numbers(folder):
-            if number != own and self.is_dead(number):
+            if number != self._own_number and self.is_dead(number):
                 found.update(dict.fromkeys(work_of(folder, number), number))
         return found
 
@@ -175,12 +181,8 @@ class Leases:
                 self._folder = folder
                 self._close_files()  # from now on the watch knows
                 self._watch = DeathWatch(
-                    folder, wait_table, LEASES_KEY, self._own_number, self._dead, on_death
+                    folder, wait_table, LEASES_KEY, lambda: self._own_number, self._dead, on_death
                 )
-
-    def _own_number(self) -> int:
-        own = self._own
-        return 0 if own is None else own.number
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -198,6 +200,7 @@ class Leases:
             self._closed = True
             self._close_files()
             own, self._own = self._own, None
+            self._own_number = 0
             self._marks = None
             if own is not None:
                 own.close()
@@ -208,6 +211,7 @@ class Leases:
         self._closed = True
         self._close_files()
         own, self._own = self._own, None
+        self._own_number = 0
         self._marks = None
         if own is not None:
             own.abandon()

@@ -135,12 +135,9 @@ class DeathWatch:
         return exited
 
     def _others(self) -> list[int]:
-        own = self._own()
-        return [
-            number
-            for number in lease_numbers(self._folder)
-            if number != own and number not in self._dead
-        ]
+        numbers = lease_numbers(self._folder)
+        own = self._own()  # after the list, see `Leases`
+        return [number for number in numbers if number != own and number not in self._dead]
 
     def _look(self, exited: Collection[int] = ()) -> bool:
         """Ask all locks; return whether a lease has died.

@@ -47,7 +47,7 @@ from streamkeep.pipeline.lake.read import read_lake
 from streamkeep.pipeline.lake.table import FLEET, Lake
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.numbered import NumberedFiles, next_version
-from streamkeep.pipeline.storage.places import file_system
+from streamkeep.pipeline.storage.places import file_system, reaching
 from streamkeep.pipeline.store_fleet.progress_files import POSITIONS, read_positions
 from streamkeep.pipeline.store_fleet.turning import turn
 
@@ -298,13 +298,14 @@ def _remove_old_files(
             try:
                 if not _holds(system, root, path, origin, ids):
                     continue
-                system.delete_file(f"{root}/{path}")
             except FileNotFoundError:
                 continue  # an earlier job has removed it
             except (OSError, KeyError) as error:  # damaged, or of another program
                 unread[path] = f"{type(error).__name__}: {error}"
                 continue
-            removed += 1
+            with suppress(FileNotFoundError), reaching(lake):
+                system.delete_file(f"{root}/{path}")
+                removed += 1
     return removed, drafts, unread
 
 

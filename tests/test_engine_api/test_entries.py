@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import xrange
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.entry import ClaimedEntry, DeliveredEntry, Entry, StreamId
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 
 PAIRS = [("tag", "a"), ("tag", "b"), ("n", "1")]
 
@@ -91,6 +93,27 @@ def test_entries_of_a_scan_are_copied_without_their_store(store: Store) -> None:
         assert one.delete()
         assert store.xlen(f"s{number}") == 0
     assert entry.delete()
+
+
+def test_a_scan_keeps_no_transaction_alive(store: Store) -> None:
+    store.xadd("s", {"f": "v"})
+    gc.disable()
+    try:
+        with store.transaction() as txn:
+            (entry,) = txn.scan("s")
+            assert txn.as_bytes().xlen("s") == 1
+            seen = weakref.ref(txn)
+        del txn
+        assert seen() is None
+        with pytest.raises(StoreClosedError, match="the transaction of this entry has ended"):
+            entry.delete()
+    finally:
+        gc.enable()
+    with store.transaction() as txn:
+        (entry,) = txn.as_bytes().scan("s")
+        (other,) = txn.scan("s")
+        assert other.delete()
+        assert not list(txn.scan("s"))
 
 
 def test_consumed_entries_know_how_often_they_were_delivered(

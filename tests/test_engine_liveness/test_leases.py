@@ -15,7 +15,7 @@ from conftest import NOW_MS
 from inside import context_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.liveness import lease_file, leases
-from streamkeep.engine.liveness.lease_file import Lease, State, holder_of, remove_dead
+from streamkeep.engine.liveness.lease_file import Lease, State, holder_of, new_number, remove_dead
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables import lease_rows
@@ -122,7 +122,7 @@ def test_files_of_the_dead_are_removed_and_those_that_begin_are_not(tmp_path: Pa
     tmp_path /= "leases"
     tmp_path.mkdir()
     folder = Folder(tmp_path)
-    own = Lease(folder)
+    own = Lease(folder, new_number())
     (tmp_path / lease_file.lease_name(5)).touch()
     (tmp_path / f"{lease_file.lease_name(7)}.new").touch()
     old = tmp_path / f"{lease_file.lease_name(8)}.new"
@@ -138,7 +138,7 @@ def test_files_of_the_dead_are_removed_and_those_that_begin_are_not(tmp_path: Pa
 def test_no_lease_no_delivery(store: Store[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     store.xadd("s", {"a": "b"})
 
-    def fail(self: Lease, folder: Folder) -> None:
+    def fail(self: Lease, folder: Folder, number: int) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:

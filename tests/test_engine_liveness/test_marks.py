@@ -11,6 +11,7 @@ from streamkeep.engine.liveness.lease_file import (
     Lease,
     forget_work,
     lease_name,
+    new_number,
     remove_dead,
     work_of,
 )
@@ -22,7 +23,7 @@ ONE, TWO, THREE = (mark_of(name) for name in (b"1", b"2", b"3"))
 
 def dead_with(folder: Folder, *marks: bytes) -> int:
     """Make the file of a process that died while it worked on something; return its lease."""
-    lease = Lease(folder)
+    lease = Lease(folder, new_number())
     written = lease.marks()
     assert written
     for mark in marks:
@@ -35,7 +36,7 @@ def dead_with(folder: Folder, *marks: bytes) -> int:
 
 def test_marks_are_in_the_file_until_the_work_has_ended(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    lease = Lease(folder)
+    lease = Lease(folder, new_number())
     marks = lease.marks()
     assert marks
     path = tmp_path / lease_name(lease.number)
@@ -54,7 +55,7 @@ def test_marks_are_in_the_file_until_the_work_has_ended(tmp_path: Path) -> None:
 
 
 def test_what_has_no_room_is_missed(tmp_path: Path) -> None:
-    lease = Lease(Folder(tmp_path))
+    lease = Lease(Folder(tmp_path), new_number())
     marks = lease.marks()
     assert marks
     places = [marks.add(ONE) for _ in range(MOST + 1)]
@@ -69,7 +70,7 @@ def test_what_has_no_room_is_missed(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_while_it_works_leaves_its_marks(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    lease = Lease(folder)
+    lease = Lease(folder, new_number())
     marks = lease.marks()
     assert marks
     marks.add(ONE)
@@ -104,7 +105,7 @@ def test_without_room_for_marks_a_lease_has_none(
     def fail(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    lease = Lease(Folder(tmp_path))
+    lease = Lease(Folder(tmp_path), new_number())
     monkeypatch.setattr(os, "pwrite", fail)
     assert (lease.marks(), lease.marks()) == (None, None)
     lease.close()
