@@ -39,7 +39,6 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os, translated
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.txn.begin import begin_read
 from streamkeep.engine.txn.txn import Txn, WriteTxn
 from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError
 from streamkeep.format.core.id_codec import pack_id
@@ -261,7 +260,8 @@ class _DataFile:
         page that was used and freed again is in a record of a later commit, which is not read.
         """
         with self._newest() as newest:
-            snapshot = begin_read(self.environment.context)
+            # Not `begin_read`: it may want the lock, to replay what a killed process deferred.
+            snapshot = self.environment.context.raw.begin(None, None, False, False)
         with snapshot:
             free = {page for _, pages in self._chunks(newest, (0, 0)) for page in pages}
         if free and not 2 <= min(free) <= max(free) <= newest.last_page:
