@@ -11,8 +11,8 @@ from html import escape
 from typing import Any, Final, TypeVar
 
 from streamkeep.format.core.entry import Entry
+from streamkeep.format.humanize import size_text, time_text
 from streamkeep.format.quoting import shown
-from streamkeep.format.shown import size_text, time_text
 
 MOST_ROWS: Final = 100
 _MOST_TEXT: Final = 200

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from streamkeep.format.shown import size_text
+from streamkeep.format.humanize import size_text
 
 Pairs = Sequence[tuple[bytes, bytes]]
 

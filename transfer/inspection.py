@@ -42,11 +42,11 @@ from streamkeep.format.describe import (
     describe_row,
     describe_segment_end,
 )
+from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.format.node.envelope import ENVELOPE, Envelope, decode_envelope, trimmed_slots
 from streamkeep.format.node.node import slots
 from streamkeep.format.quoting import named
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
-from streamkeep.format.shown import count_text, entries_text, size_text
 from streamkeep.transfer.stores import AnySource, reading
 
 _TABLES: Final = {table.name: number for number, table in TABLES.items()}

@@ -31,7 +31,6 @@ from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.syncs import sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
-from streamkeep.engine.system.lock_file import LOCK_FILE as LOCK_FILE
 from streamkeep.engine.system.lock_order import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder

@@ -17,7 +17,7 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.recover import is_ready, needs_recovery, prepare
@@ -33,7 +33,7 @@ from streamkeep.engine.store.survey import check_lmdb_files
 from streamkeep.engine.store.swap import finish_swap, is_swapping
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
-from streamkeep.engine.system.lock_file import guard, reserve_lock_file
+from streamkeep.engine.system.lock_file import LOCK_FILE, guard, reserve_lock_file
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder

@@ -12,7 +12,7 @@ import os
 from typing import Final
 
 from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.journal.journal_files import is_journal_name
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
@@ -20,6 +20,7 @@ from streamkeep.engine.liveness.leases import LEASES_FOLDER
 from streamkeep.engine.notify.notifier import is_bell_name
 from streamkeep.engine.notify.wait_table import BOARD_FILE
 from streamkeep.engine.store.swap import DONE_FOLDER, NEW_FOLDER, READY_FOLDER
+from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 

@@ -24,7 +24,7 @@ from flight_data import WINTER, YEAR, Flight, Part, day_ms, read_flights
 from reporting import expect, step
 from streamkeep import recovery
 from streamkeep.format.core.durations import duration_text
-from streamkeep.format.shown import time_text
+from streamkeep.format.humanize import time_text
 
 KEY: Final = "flights"
 BATCH: Final = 1000

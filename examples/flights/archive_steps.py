@@ -14,7 +14,7 @@ import streamkeep
 from flight_data import Flight, Part, day_ms
 from reporting import expect, step
 from streamkeep.format.core.entry import Entry
-from streamkeep.format.shown import size_text
+from streamkeep.format.humanize import size_text
 
 KEY: Final = "archived flights"
 ERASED: Final = 1

@@ -24,7 +24,8 @@ from streamkeep.arrow.keys import key_text
 from streamkeep.engine.archive.segments import ArchivedStream, list_streams
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.format.shown import MAX_CALENDAR_MS, plan_buckets
+from streamkeep.format.humanize import MAX_CALENDAR_MS
+from streamkeep.format.time_buckets import plan_buckets
 from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.jobs.executor.report import Task, count_slice, rounded
 from streamkeep.pipeline.jobs.report_facts import (

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from streamkeep.format.shown import Plan
+from streamkeep.format.time_buckets import Plan
 
 LAGS: Final = "lag"  # the name of the file with the lags of all reports in a folder
 PERCENTILES: Final = (50, 90, 99, 99.9)

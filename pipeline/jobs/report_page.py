@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.core.durations import duration_text
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.format.shown import calendar, size_text, time_text
+from streamkeep.format.humanize import calendar, size_text, time_text
 from streamkeep.pipeline.jobs.report_facts import LAGS, PERCENTILES, LagPoint, percentile
 from streamkeep.pipeline.jobs.report_plots import dates, label, legend, new_figure
 from streamkeep.supported import install_hint

@@ -24,7 +24,7 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import (
     CHECKPOINT_FILE,
     UNFINISHED,
@@ -40,6 +40,7 @@ from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.survey import check_files, check_lmdb_files
 from streamkeep.engine.store.swap import is_swapping
+from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.txn import ReadTxn

@@ -43,6 +43,7 @@ from streamkeep.format.core.keys import (
     pack_number,
     unpack_node_key,
 )
+from streamkeep.format.humanize import count_text
 from streamkeep.format.node.check import Slot, validate
 from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_envelope
 from streamkeep.format.node.tombstones import history_form
@@ -59,7 +60,6 @@ from streamkeep.format.segment.manifest import (
 from streamkeep.format.segment.remains import remains
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment
-from streamkeep.format.shown import count_text
 from streamkeep.recovery.salvage.losses import Report, StreamLoss
 from streamkeep.recovery.salvage.lost_found import LostAndFound
 from streamkeep.recovery.salvage.new_store import BulkStore

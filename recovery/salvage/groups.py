@@ -31,6 +31,7 @@ from streamkeep.format.core.keys import (
     page_key,
     unpack_lease_key,
 )
+from streamkeep.format.humanize import count_text
 from streamkeep.format.rows.group_records import (
     UNKNOWN,
     Consumer,
@@ -54,7 +55,6 @@ from streamkeep.format.rows.nacks import (
     order_time,
     owners_of,
 )
-from streamkeep.format.shown import count_text
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound

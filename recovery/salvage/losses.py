@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.json_form import json_bytes
-from streamkeep.format.shown import entries_text
+from streamkeep.format.humanize import entries_text
 from streamkeep.recovery.fsck.findings import quoted
 
 _MAX_RANGES: Final = 20  # listed per stream

@@ -21,6 +21,7 @@ from streamkeep.format.core.keys import (
     pack_number,
     unpack_number,
 )
+from streamkeep.format.humanize import count_text
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.rows.extension import IDEMPOTENCE, Idempotence, idempotence_of, with_section
 from streamkeep.format.rows.producers import (
@@ -33,7 +34,6 @@ from streamkeep.format.rows.producers import (
     producer_prefix,
 )
 from streamkeep.format.rows.records import StreamRecord, decode_stream_record
-from streamkeep.format.shown import count_text
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound

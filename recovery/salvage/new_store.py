@@ -18,9 +18,10 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, LOCK_FILE
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import open_row, seal_row

@@ -22,7 +22,7 @@ from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreError
-from streamkeep.format.shown import size_text
+from streamkeep.format.humanize import size_text
 from streamkeep.recovery.fsck.files import LOST_AND_FOUND
 from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.source import Source, open_source

@@ -10,8 +10,8 @@ from cli_runner import lines, objects, run
 from conftest import assert_sound
 from segments import archive, pairs_of, retire, some
 from streamkeep.engine.api.store import Store
+from streamkeep.format.time_buckets import plan_buckets
 from streamkeep.tools.base.archive_plot import Part, spread
-from streamkeep.tools.base.timeline import plan_buckets
 
 MAY = 1_714_521_600_000  # 2024-05-01
 HOUR = 3_600_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from streamkeep.format.humanize import size_text, time_text
 from streamkeep.tools.base import output
 
 
@@ -20,14 +21,14 @@ from streamkeep.tools.base import output
     ],
 )
 def test_sizes(size: int, text: str) -> None:
-    assert output.size_text(size) == text
+    assert size_text(size) == text
 
 
 def test_times() -> None:
-    assert output.time_text(1_718_004_800_999) == "2024-06-10T07:33:20Z"
-    assert output.time_text(0) == "1970-01-01T00:00:00Z"
-    assert output.time_text(253_402_300_799_999) == "9999-12-31T23:59:59Z"
-    assert output.time_text((1 << 64) - 1) == "18446744073709551615 ms"
+    assert time_text(1_718_004_800_999) == "2024-06-10T07:33:20Z"
+    assert time_text(0) == "1970-01-01T00:00:00Z"
+    assert time_text(253_402_300_799_999) == "9999-12-31T23:59:59Z"
+    assert time_text((1 << 64) - 1) == "18446744073709551615 ms"
     assert output.span_text(3.44) == "3.4s"
     assert output.span_text(725.2) == "12m5s"
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
 from streamkeep.format.segment.remote import segment_name
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
-from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Bytes, Id, Number
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ optional_key = click.argument("key", metavar="[KEY]", type=Bytes(), default=None
 def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
     """Return the JSON members of one segment."""
     return {
-        "key": output.json_bytes(record.key),
+        "key": json_bytes(record.key),
         "stream_number": record.stream_number,
         "file": segment_place(store, record),
         "first_id": str(record.first_id),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamkeep.engine.archive.segments import iter_retired
 from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.time_buckets import Plan, plan_buckets
 from streamkeep.tools.base import timeline
 
 if TYPE_CHECKING:
@@ -65,16 +66,16 @@ def find_places(
     return Places(archived, retired, Part(min(firsts), max(lasts), total) if firsts else None)
 
 
-def plan_of(places: Places) -> timeline.Plan | None:
+def plan_of(places: Places) -> Plan | None:
     """Choose the buckets; None when there are no entries."""
     parts = [*places.archived, *places.retired, *([places.live] if places.live else [])]
     if not parts:
         return None
     first = min(part.first_ms for part in parts)
-    return timeline.plan_buckets(first, max(part.last_ms for part in parts))
+    return plan_buckets(first, max(part.last_ms for part in parts))
 
 
-def spread(parts: Sequence[Part], plan: timeline.Plan) -> list[int]:
+def spread(parts: Sequence[Part], plan: Plan) -> list[int]:
     """Return how many entries of the parts fall into each bucket, to the entry in sum."""
     counts = [0] * (len(plan.edges) - 1)
     for part in parts:
@@ -106,7 +107,7 @@ def count_places(
     snapshot: Snapshot[bytes],
     places: Places,
     keys: Sequence[bytes],
-    plan: timeline.Plan,
+    plan: Plan,
     advance: Advance,
 ) -> dict[str, list[int]]:
     """Return the entries in each bucket, by where they are."""

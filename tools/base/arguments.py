@@ -12,9 +12,10 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from streamkeep.engine.system.clock import current_clock
+from streamkeep.format import quoting
 from streamkeep.format.core.durations import parse_duration
 from streamkeep.format.core.times import Bound, id_bound
-from streamkeep.tools.base import completion, output
+from streamkeep.tools.base import completion
 from streamkeep.tools.base.common import given
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Bytes(_BytesType):
         text = str(value)
         if text.startswith('"') and ctx is not None and given(ctx).quoted_input:
             try:
-                return output.unquoted(text)
+                return quoting.unquoted(text)
             except ValueError as error:
                 self.fail(f"{text}: {error}", param, ctx)
         return os.fsencode(text)
@@ -273,7 +274,7 @@ def condition_of(texts: tuple[bytes, ...]) -> dict[bytes, list[bytes]] | None:
     for text in texts:
         field, equals, value = text.partition(b"=")
         if not equals:
-            raise click.UsageError(f"--where {output.shown(text)} is not FIELD=VALUE")
+            raise click.UsageError(f"--where {quoting.shown(text)} is not FIELD=VALUE")
         found.setdefault(field, []).append(value)
     return found or None
 

@@ -14,8 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 import streamkeep
+from streamkeep.format import quoting
 from streamkeep.format.core.errors import NotAStoreError, StreamkeepError
-from streamkeep.tools.base import output
 
 COMPLETE_VARIABLE: Final = "_STREAMKEEP_COMPLETE"  # a shell sets it when it asks
 _MOST: Final = 200
@@ -62,7 +62,7 @@ def _opened(ctx: click.Context) -> streamkeep.Store[bytes]:
 
 
 def _offer(names: Iterable[bytes], incomplete: str) -> list[CompletionItem]:
-    texts = [output.shown(name, " ") for name in names]
+    texts = [quoting.shown(name, " ") for name in names]
     fitting = [text for text in texts if text.startswith(incomplete) and text[0] != '"']
     return [CompletionItem(text) for text in sorted(fitting)[:_MOST]]
 

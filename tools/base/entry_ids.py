@@ -9,9 +9,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
+from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
-from streamkeep.tools.base import output
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.humanize import entries_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Id
 from streamkeep.tools.base.statuses import Failure
 
@@ -53,7 +56,7 @@ def _read_ids(key: bytes) -> Iterator[bytes]:
         try:
             StreamId.parse(found)
         except InvalidIdError:
-            raise _bad_line(number, f"{output.shown(found)} is not an entry ID") from None
+            raise _bad_line(number, f"{quoting.shown(found)} is not an entry ID") from None
         yield found
 
 
@@ -66,8 +69,8 @@ def _json_id(text: bytes, key: bytes, number: int) -> bytes | None:
     if found.get("type") == "summary":
         return None
     of_stream = found.get("key")
-    if of_stream not in (None, output.json_bytes(key)):
-        raise _bad_line(number, f"an entry of {of_stream!r}, not of {output.named(key)}")
+    if of_stream not in (None, json_bytes(key)):
+        raise _bad_line(number, f"an entry of {of_stream!r}, not of {quoting.named(key)}")
     entry_id = found.get("id")
     if not isinstance(entry_id, str):
         raise _bad_line(number, "the object has no member id")
@@ -97,7 +100,7 @@ class Outcomes(NamedTuple):
 
     def print(self, count: int) -> None:
         """Print the number of entries; in JSON also the result for each ID."""
-        if output.as_json():
+        if common.as_json():
             names = {_DELETED: "deleted", _KEPT: "kept"}
             for one, result in zip(self.ids, self.results, strict=True):
                 output.json_line("id", id=one.decode(), result=names.get(result, self.absent))
@@ -105,5 +108,5 @@ class Outcomes(NamedTuple):
             return
         output.line(str(count))
         if self.kept:
-            kept = output.entries_text(self.kept)
+            kept = entries_text(self.kept)
             output.note(f"{kept} kept: a group has not read or acknowledged them")

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
+from streamkeep.format import quoting
 from streamkeep.format.core.entry import ClaimedEntry, Entry, StreamId
-from streamkeep.tools.base import output
+from streamkeep.format.core.json_form import json_bytes, json_pairs
+from streamkeep.format.humanize import count_text, time_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
@@ -55,13 +58,16 @@ def print_entry(
         ending, members: what else to say of it, as text and in JSON.
     """
     entry_id = entry.id if isinstance(entry.id, StreamId) else StreamId.parse(entry.id)
-    if output.as_json():
+    if common.as_json():
         output.json_line(
-            "entry", **id_members(key, entry_id), fields=output.json_pairs(entry.pairs), **members
+            "entry",
+            **id_members(key, entry_id),
+            fields=json_pairs(entry.pairs),
+            **members,
         )
         return
     output.line(
-        f"{id_text(key, entry_id, show_time=show_time)}  {output.pairs_text(entry.pairs)}{ending}"
+        f"{id_text(key, entry_id, show_time=show_time)}  {quoting.pairs_text(entry.pairs)}{ending}"
     )
 
 
@@ -74,7 +80,7 @@ def print_id(
     ending: str = "",
 ) -> None:
     """Print an entry of which only the ID is known, or asked for; `kind` is its JSON type."""
-    if output.as_json():
+    if common.as_json():
         output.json_line(kind, **id_members(key, entry_id))
     else:
         output.line(f"{id_text(key, entry_id, show_time=show_time)}{ending}")
@@ -93,21 +99,21 @@ def print_delivered(
         idle_ms, count = entry.former_idle_ms, entry.former_delivery_count
         members = {"idle_ms": idle_ms, "times_delivered": count}
         if count:
-            idle, times = output.span_text(idle_ms / 1000), output.count_text(count, "time")
+            idle, times = output.span_text(idle_ms / 1000), count_text(count, "time")
             ending = f"  (idle {idle}, delivered {times})"
     print_entry(entry, show_time=show_time, key=key, ending=ending, **members)
 
 
 def id_members(key: bytes | None, entry_id: StreamId) -> dict[str, object]:
     """Return the first members of the JSON object of an entry."""
-    of_stream = {} if key is None else {"key": output.json_bytes(key)}
+    of_stream = {} if key is None else {"key": json_bytes(key)}
     return {**of_stream, "id": str(entry_id), "time_ms": entry_id.ms}
 
 
 def id_text(key: bytes | None, entry_id: StreamId, *, show_time: bool) -> str:
     """Return what the line of an entry begins with."""
-    start = "" if key is None else f"{output.shown(key, ' ')}  "
-    clock = f"  {output.time_text(entry_id.ms)}" if show_time else ""
+    start = "" if key is None else f"{quoting.shown(key, ' ')}  "
+    clock = f"  {time_text(entry_id.ms)}" if show_time else ""
     return f"{start}{entry_id}{clock}"
 
 
@@ -122,7 +128,7 @@ def check_exists(snapshot: Snapshot, *keys: bytes) -> None:
 
 def no_stream(path: Path, *keys: bytes) -> Failure:
     """Return the error for streams that do not exist."""
-    names = ", ".join(map(output.named, dict.fromkeys(keys)))
+    names = ", ".join(map(quoting.named, dict.fromkeys(keys)))
     return Failure(
         f"no stream {names} in {path}",
         hint=f"streamkeep streams {shlex.quote(str(path))}",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.tools.base import output
+from streamkeep.format.core.json_form import json_bytes
 
 
 def processes_with(store: Path) -> list[dict[str, Any]]:
@@ -24,7 +24,7 @@ def processes_with(store: Path) -> list[dict[str, Any]]:
             name = (folder / "comm").read_bytes().rstrip(b"\n")
         except OSError:
             continue  # it has ended, or belongs to another user
-        found.append({"process": int(folder.name), "name": output.json_bytes(name)})
+        found.append({"process": int(folder.name), "name": json_bytes(name)})
     return sorted(found, key=lambda one: int(one["process"]))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from streamkeep.format.core.errors import NotAStoreError
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import visible
@@ -74,7 +74,7 @@ def confirm_loss(losses: list[str], question: str, *, yes: bool) -> None:
 
     With --json nothing is asked: a program says --yes, or gets an error that names the losses.
     """
-    if output.as_json():
+    if common.as_json():
         if not yes:
             raise Failure(f"this would be lost: {'; '.join(losses)}", hint="--yes confirms that")
         return

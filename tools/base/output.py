@@ -4,7 +4,7 @@ Results go to standard output, everything else to standard error. Text shows siz
 and times as `2024-06-10T07:33:20Z`; JSON is one object per line, in ASCII, with sizes in bytes and
 times in Unix milliseconds.
 
-`format/quoting.py` says how text shows keys, fields and values, and `format/core/json_form.py` how
+`format/quoting.py` says how text shows keys, fields and values, and `format/core/py` how
 JSON does.
 
 rich is loaded only where a table or a progress bar is shown: it takes longer to load than most
@@ -26,24 +26,9 @@ import click
 
 from streamkeep.format import quoting
 from streamkeep.format.core import json_form
-from streamkeep.format.core.durations import duration_text as duration_text
-from streamkeep.format.core.json_form import json_bytes as json_bytes
-from streamkeep.format.core.json_form import json_pairs as json_pairs
-from streamkeep.format.quoting import Pairs as Pairs
-from streamkeep.format.quoting import named as named
-from streamkeep.format.quoting import pairs_text as pairs_text
-from streamkeep.format.quoting import quoted as quoted
-from streamkeep.format.quoting import shown as shown
-from streamkeep.format.quoting import unquoted as unquoted
-from streamkeep.format.shown import EPOCH as EPOCH
-from streamkeep.format.shown import MAX_CALENDAR_MS as MAX_CALENDAR_MS
-from streamkeep.format.shown import calendar as calendar
-from streamkeep.format.shown import count_text as count_text
-from streamkeep.format.shown import entries_text as entries_text
-from streamkeep.format.shown import size_text as size_text
-from streamkeep.format.shown import time_text as time_text
+from streamkeep.format.core.durations import duration_text
+from streamkeep.format.humanize import entries_text, size_text
 from streamkeep.tools.base import common
-from streamkeep.tools.base.common import as_json as as_json
 from streamkeep.tools.base.terminal import guard, unguarded, visible
 
 if TYPE_CHECKING:
@@ -126,7 +111,7 @@ def give_up() -> bool:
 
 def shell_key(key: bytes) -> str:
     """Return a key as an argument for the shell."""
-    text = shown(key)
+    text = quoting.shown(key)
     if not key:
         return "''"
     return f"--quoted-input {shlex.quote(text)}" if text.startswith('"') else shlex.quote(text)
@@ -142,7 +127,7 @@ def ellipsis() -> str:
     return "…" if encodable("…") else "..."
 
 
-def brief_pairs(pairs: Pairs) -> str:
+def brief_pairs(pairs: quoting.Pairs) -> str:
     """Return fields and values as `pairs_text` does, long values cut."""
     return quoting.brief_pairs(pairs, ellipsis())
 
@@ -200,7 +185,7 @@ def listing(
         members, cells: return what JSON and the table say of a row.
         left: as for `table`.
     """
-    if as_json():
+    if common.as_json():
         for row in rows:
             json_line(kind, **members(row))
     elif rows:
@@ -209,7 +194,7 @@ def listing(
 
 def total(text: str, **members: Any) -> None:
     """End a list: with a note that counts it, or with a summary with these members."""
-    if as_json():
+    if common.as_json():
         summary(**members)
     else:
         note(text)
@@ -298,13 +283,13 @@ def summary(**members: Any) -> None:
 
 def done(**members: Any) -> None:
     """Write the summary of a command that prints nothing as text."""
-    if as_json():
+    if common.as_json():
         summary(**members)
 
 
 def result(text: str, **members: Any) -> None:
     """Write a result that is one line: as text, or as a summary with these members."""
-    if as_json():
+    if common.as_json():
         summary(**members)
     else:
         line(text)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Bytes
 from streamkeep.tools.base.opening import note_opened
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -196,7 +196,7 @@ def check_streams(streams: tuple[bytes, ...], pattern: str | None) -> None:
 
 def tell(report: Report, summary: str) -> None:
     """Print what a job did; end with the status for damage if it found a problem."""
-    if output.as_json():
+    if common.as_json():
         for problem in report.problems:
             output.json_line("problem", problem=problem)
         facts = report.as_json()

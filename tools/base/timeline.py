@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.shown import MAX_BUCKETS as MAX_BUCKETS
-from streamkeep.format.shown import Plan as Plan
-from streamkeep.format.shown import calendar
-from streamkeep.format.shown import plan_buckets as plan_buckets
+from streamkeep.format.humanize import calendar
+from streamkeep.format.time_buckets import Plan
 from streamkeep.supported import install_hint
 from streamkeep.tools.base import output
 from streamkeep.tools.base.statuses import Failure

@@ -10,9 +10,11 @@ from typing import Any
 import click
 
 from streamkeep.engine.commands.arguments import range_start
+from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.format.segment.manifest import SegmentRecord
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.archive_options import (
     block_limit_option,
     check_chosen,
@@ -59,7 +61,7 @@ def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> No
             ):
                 bad += bool(one.problems)
                 problems += len(one.problems)
-                if output.as_json():
+                if common.as_json():
                     found = [str(problem) for problem in one.problems]
                     output.json_line("segment", **segment_json(store, one.record), problems=found)
                 else:
@@ -73,9 +75,9 @@ def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> No
         size_bytes=size,
         seconds=round(seconds, 3),
     )
-    verdict = f"{output.count_text(bad, 'segment')} damaged" if bad else "all whole"
+    verdict = f"{count_text(bad, 'segment')} damaged" if bad else "all whole"
     output.note(
-        f"{output.count_text(len(records), 'segment')}, {output.size_text(size)} in "
+        f"{count_text(len(records), 'segment')}, {size_text(size)} in "
         f"{output.span_text(seconds)}: {verdict}"
     )
     if bad:
@@ -137,7 +139,7 @@ def adopt(
             else:
                 adopted += 1
                 entries += record.entries
-            if output.as_json():
+            if common.as_json():
                 output.json_line(
                     "adopted",
                     source=str(one.source),
@@ -146,11 +148,11 @@ def adopt(
                     segment=None if record is None else segment_json(store, record),
                 )
             elif record is not None:
-                left = f", without {output.entries_text(one.erased)} erased" if one.erased else ""
-                output.line(f"{one.source}: {output.entries_text(record.entries)}{left}")
+                left = f", without {entries_text(one.erased)} erased" if one.erased else ""
+                output.line(f"{one.source}: {entries_text(record.entries)}{left}")
     output.done(adopted=adopted, known=known, entries=entries)
     output.note(
-        f"adopted {output.count_text(adopted, 'segment')} with {output.entries_text(entries)}"
+        f"adopted {count_text(adopted, 'segment')} with {entries_text(entries)}"
         + (f", {known:,} known already" if known else "")
     )
 
@@ -191,12 +193,12 @@ def export(
                 folder, key, **options, progress=lambda done, _: advance(done, done)
             ):
                 copied += 1
-                if output.as_json():
+                if common.as_json():
                     output.json_line("exported", file=str(path))
                 else:
                     output.line(str(path))
     output.done(segments=copied, size_bytes=size)
-    output.note(f"exported {output.count_text(copied, 'segment')}, {output.size_text(size)}")
+    output.note(f"exported {count_text(copied, 'segment')}, {size_text(size)}")
 
 
 # --- remove -------------------------------------------------------------------------------------
@@ -239,11 +241,11 @@ def remove(
             confirm_loss(_losses(doomed), "Remove them?", yes=yes)
             dropped = store.drop_segments(key, stream_number=stream_number, before=before)
         size = sum(record.size_bytes for record in dropped)
-        if output.as_json():
+        if common.as_json():
             for record in dropped:
                 output.json_line("segment", **segment_json(store, record))
             output.summary(segments=len(dropped), size_bytes=size)
-    output.note(f"removed {output.count_text(len(dropped), 'segment')}, {output.size_text(size)}")
+    output.note(f"removed {count_text(len(dropped), 'segment')}, {size_text(size)}")
 
 
 def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:
@@ -252,9 +254,9 @@ def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:
     for number in dict.fromkeys(record.stream_number for record in doomed):
         mine = [record for record in doomed if record.stream_number == number]
         lines.append(
-            f"{output.named(mine[0].key)}: {output.count_text(len(mine), 'segment')} with "
-            f"{output.entries_text(sum(record.entries for record in mine))}, "
-            f"{output.time_text(mine[0].first_id.ms)} to {output.time_text(mine[-1].last_id.ms)}, "
-            f"{output.size_text(sum(record.size_bytes for record in mine))}"
+            f"{quoting.named(mine[0].key)}: {count_text(len(mine), 'segment')} with "
+            f"{entries_text(sum(record.entries for record in mine))}, "
+            f"{time_text(mine[0].first_id.ms)} to {time_text(mine[-1].last_id.ms)}, "
+            f"{size_text(sum(record.size_bytes for record in mine))}"
         )
     return lines

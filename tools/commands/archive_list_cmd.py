@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
-from streamkeep.tools.base import archive_plot, output, timeline
+from streamkeep.tools.base import archive_plot, common, output, timeline
 from streamkeep.tools.base.archive_options import (
     check_chosen,
     number_option,
@@ -73,13 +76,13 @@ def list_(
             if stream_number in (None, one.stream_number)
             and (key is None or (one.exists and one.key == key))
         ]
-        if output.as_json():
+        if common.as_json():
             _list_json(store, records, streams)
         elif key is None and stream_number is None and (start, end) == (b"-", b"+"):
             _list_streams(streams)
         else:
             _list_segments(records)
-        if not output.as_json():
+        if not common.as_json():
             _note_sums(records, streams)
         if plot is not None:
             _plot(store, records, key, stream_number, plot)
@@ -98,7 +101,7 @@ def _list_streams(streams: Sequence[ArchivedStream]) -> None:
                     _time(one.first_id),
                     _time(one.last_id),
                     _span(one.first_id, one.last_id),
-                    output.size_text(one.size_bytes),
+                    size_text(one.size_bytes),
                     _ratio(one.size_bytes, one.raw_bytes),
                     one.retired_entries,
                 )
@@ -120,7 +123,7 @@ def _list_segments(records: Sequence[SegmentRecord]) -> None:
                     _time(record.last_id),
                     _span(record.first_id, record.last_id),
                     record.entries,
-                    output.size_text(record.size_bytes),
+                    size_text(record.size_bytes),
                     _ratio(record.size_bytes, record.raw_bytes),
                     ORIGINS[record.origin],
                 )
@@ -135,13 +138,13 @@ def _note_sums(records: Sequence[SegmentRecord], streams: Sequence[ArchivedStrea
     size = sum(record.size_bytes for record in records)
     raw = sum(record.raw_bytes for record in records)
     output.note(
-        f"{output.count_text(len(records), 'segment')}, "
-        f"{output.entries_text(sum(record.entries for record in records))}, "
-        f"{output.size_text(size)}" + (f", {_ratio(size, raw)} of the nodes" if raw else "")
+        f"{count_text(len(records), 'segment')}, "
+        f"{entries_text(sum(record.entries for record in records))}, "
+        f"{size_text(size)}" + (f", {_ratio(size, raw)} of the nodes" if raw else "")
     )
     retired = sum(one.retired_entries for one in streams)
     if retired:
-        output.note(f"{output.entries_text(retired)} retired, not yet in a segment")
+        output.note(f"{entries_text(retired)} retired, not yet in a segment")
 
 
 def _list_json(
@@ -151,7 +154,7 @@ def _list_json(
     for one in streams:
         output.json_line(
             "archived_stream",
-            key=output.json_bytes(one.key),
+            key=json_bytes(one.key),
             stream_number=one.stream_number,
             exists=one.exists,
             segments=one.segments,
@@ -199,18 +202,18 @@ def _plot(
             series = archive_plot.count_places(
                 snapshot, places, list(names.values()), plan, advance
             )
-    title = str(store.path) if key is None else output.shown(key)
+    title = str(store.path) if key is None else quoting.shown(key)
     timeline.plot_stacked(plan, series, title, path)
     output.note(f"wrote {path}")
 
 
 def _stream_name(one: ArchivedStream) -> str:
-    name = output.cut(output.shown(one.key))
+    name = output.cut(quoting.shown(one.key))
     return name if one.exists else f"{name} (deleted, number {one.stream_number})"
 
 
 def _time(one: StreamId | None) -> str:
-    return _NO_SPAN if one is None else output.time_text(one.ms)
+    return _NO_SPAN if one is None else time_text(one.ms)
 
 
 def _span(first: StreamId | None, last: StreamId | None) -> str:

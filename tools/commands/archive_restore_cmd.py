@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from streamkeep.format import quoting
 from streamkeep.format.core.errors import IdTooSmallError
-from streamkeep.tools.base import output
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.humanize import entries_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.archive_options import number_option, range_options
 from streamkeep.tools.base.arguments import Bytes, path_of, store_argument
 from streamkeep.tools.base.command import command
@@ -88,9 +91,9 @@ def restore(
             hint = f"streamkeep info {there} {output.shell_key(key)}"
             raise Failure(error.redis_error, hint=hint) from error
     seconds = time.perf_counter() - began
-    if output.as_json():
+    if common.as_json():
         output.summary(
-            key=output.json_bytes(key),
+            key=json_bytes(key),
             entries=report.entries,
             first_id=None if report.first_id is None else str(report.first_id),
             last_id=None if report.last_id is None else str(report.last_id),
@@ -102,12 +105,12 @@ def restore(
     span = f", {report.first_id} to {report.last_id}" if report.first_id else ""
     if report.already:
         output.note(
-            f"nothing to do: {output.named(key)} has the {output.entries_text(report.already)} "
+            f"nothing to do: {quoting.named(key)} has the {entries_text(report.already)} "
             f"already{span}"
         )
         return
     again = " (went on where it was interrupted)" if report.resumed else ""
     output.note(
-        f"restored {output.entries_text(report.entries)} into {output.named(key)}{span} in "
+        f"restored {entries_text(report.entries)} into {quoting.named(key)}{span} in "
         f"{output.span_text(seconds)}{again}"
     )

@@ -11,8 +11,9 @@ import click
 from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, TARGET_BYTES, ArchiveOptions
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.format.core.errors import StoreLockedError
+from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Number, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
@@ -123,7 +124,7 @@ def run(
     trimmed = 0 if care is None else care.trimmed
     dropped = 0 if care is None else care.dropped
     there = report.published
-    if output.as_json():
+    if common.as_json():
         output.summary(
             entries=report.entries,
             segments=report.segments,
@@ -143,20 +144,18 @@ def run(
         _refuse_missing(there)
         return
     if care is not None and (trimmed or dropped):
-        output.note(
-            f"retention: {output.entries_text(trimmed)} trimmed, {dropped} segments dropped"
-        )
-    files = output.count_text(report.segments, "segment")
-    output.line(f"{output.entries_text(report.entries)} archived in {files}")
+        output.note(f"retention: {entries_text(trimmed)} trimmed, {dropped} segments dropped")
+    files = count_text(report.segments, "segment")
+    output.line(f"{entries_text(report.entries)} archived in {files}")
     if report.segments:
         ratio = report.size_bytes / report.raw_bytes
-        sizes = f"{output.size_text(report.size_bytes)} of {output.size_text(report.raw_bytes)}"
+        sizes = f"{size_text(report.size_bytes)} of {size_text(report.raw_bytes)}"
         output.note(f"{sizes} ({ratio:.0%}) in {output.span_text(seconds)}")
     if there.uri is not None:
-        sent = output.count_text(there.uploaded, "segment")
-        output.line(f"{sent}, {output.size_text(there.uploaded_bytes)}, written to {there.uri}")
+        sent = count_text(there.uploaded, "segment")
+        output.line(f"{sent}, {size_text(there.uploaded_bytes)}, written to {there.uri}")
         if seal:
-            output.line(f"{output.entries_text(there.sealed_entries)} sealed there")
+            output.line(f"{entries_text(there.sealed_entries)} sealed there")
     _refuse_missing(there)
 
 
@@ -176,7 +175,7 @@ def _refuse_missing(report: PublishReport) -> None:
     if report.missing:
         names = ", ".join(one.path for one in report.missing[:3])
         raise Failure(
-            f"{output.count_text(len(report.missing), 'segment')} of the archive, "
+            f"{count_text(len(report.missing), 'segment')} of the archive, "
             f"{names}: neither on the disk nor at {report.uri}",
             hint="`streamkeep archive adopt` takes a copy",
             status=Exit.DAMAGED,

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.core.times import parse_iso
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Duration,
     Id,
@@ -118,7 +119,7 @@ def claim(
                 last_id=last_id,
             )
     print_claimed(claimed, justid=justid)
-    output.done(key=output.json_bytes(key), entries=len(claimed))
+    output.done(key=json_bytes(key), entries=len(claimed))
 
 
 @command()
@@ -169,11 +170,11 @@ def autoclaim(
         )
     cursor, claimed, gone = found
     print_claimed(claimed, justid=justid)
-    if output.as_json():
+    if common.as_json():
         for one in gone:
             print_id("deleted", StreamId.parse(one))
         output.summary(
-            key=output.json_bytes(key),
+            key=json_bytes(key),
             entries=len(claimed),
             deleted=len(gone),
             cursor=cursor.decode(),

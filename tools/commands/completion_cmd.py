@@ -10,7 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from streamkeep.engine.system.files import replacing
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.completion import COMPLETE_VARIABLE
 from streamkeep.tools.base.statuses import Failure
@@ -56,7 +56,7 @@ def install(shell: str | None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write(_script(shell).encode())
-    if output.as_json():
+    if common.as_json():
         output.summary(shell=shell, file=str(path))
         return
     output.line(str(path))
@@ -77,7 +77,7 @@ def show(shell: str | None) -> None:
     """
     shell = shell or _own_shell()
     script = _script(shell)
-    if output.as_json():
+    if common.as_json():
         output.summary(shell=shell, script=script)
         return
     for line in script.splitlines():

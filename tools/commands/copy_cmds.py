@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format.humanize import count_text, size_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import path_of, store_argument
 from streamkeep.tools.base.command import command
 
@@ -41,7 +42,7 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
 
         report = copy_store(store_path, target, verify=not no_verify, progress=show)
     seconds = time.perf_counter() - began
-    if output.as_json():
+    if common.as_json():
         output.summary(
             path=str(report.path),
             epoch=report.epoch,
@@ -57,14 +58,14 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
             seconds=round(seconds, 3),
         )
         return
-    parts_text = [f"{output.size_text(report.data_bytes)} of data"]
+    parts_text = [f"{size_text(report.data_bytes)} of data"]
     for count, size, done in (
         (report.copied_segments, report.copied_bytes, "copied"),
         (report.kept_segments, report.kept_bytes, "kept from the earlier backup"),
     ):
         if count:
-            segments = output.count_text(count, "segment", "segments")
-            parts_text.append(f"{segments} ({output.size_text(size)}) {done}")
+            segments = count_text(count, "segment", "segments")
+            parts_text.append(f"{segments} ({size_text(size)}) {done}")
     checked = "not checked" if no_verify else "checked"
     output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {output.span_text(seconds)}")
     if not report.recorded:
@@ -91,10 +92,10 @@ def compact(store_path: Path) -> None:
     total = data.stat().st_size if data.exists() else 0
     with output.progress("compact", total, sized=True, unit="bytes") as advance:
         done = compact_store(store_path, progress=lambda size: advance(size, size))
-    if output.as_json():
+    if common.as_json():
         output.summary(
             before_bytes=done.before_bytes, after_bytes=done.after_bytes, epoch=done.epoch
         )
     else:
-        before, after = output.size_text(done.before_bytes), output.size_text(done.after_bytes)
+        before, after = size_text(done.before_bytes), size_text(done.after_bytes)
         output.line(f"{before} before, {after} after")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -54,7 +54,7 @@ def create(store_path: Path, mode: int | None, group: str | None) -> None:
     with streamkeep.open(store_path, mode=mode, group=group) as store:
         identity = store.uuid
     status = (store_path / DATA_FILE).stat()
-    if output.as_json():
+    if common.as_json():
         shown = f"{status.st_mode & 0o777:o}"
         output.summary(path=str(store_path), uuid=identity, mode=shown, group=status.st_gid)
         return

@@ -10,9 +10,12 @@ from typing import Any
 
 import click
 
+from streamkeep.format import quoting
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.recovery.diff import BOTH, FIRST, Difference
 from streamkeep.recovery.diff import diff as differences
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Bytes, count_option, path_of, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
@@ -54,37 +57,37 @@ def diff(
             where = f"neither in {store_path} nor in {other_path}"
             hint = f"streamkeep streams {shlex.quote(str(store_path))}"
             raise Failure(
-                f"no stream {output.named(key)}, {where}",
+                f"no stream {quoting.named(key)}, {where}",
                 hint=hint,
                 status=Exit.MISSING,
                 code="NoSuchKeyError",
             )
         for one in islice(differences(first, second, key), count):
             found += 1
-            if output.as_json():
+            if common.as_json():
                 print_json(one)
             else:
                 print_text(one)
-    if output.as_json():
+    if common.as_json():
         output.summary(differences=found, same=not found)
     elif found:
-        output.note(output.count_text(found, "difference"))
+        output.note(count_text(found, "difference"))
     ctx.exit(Exit.DIFFERENT if found else Exit.OK)
 
 
 def print_text(one: Difference) -> None:
     """Print a difference on one line."""
     mark = {BOTH: "!", FIRST: "-"}.get(one.only, "+")
-    text = f"stream {output.named(one.key)}"
+    text = f"stream {quoting.named(one.key)}"
     if one.kind == "stream":
-        output.line(f"{mark} {text}: {output.entries_text(one.number)}")
+        output.line(f"{mark} {text}: {entries_text(one.number)}")
         return
     if one.group is not None:
-        text += f" group {output.named(one.group)}"
+        text += f" group {quoting.named(one.group)}"
     kind = {"counter": "", "group": "", "entry": "entry ", "messages": ""}.get(
         one.kind, f"{one.kind} "
     )
-    what = output.shown(one.what.encode()) if one.what else ""
+    what = quoting.shown(one.what.encode()) if one.what else ""
     if one.number > 1:
         kind = {"entry": "entries ", "pending": "pending "}.get(one.kind, kind)
         text += f" {kind}{what} ({one.number:,})"
@@ -100,14 +103,12 @@ def _told(value: Any) -> str:
         return output.brief_pairs(value)
     if isinstance(value, dict):
         owner = value["consumer"]
-        name = "nobody" if owner is None else output.named(owner)
-        times = output.count_text(value["delivery_count"], "time")
-        return f"{name}, {times}, {output.time_text(value['delivery_time'])}"
+        name = "nobody" if owner is None else quoting.named(owner)
+        times = count_text(value["delivery_count"], "time")
+        return f"{name}, {times}, {time_text(value['delivery_time'])}"
     if isinstance(value, tuple):
         seen, active = value
-        return f"seen {output.time_text(seen)}, active " + (
-            "never" if active < 0 else output.time_text(active)
-        )
+        return f"seen {time_text(seen)}, active " + ("never" if active < 0 else time_text(active))
     if isinstance(value, list):
         return " ".join(map(str, value))
     if isinstance(value, bool):
@@ -117,9 +118,9 @@ def _told(value: Any) -> str:
 
 def print_json(one: Difference) -> None:
     """Print a difference as one object."""
-    members: dict[str, Any] = {"key": output.json_bytes(one.key)}
+    members: dict[str, Any] = {"key": json_bytes(one.key)}
     if one.group is not None:
-        members["group"] = output.json_bytes(one.group)
+        members["group"] = json_bytes(one.group)
     if one.what:
         members["what"] = one.what
     members["only"] = one.only
@@ -132,7 +133,7 @@ def print_json(one: Difference) -> None:
 
 def _json(value: Any) -> Any:
     if isinstance(value, bytes):
-        return output.json_bytes(value)
+        return json_bytes(value)
     if isinstance(value, dict):
         return {name: _json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

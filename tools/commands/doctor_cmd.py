@@ -14,11 +14,12 @@ from streamkeep.engine.system.modes import group_name
 from streamkeep.engine.system.owners import user_name
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.versions import STORE_VERSION
+from streamkeep.format.humanize import count_text, time_text
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.doctor import Check, examine
 from streamkeep.recovery.upgrade import stored_version
 from streamkeep.supported import install_hint
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import path_of
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.open_by import processes_with
@@ -62,7 +63,7 @@ def doctor(place: Path) -> None:
 
     def tell(check: Check) -> None:
         checks.append(check)
-        if output.as_json():
+        if common.as_json():
             output.json_line("check", **check._asdict())
             return
         output.line(f"{check.state:<5}  {check.name}: {check.text}")
@@ -137,8 +138,8 @@ def _store(place: Path) -> Iterator[Check]:
             "backup", "note", "the store knows of none", f"streamkeep backup {place} TARGET"
         )
         return
-    age = f"{output.count_text(last - backup.commit_number, 'commit')} ago"
-    yield Check("backup", "ok", f"the last one was made {output.time_text(backup.time_ms)}, {age}")
+    age = f"{count_text(last - backup.commit_number, 'commit')} ago"
+    yield Check("backup", "ok", f"the last one was made {time_text(backup.time_ms)}, {age}")
 
 
 def _users(place: Path) -> Check:

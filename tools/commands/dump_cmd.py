@@ -9,6 +9,7 @@ from typing import BinaryIO, Final, Literal
 
 import click
 
+from streamkeep.format import quoting
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -16,8 +17,10 @@ from streamkeep.format.core.errors import (
     TransferError,
     ValueMismatchError,
 )
+from streamkeep.format.core.json_form import json_bytes, json_pairs
+from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.archive_options import block_limit_option
 from streamkeep.tools.base.arguments import (
     Bytes,
@@ -219,7 +222,7 @@ def dump(
     refuse_options("is for the blocks of --segment", "max_block_bytes")
     if as_bytes:
         raise click.UsageError("--bytes needs --node, --group, --table, --segment, ...")
-    if output.as_json() and target == STDOUT:
+    if common.as_json() and target == STDOUT:
         raise click.UsageError(
             "--json prints a summary and needs --output; for the data as JSON use --format jsonl"
         )
@@ -265,7 +268,7 @@ def dump(
                 output.note(one)
             raise
     if report.unfinished:
-        left_out = output.count_text(report.unfinished, "stream")
+        left_out = count_text(report.unfinished, "stream")
         output.note(f"left out: {left_out} of loads that are running or were killed")
     _report(report, target)
 
@@ -274,7 +277,7 @@ def _field_type(text: bytes) -> tuple[bytes, str]:
     """Return field and type of --type."""
     field, equals, kind = text.rpartition(b"=")
     if not equals:
-        raise click.UsageError(f"--type {output.shown(text)} is not FIELD=TYPE, such as n=int64")
+        raise click.UsageError(f"--type {quoting.shown(text)} is not FIELD=TYPE, such as n=int64")
     return field, kind.decode("utf-8", "replace")
 
 
@@ -301,7 +304,7 @@ def _look(
         elif group is not None and as_bytes:
             _print(inspect_group(store, key, group))
         elif group is not None:
-            form: Literal["jsonl", "text"] = "jsonl" if output.as_json() else "text"
+            form: Literal["jsonl", "text"] = "jsonl" if common.as_json() else "text"
             dump_group(store, binary_output(), key, group, format=form)
             output.done(damaged=0)
 
@@ -311,9 +314,9 @@ def _print(items: Iterable[Item]) -> None:
     damaged = 0
     for item in items:
         if isinstance(item, Heading):
-            if output.as_json():
+            if common.as_json():
                 members = {
-                    name: output.json_bytes(one) if isinstance(one, bytes) else one
+                    name: json_bytes(one) if isinstance(one, bytes) else one
                     for name, one in item.members.items()
                 }
                 output.json_line(item.kind, **members)
@@ -328,14 +331,14 @@ def _print(items: Iterable[Item]) -> None:
 
 
 def _print_slot(slot: Slot) -> None:
-    if output.as_json():
+    if common.as_json():
         output.json_line(
             "slot",
             slot=slot.number,
             id=str(slot.id),
             state=slot.state,
             same_fields=slot.same_fields,
-            fields=output.json_pairs(slot.pairs),
+            fields=json_pairs(slot.pairs),
         )
     else:
         pairs = output.brief_pairs(slot.pairs)
@@ -343,7 +346,7 @@ def _print_slot(slot: Slot) -> None:
 
 
 def _print_piece(piece: Piece) -> None:
-    if output.as_json():
+    if common.as_json():
         output.json_line(
             "field",
             offset=piece.offset,
@@ -355,12 +358,12 @@ def _print_piece(piece: Piece) -> None:
         return
     place = f"{piece.offset}-{piece.offset + max(len(piece.data), 1) - 1}"
     cut = piece.data[:_HEX].hex() + (".." if len(piece.data) > _HEX else "")
-    value = output.shown(piece.value.encode()) if piece.value else ""
+    value = quoting.shown(piece.value.encode()) if piece.value else ""
     output.line(f"{place:>11}  {cut:<34} {piece.name:<24} {value}".rstrip())
 
 
 def _report(report: DumpReport, target: str) -> None:
-    if output.as_json():
+    if common.as_json():
         output.summary(
             output=target,
             streams=report.streams,
@@ -373,10 +376,10 @@ def _report(report: DumpReport, target: str) -> None:
     if target != STDOUT:
         rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
         known = report.size_bytes is not None
-        size = f", {output.size_text(report.size_bytes or 0)}" if known else ""
+        size = f", {size_text(report.size_bytes or 0)}" if known else ""
         output.note(
-            f"{target}: {output.count_text(report.streams, 'stream')}, "
-            f"{output.entries_text(report.entries)}{size} in {output.span_text(report.seconds)} "
+            f"{target}: {count_text(report.streams, 'stream')}, "
+            f"{entries_text(report.entries)}{size} in {output.span_text(report.seconds)} "
             f"({rate})"
         )
     output.note_losses(report.dropped)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format import quoting
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
@@ -151,9 +153,9 @@ def add(
             idmpauto=idmpauto,
             idmp=idmp,
         )
-        if output.as_json():
+        if common.as_json():
             added = None if new_id is None else new_id.decode()
-            output.summary(key=output.json_bytes(key), id=added)
+            output.summary(key=json_bytes(key), id=added)
         elif new_id is not None:
             output.line(new_id.decode())
         if new_id is None:
@@ -193,7 +195,7 @@ def delete(
         with store.snapshot() as snapshot:
             check_exists(snapshot, key)
         if wanted and not outcomes.deleted + outcomes.kept:
-            raise Failure(f"{output.named(key)} has none of these entries", status=Exit.MISSING)
+            raise Failure(f"{quoting.named(key)} has none of these entries", status=Exit.MISSING)
 
 
 @command()

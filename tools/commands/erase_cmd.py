@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format import quoting
+from streamkeep.format.humanize import count_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Duration,
@@ -82,12 +84,12 @@ def erase(
         if key is not None and condition is not None:
             wanted = [bytes(one) for one in store.find_remains(key, condition)]
             if not wanted:
-                output.summary(count=0) if output.as_json() else output.line("0")
+                output.summary(count=0) if common.as_json() else output.line("0")
                 _check_known(store, key)
                 return
         if key is not None:
-            many = output.count_text(len(set(wanted)), "ID")
-            loss = f"{output.named(key)} in {store_path}: {many}; nothing brings the entries back"
+            many = count_text(len(set(wanted)), "ID")
+            loss = f"{quoting.named(key)} in {store_path}: {many}; nothing brings the entries back"
             confirm_loss([loss], "Erase these entries?", yes=yes)
         with output.progress("erase", 1000, sized=False, unit="pages") as advance:
             count = store.erase(

@@ -12,11 +12,12 @@ import click
 
 from streamkeep.engine.store.command import Command, Free, Read, Write, attempt, wait
 from streamkeep.format.core.errors import CommandError, CorruptionError
+from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.redis.resp import split_line
 from streamkeep.server.commands.replies import NIL_ARRAY, Status, plain
 from streamkeep.server.commands.table import FREES, READS, Spec, find
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Bytes, store_argument
 from streamkeep.tools.base.command import command, tell
 from streamkeep.tools.base.opening import open_store
@@ -124,15 +125,15 @@ def _lines() -> Iterator[list[bytes]]:
 
 
 def _print(words: list[bytes], reply: Any) -> None:
-    if output.as_json():
-        output.json_line("reply", of=output.json_bytes(words[0].upper()), reply=json_of(reply))
+    if common.as_json():
+        output.json_line("reply", of=json_bytes(words[0].upper()), reply=json_of(reply))
         return
     for text in text_of(reply).splitlines():
         output.line(text)
 
 
 def _print_error(error: CommandError) -> None:
-    if output.as_json():
+    if common.as_json():
         path = click.get_current_context().command_path
         tell(path, Failure(error.redis_error, code=type(error).__name__))
     else:

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
+from streamkeep.format.humanize import count_text, size_text
 from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.progress import Progress
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Bytes, given_store, optional_store, refuse_options
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.statuses import Exit
@@ -33,7 +34,7 @@ def explain(code: str) -> None:
     """Print a code's severity, meaning and advice."""
     kind = CATALOGUE[code]
     severity = kind.severity.name.lower()
-    if output.as_json():
+    if common.as_json():
         members = {"severity": severity, "meaning": kind.meaning, "advice": kind.advice}
         output.json_line("explanation", code=code, **members)
         output.summary(explained=code)
@@ -91,7 +92,7 @@ def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | No
         moved = Progress(show)
         for found in check(store_path, quick=quick, stream=key, progress=moved):
             counts[found.severity] += 1
-            if output.as_json():
+            if common.as_json():
                 members = found.as_json()
                 output.json_line(members.pop("type"), **members)
             else:
@@ -116,13 +117,13 @@ def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
     """Say what came of it, and what to do next."""
     output.done(path=str(path), **figures, seconds=round(seconds, 3))
     counted = [
-        output.count_text(figures[f"{name}s"], name, f"{name}s")
+        count_text(figures[f"{name}s"], name, f"{name}s")
         for name in ("error", "warning", "note")
         if figures[f"{name}s"]
     ]
-    streams = output.count_text(figures["streams"], "stream", "streams")
-    nodes = output.count_text(figures["nodes"], "node", "nodes")
-    size = output.size_text(figures["size_bytes"])
+    streams = count_text(figures["streams"], "stream", "streams")
+    nodes = count_text(figures["nodes"], "node", "nodes")
+    size = size_text(figures["size_bytes"])
     output.note(
         f"{path}: {', '.join([figures['verdict'], *counted])}; {streams}, {nodes}, {size} in "
         f"{output.span_text(seconds)}"

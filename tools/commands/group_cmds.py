@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkeep.format.core.json_form import consumer_json
+from streamkeep.format import quoting
+from streamkeep.format.core.json_form import consumer_json, json_bytes
+from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import (
     Bytes,
@@ -91,7 +93,7 @@ def group_create(
     """
     with open_store(store_path, create=mkstream) as store:
         store.xgroup_create(key, group, last_id, mkstream, entries_read)
-    output.done(key=output.json_bytes(key), group=output.json_bytes(group))
+    output.done(key=json_bytes(key), group=json_bytes(group))
 
 
 @group.command("set-id")
@@ -115,7 +117,7 @@ def group_set_id(
     """
     with open_store(store_path) as store:
         store.xgroup_setid(key, group, last_id, entries_read)
-    output.done(key=output.json_bytes(key), group=output.json_bytes(group))
+    output.done(key=json_bytes(key), group=json_bytes(group))
 
 
 @group.command("remove")
@@ -135,14 +137,14 @@ def group_remove(store_path: Path, key: bytes, group: bytes, yes: bool) -> None:
     """
     with open_store(store_path) as store:
         losses = [
-            f"{output.named(group)}: {output.count_text(one['consumers'], 'consumer')}, "
-            f"{output.entries_text(one['pending'])} pending, read up to "
+            f"{quoting.named(group)}: {count_text(one['consumers'], 'consumer')}, "
+            f"{entries_text(one['pending'])} pending, read up to "
             f"{one['last-delivered-id'].decode()}"
             for one in store.xinfo_groups(key)
             if one["name"] == group
         ]
         if losses:
-            confirm_loss(losses, f"Remove this group of {output.named(key)}?", yes=yes)
+            confirm_loss(losses, f"Remove this group of {quoting.named(key)}?", yes=yes)
         count = int(store.xgroup_destroy(key, group))
         output.result(str(count), count=count)
         if not losses:
@@ -177,8 +179,8 @@ def print_groups(snapshot: Snapshot, keys: list[bytes]) -> None:
         json_members,
         ("key", "group", "consumers", "pending", "last-delivered-id", "entries-read", "lag"),
         lambda one: (
-            output.cut(output.shown(one["key"])),
-            output.cut(output.shown(one["name"])),
+            output.cut(quoting.shown(one["key"])),
+            output.cut(quoting.shown(one["name"])),
             one["consumers"],
             one["pending"],
             one["last-delivered-id"].decode(),
@@ -187,13 +189,13 @@ def print_groups(snapshot: Snapshot, keys: list[bytes]) -> None:
         ),
         left=(0, 1),
     )
-    output.total(output.count_text(len(found), "group"), groups=len(found))
+    output.total(count_text(len(found), "group"), groups=len(found))
 
 
 def json_members(figures: dict[str, Any]) -> dict[str, Any]:
     """Return the XINFO figures of a group as JSON members."""
     return {
-        name.replace("-", "_"): output.json_bytes(value) if isinstance(value, bytes) else value
+        name.replace("-", "_"): json_bytes(value) if isinstance(value, bytes) else value
         for name, value in figures.items()
     }
 
@@ -205,7 +207,7 @@ def nothing_pending(store: Store, key: bytes, group: bytes) -> Failure:
     if group not in [one["name"] for one in known]:
         return no_group(store, key, group)
     return Failure(
-        f"none of these entries is pending in group {output.named(group)}",
+        f"none of these entries is pending in group {quoting.named(group)}",
         hint=f"streamkeep pending {shlex.quote(str(store.path))} {output.shell_key(key)} "
         f"{output.shell_key(group)}",
         status=Exit.MISSING,
@@ -215,7 +217,7 @@ def nothing_pending(store: Store, key: bytes, group: bytes) -> Failure:
 def no_group(store: Store, key: bytes, group: bytes) -> Failure:
     """Return the error for a group that does not exist, where Redis answers 0."""
     return Failure(
-        f"no group {output.named(group)} of {output.named(key)} in {store.path}",
+        f"no group {quoting.named(group)} of {quoting.named(key)} in {store.path}",
         hint=f"streamkeep group list {shlex.quote(str(store.path))}",
         status=Exit.MISSING,
         code="NoSuchGroupError",
@@ -274,12 +276,12 @@ def consumer_remove(store_path: Path, key: bytes, group: bytes, consumer: bytes,
         missing = None
         known = {one["name"]: one["pending"] for one in store.xinfo_consumers(key, group)}
         if consumer not in known:
-            where = f"group {output.named(group)} of {output.named(key)}"
-            problem = f"no consumer {output.named(consumer)} in {where}"
+            where = f"group {quoting.named(group)} of {quoting.named(key)}"
+            problem = f"no consumer {quoting.named(consumer)} in {where}"
             missing = Failure(problem, status=Exit.MISSING)
         elif known[consumer]:
-            pending = output.entries_text(known[consumer])
-            loss = f"{output.named(consumer)}: {pending} pending, never to be delivered again"
+            pending = entries_text(known[consumer])
+            loss = f"{quoting.named(consumer)}: {pending} pending, never to be delivered again"
             confirm_loss([loss], "Remove this consumer?", yes=yes)
         lost = store.xgroup_delconsumer(key, group, consumer)
         output.result(str(lost), pending=lost)
@@ -319,15 +321,15 @@ def print_consumers(snapshot: Snapshot, key: bytes, group: bytes | None) -> None
         "consumer",
         found,
         lambda one: {
-            "key": output.json_bytes(key),
-            "group": output.json_bytes(one["group"]),
+            "key": json_bytes(key),
+            "group": json_bytes(one["group"]),
             **consumer_json(one),
             "lease": one["lease"],
         },
         ("group", "consumer", "pending", "idle", "inactive", "lease"),
         lambda one: (
-            output.cut(output.shown(one["group"])),
-            output.cut(output.shown(one["name"])),
+            output.cut(quoting.shown(one["group"])),
+            output.cut(quoting.shown(one["name"])),
             one["pending"],
             idle_text(one["idle"]),
             idle_text(one["inactive"]),
@@ -335,8 +337,8 @@ def print_consumers(snapshot: Snapshot, key: bytes, group: bytes | None) -> None
         ),
         left=(0, 1),
     )
-    count = output.count_text(len(found), "consumer")
-    output.total(count, key=output.json_bytes(key), consumers=len(found))
+    count = count_text(len(found), "consumer")
+    output.total(count, key=json_bytes(key), consumers=len(found))
 
 
 def idle_text(ms: int) -> str:

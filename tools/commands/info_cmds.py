@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format import quoting
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.humanize import count_text, time_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     count_option,
     key_argument,
@@ -55,12 +58,12 @@ def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
             for name, value in counters.items()
             if name not in ends
         }
-        if output.as_json():
+        if common.as_json():
             members = {name.replace("-", "_"): value for name, value in figures.items()}
             for name, entry in ends.items():
                 shown = None if entry is None else entry.id.decode()
                 members[name.replace("-", "_") + "_id"] = shown
-            output.json_line("stream", key=output.json_bytes(key), **members)
+            output.json_line("stream", key=json_bytes(key), **members)
         else:
             width = max(map(len, figures))
             for name, value in figures.items():
@@ -75,21 +78,21 @@ def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
         if full:
             for one in full_groups(snapshot, key, count):
                 print_full_group(key, one)
-    output.done(key=output.json_bytes(key), entries=printed)
+    output.done(key=json_bytes(key), entries=printed)
 
 
 def print_entries(snapshot: Snapshot, key: bytes, count: int) -> int:
     """Print the first `count` entries, 0 for all; return how many there were."""
     printed = 0
-    if not output.as_json():
+    if not common.as_json():
         output.line("entries")
     for entry in islice(snapshot.scan(key), count or None):
-        if output.as_json():
+        if common.as_json():
             print_entry(entry, show_time=False)
         else:
-            output.line(f"  {entry.id.decode()}  {output.pairs_text(entry.pairs)}")
+            output.line(f"  {entry.id.decode()}  {quoting.pairs_text(entry.pairs)}")
         printed += 1
-    if not output.as_json():
+    if not common.as_json():
         print_rest(snapshot.xlen(key) - printed, "  ")
     return printed
 
@@ -111,20 +114,20 @@ def full_groups(snapshot: Snapshot, key: bytes, count: int) -> list[dict[str, An
 
 def print_full_group(key: bytes, group: dict[str, Any]) -> None:
     """Print one group of XINFO STREAM FULL with its consumers and what is pending."""
-    if output.as_json():
+    if common.as_json():
         _print_json_group(key, group)
         return
     last_id = group["last-delivered-id"].decode()
     output.line(
-        f"group {output.named(group['name'])}: last-delivered-id {last_id}, "
+        f"group {quoting.named(group['name'])}: last-delivered-id {last_id}, "
         f"entries-read {output.number(group['entries-read'])}, lag {output.number(group['lag'])}, "
         f"{group['pel-count']:,} pending, {group['nacked-count']:,} of them nacked"
     )
     for consumer in group["consumers"]:
         output.line(
-            f"  consumer {output.named(consumer['name'])}: {consumer['pel-count']:,} pending, "
-            f"seen {time_text(consumer['seen-time'])}, "
-            f"active {time_text(consumer['active-time'])}"
+            f"  consumer {quoting.named(consumer['name'])}: {consumer['pel-count']:,} pending, "
+            f"seen {_moment_text(consumer['seen-time'])}, "
+            f"active {_moment_text(consumer['active-time'])}"
         )
         _print_pending(consumer["pending"], consumer["pel-count"])
     if group["nacked-count"]:
@@ -135,8 +138,8 @@ def print_full_group(key: bytes, group: dict[str, Any]) -> None:
 
 def _print_pending(pending: Sequence[Sequence[Any]], total: int) -> None:
     for entry_id, delivery_time, delivery_count in pending:
-        times = output.count_text(delivery_count, "time")
-        last = f", last {output.time_text(delivery_time)}" if delivery_time else ""
+        times = count_text(delivery_count, "time")
+        last = f", last {time_text(delivery_time)}" if delivery_time else ""
         output.line(f"    {entry_id.decode()}  delivered {times}{last}")
     print_rest(total - len(pending), "    ")
 
@@ -149,8 +152,8 @@ def unowned(consumer: bytes, delivery_time: int) -> bool:
 def _print_json_group(key: bytes, group: dict[str, Any]) -> None:
     output.json_line(
         "group",
-        key=output.json_bytes(key),
-        name=output.json_bytes(group["name"]),
+        key=json_bytes(key),
+        name=json_bytes(group["name"]),
         last_delivered_id=group["last-delivered-id"].decode(),
         entries_read=group["entries-read"],
         lag=group["lag"],
@@ -159,13 +162,13 @@ def _print_json_group(key: bytes, group: dict[str, Any]) -> None:
         pending=[
             {
                 **_json_pending(entry_id, delivery_time, delivery_count),
-                "consumer": (None if unowned(owner, delivery_time) else output.json_bytes(owner)),
+                "consumer": (None if unowned(owner, delivery_time) else json_bytes(owner)),
             }
             for entry_id, owner, delivery_time, delivery_count in group["pending"]
         ],
         consumers=[
             {
-                "name": output.json_bytes(consumer["name"]),
+                "name": json_bytes(consumer["name"]),
                 "seen_time_ms": known_ms(consumer["seen-time"]),
                 "active_time_ms": known_ms(consumer["active-time"]),
                 "pel_count": consumer["pel-count"],
@@ -189,6 +192,6 @@ def known_ms(ms: int) -> int | None:
     return None if ms < 0 else ms
 
 
-def time_text(ms: int) -> str:
+def _moment_text(ms: int) -> str:
     """Return a time as text; `never` for one that never was."""
-    return "never" if ms < 0 else output.time_text(ms)
+    return "never" if ms < 0 else time_text(ms)

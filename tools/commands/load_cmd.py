@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from streamkeep.format import quoting
 from streamkeep.format.core.errors import ArgumentError, KeyExistsError, LoadError, StreamkeepError
+from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.core.times import TIME_UNITS, TimeUnit
+from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.format.redis.stream_dump import Losses
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Bytes, Number, store_argument, was_given
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
@@ -193,7 +196,7 @@ def load(
             raise
     if report.unfinished:
         output.note(
-            f"{output.count_text(len(report.unfinished), 'stream')} of loads that are running or "
+            f"{count_text(len(report.unfinished), 'stream')} of loads that are running or "
             f"were killed: {UNNAMED.decode()}...; of the killed, `streamkeep remove {store_path} "
             f"{output.shell_key(report.unfinished[0])}` removes one"
         )
@@ -240,11 +243,11 @@ def _format_of(file: str) -> LoadFormat:
 
 def _report(report: LoadReport, key: bytes | None) -> None:
     """Print what a load has brought."""
-    if output.as_json():
+    if common.as_json():
         members: dict[str, Any] = {"file": report.source}
         if report.kind == "rows":
             assert key is not None
-            members = {"key": output.json_bytes(key), **members}
+            members = {"key": json_bytes(key), **members}
             members["entries"] = report.entries
             members["first_id"] = None if report.first_id is None else str(report.first_id)
             members["last_id"] = None if report.last_id is None else str(report.last_id)
@@ -256,20 +259,20 @@ def _report(report: LoadReport, key: bytes | None) -> None:
             members["dropped"] = report.dropped
         output.summary(**members, duration_ms=round(report.seconds * 1000))
         return
-    entries = output.entries_text(report.entries)
+    entries = entries_text(report.entries)
     rate = f"{report.entries / max(report.seconds, 1e-9):,.0f} entries/s"
     taken = f"in {output.span_text(report.seconds)} ({rate})"
     if report.kind == "commands":
-        commands = output.count_text(report.commands, "command")
+        commands = count_text(report.commands, "command")
         output.note(f"{report.source}: {commands}, {entries} {taken}")
     elif report.kind == "streams":
-        streams = output.count_text(report.streams, "stream")
+        streams = count_text(report.streams, "stream")
         skipped = f", {report.skipped:,} skipped" if report.skipped else ""
         output.note(f"{report.source}: {streams}{skipped}, {entries} {taken}")
     elif report.first_id is None or report.last_id is None:
         output.note(f"{report.source}: no entries")
     else:
         assert key is not None
-        times = f"{output.time_text(report.first_id.ms)} to {output.time_text(report.last_id.ms)}"
-        output.note(f"{report.source}: {entries} into {output.named(key)}, {times}, {taken}")
+        times = f"{time_text(report.first_id.ms)} to {time_text(report.last_id.ms)}"
+        output.note(f"{report.source}: {entries} into {quoting.named(key)}, {times}, {taken}")
     output.note_losses(Losses(report.dropped))

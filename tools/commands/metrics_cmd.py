@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import path_of, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
@@ -42,13 +43,13 @@ def metrics(store_path: Path, textfile: Path | None) -> None:
             output.done(path=str(textfile))
             return
         figures = figures_of(store)
-    if output.as_json():
+    if common.as_json():
         count = 0
         for metric in metrics_of(figures):
             for labels, value in metric.samples:
                 if value is not None:
                     shown = {
-                        name: output.json_bytes(one) if isinstance(one, bytes) else one
+                        name: json_bytes(one) if isinstance(one, bytes) else one
                         for name, one in labels.items()
                     }
                     output.json_line("metric", name=metric.name, labels=shown, value=value)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamkeep.format.core.json_form import pending_json
-from streamkeep.tools.base import output
+from streamkeep.format import quoting
+from streamkeep.format.core.json_form import json_bytes, pending_json
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Duration,
@@ -191,7 +192,7 @@ def pending(
     output.listing(
         "pending",
         found,
-        lambda row: {"key": output.json_bytes(key), **pending_json(row)},
+        lambda row: {"key": json_bytes(key), **pending_json(row)},
         ("id", "consumer", "idle", "delivered"),
         lambda row: (
             row["message_id"].decode(),
@@ -201,8 +202,8 @@ def pending(
         ),
         left=(0, 1),
     )
-    if output.as_json():
-        output.summary(key=output.json_bytes(key), entries=len(found), more=more)
+    if common.as_json():
+        output.summary(key=json_bytes(key), entries=len(found), more=more)
     elif more:
         output.note(f"next: --start '({found[-1]['message_id'].decode()}' continues")
 
@@ -230,17 +231,17 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
     owners = [(one["name"], int(one["pending"])) for one in found["consumers"]]
     nobody = found["pending"] - sum(count for _, count in owners)
     lowest, highest = (one and one.decode() for one in (found["min"], found["max"]))
-    if output.as_json():
+    if common.as_json():
         for name, count in owners:
             output.json_line(
                 "consumer",
-                key=output.json_bytes(key),
-                group=output.json_bytes(group),
-                name=output.json_bytes(name),
+                key=json_bytes(key),
+                group=json_bytes(group),
+                name=json_bytes(name),
                 pending=count,
             )
         output.summary(
-            key=output.json_bytes(key),
+            key=json_bytes(key),
             pending=found["pending"],
             min_id=lowest,
             max_id=highest,
@@ -253,7 +254,7 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
     output.line(f"from     {lowest}")
     output.line(f"to       {highest}")
     output.line("")
-    rows = [(output.cut(output.shown(name)), count) for name, count in owners]
+    rows = [(output.cut(quoting.shown(name)), count) for name, count in owners]
     if nobody:
         rows.append(("-", nobody))
     output.table(("consumer", "pending"), rows, left=(0,))
@@ -261,4 +262,4 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
 
 def owner_text(consumer: bytes, idle_ms: int) -> str:
     """Return the owner of a pending entry; - for none, which only the idle time shows."""
-    return "-" if idle_ms < 0 else output.cut(output.shown(consumer))
+    return "-" if idle_ms < 0 else output.cut(quoting.shown(consumer))

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.humanize import count_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Duration, Number, store_argument
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import confirm_loss, open_store
@@ -104,7 +106,7 @@ def status(store_path: Path, name: str | None) -> None:
         lambda one: _cells(one, found[one]),
         left=(0, 10),
     )
-    output.total(output.count_text(len(found), "queue"), queues=len(found))
+    output.total(count_text(len(found), "queue"), queues=len(found))
 
 
 def _cells(name: str, stats: QueueStats) -> tuple[output.Cell, ...]:
@@ -152,8 +154,8 @@ def show(store_path: Path, job_id: str, name: str) -> None:
         "worker": place.consumer or None,
         "deliveries": place.deliveries,
     }
-    members |= {key.decode(): output.json_bytes(value) for key, value in fields.items()}
-    if output.as_json():
+    members |= {key.decode(): json_bytes(value) for key, value in fields.items()}
+    if common.as_json():
         output.summary(**members)
         return
     for key, value in members.items():
@@ -190,7 +192,7 @@ def dead(
         if drop:
             chosen = found.dead_letters(reason=reason, task=task)
             if chosen:
-                lost = output.count_text(len(chosen), "dead letter")
+                lost = count_text(len(chosen), "dead letter")
                 confirm_loss([lost], "Remove them for good?", yes=yes)
             dropped = found.drop_dead(*chosen) if chosen else 0
             output.result(str(dropped), dropped=dropped)
@@ -214,13 +216,13 @@ def _print_letters(letters: list[Letter]) -> None:
         ),
         left=(0, 1, 4, 5),
     )
-    output.total(output.count_text(len(letters), "dead letter"), letters=len(letters))
+    output.total(count_text(len(letters), "dead letter"), letters=len(letters))
 
 
 def _letter_json(letter: Letter) -> dict[str, Any]:
     members = letter._asdict()
     fields = members.pop("fields")
-    return {**members, "payload": output.json_bytes(fields.get(b"payload", b""))}
+    return {**members, "payload": json_bytes(fields.get(b"payload", b""))}
 
 
 def _error(letter: Letter) -> str:
@@ -414,7 +416,7 @@ def drain(store_path: Path, name: str, timeout: int | None) -> None:
         left = found.stats()
     if not empty:
         count = left.waiting + left.running + left.delayed
-        problem = f"the queue {name!r} still has {output.count_text(count, 'job')}"
+        problem = f"the queue {name!r} still has {count_text(count, 'job')}"
         raise Failure(problem, status=Exit.ATTENTION)
     output.done(queue=name, draining=True)
 
@@ -436,6 +438,6 @@ def purge(store_path: Path, name: str, yes: bool) -> None:
         stats = found.stats()
         count = stats.waiting + stats.delayed
         if count:
-            confirm_loss([output.count_text(count, "job")], "Remove them for good?", yes=yes)
+            confirm_loss([count_text(count, "job")], "Remove them for good?", yes=yes)
         removed = found.purge()
         output.result(str(removed), removed=removed)

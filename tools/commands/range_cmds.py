@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Id,
     condition_of,
@@ -56,8 +57,8 @@ def print_stream(
     for entry in entries:
         print_entry(entry, show_time=show_time)
         printed += 1
-    if output.as_json() and summary:
-        output.summary(key=output.json_bytes(key), entries=printed)
+    if common.as_json() and summary:
+        output.summary(key=json_bytes(key), entries=printed)
     if printed or snapshot.exists(key):
         return
     missing = no_stream(click.get_current_context().params["store_path"], key)
@@ -80,7 +81,7 @@ def len_(store_path: Path, key: bytes) -> None:
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         length = snapshot.xlen(key)
-        output.result(str(length), key=output.json_bytes(key), length=length)
+        output.result(str(length), key=json_bytes(key), length=length)
         if not length:
             check_exists(snapshot, key)
 

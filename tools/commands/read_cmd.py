@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format.humanize import count_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Duration,
@@ -132,7 +133,7 @@ def read(
       streamkeep read orders.store orders --group mail --consumer ann --dead
     """
     if len(ids) not in (0, 1, len(keys)):
-        given = output.count_text(len(ids), "--id")
+        given = count_text(len(ids), "--id")
         raise click.UsageError(f"{given} for {len(keys)} streams: give one for all, or one each")
     if (group is None) != (consumer is None):
         raise click.UsageError("--group and --consumer must be used together")
@@ -147,7 +148,7 @@ def read(
     waits = block_ms is not None
     if len(set(keys)) < len(keys) and (group is not None or limits.together or waits):
         raise click.UsageError("a stream is named twice")
-    named = output.as_json() or len(keys) > 1
+    named = common.as_json() or len(keys) > 1
     printed: list[int] = []
     missing: list[bytes] = []
     if group is None or consumer is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from streamkeep.format.core.json_form import json_bytes
 from streamkeep.server.commands.replies import Status
-from streamkeep.tools.base import output
 
 _ESCAPES: Final = {
     ord("\\"): "\\\\",
@@ -51,7 +51,7 @@ def text_of(reply: Any, prefix: str = "") -> str:
 def json_of(reply: Any) -> Any:
     """Return a reply as JSON holds it."""
     if isinstance(reply, bytes):
-        return output.json_bytes(reply)
+        return json_bytes(reply)
     if isinstance(reply, dict):
         return {name: json_of(value) for name, value in reply.items()}
     if isinstance(reply, list):

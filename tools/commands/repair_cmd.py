@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import path_of, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.statuses import Exit
@@ -97,7 +97,7 @@ def _show(
     """Print losses, what was rebuilt, and the verdict."""
     report = repaired.report
     lost = report.lost_anything()
-    if output.as_json():
+    if common.as_json():
         for _, loss in sorted(report.streams.items()):
             if loss.any():
                 members = loss.as_json()

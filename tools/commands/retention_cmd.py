@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
+from streamkeep.format import quoting
+from streamkeep.format.core import durations, json_form
 from streamkeep.format.core.durations import MEANT, parse_duration
+from streamkeep.format.humanize import entries_text, size_text
 from streamkeep.format.rows.retention import NONE, Retention
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Bytes, key_argument, store_argument
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.entry_output import check_exists
@@ -157,7 +160,7 @@ def set_(
     with open_store(store_path) as store, store.transaction() as transaction:
         if not create and not transaction.exists(key):
             hint = f"streamkeep streams {shlex.quote(str(store_path))}; --create makes the stream"
-            problem = f"no stream {output.named(key)} in {store_path}"
+            problem = f"no stream {quoting.named(key)} in {store_path}"
             raise Failure(problem, hint=hint, status=Exit.MISSING, code="NoSuchKeyError")
         settings = transaction.set_retention(
             key,
@@ -172,7 +175,9 @@ def set_(
             when_full=when_full,
         )
     output.result(
-        f"{output.named(key)}: {told(settings)}", key=output.json_bytes(key), **settings._asdict()
+        f"{quoting.named(key)}: {told(settings)}",
+        key=json_form.json_bytes(key),
+        **settings._asdict(),
     )
 
 
@@ -195,11 +200,11 @@ def show(store_path: Path, key: bytes | None) -> None:
             if key is None and settings == Retention():
                 continue
             shown += 1
-            if output.as_json():
-                output.json_line("retention", key=output.json_bytes(name), **settings._asdict())
+            if common.as_json():
+                output.json_line("retention", key=json_form.json_bytes(name), **settings._asdict())
             else:
-                output.line(f"{output.named(name)}: {told(settings)}")
-    if output.as_json():
+                output.line(f"{quoting.named(name)}: {told(settings)}")
+    if common.as_json():
         output.summary(streams=shown)
     elif not shown:
         output.note("no stream has a retention: entries stay until a command removes them")
@@ -209,11 +214,11 @@ def told(settings: Retention) -> str:
     """Return settings as a sentence."""
     parts = []
     if settings.maxlen is not None:
-        parts.append(f"at most {output.entries_text(settings.maxlen)}")
+        parts.append(f"at most {entries_text(settings.maxlen)}")
     if settings.max_age_ms is not None:
-        parts.append(f"not older than {output.duration_text(settings.max_age_ms, parts=5)}")
+        parts.append(f"not older than {durations.duration_text(settings.max_age_ms, parts=5)}")
     if settings.max_bytes is not None:
-        parts.append(f"at most {output.size_text(settings.max_bytes)}")
+        parts.append(f"at most {size_text(settings.max_bytes)}")
     if not parts:
         parts.append("all entries stay")
     elif settings.approximate:
@@ -221,10 +226,12 @@ def told(settings: Retention) -> str:
     if settings.keep_unacknowledged:
         parts.append("after every group has acknowledged")
         if settings.keep_max_bytes is not None:
-            most = output.size_text(settings.keep_max_bytes)
+            most = size_text(settings.keep_max_bytes)
             verb = "refuses entries" if settings.when_full == "refuse" else "trims anyway"
             parts.append(f"from {most} on it {verb}")
     parts.append("what is trimmed is archived" if settings.archive else "nothing is archived")
     if settings.archive_max_age_ms is not None:
-        parts.append(f"segments for {output.duration_text(settings.archive_max_age_ms, parts=5)}")
+        parts.append(
+            f"segments for {durations.duration_text(settings.archive_max_age_ms, parts=5)}"
+        )
     return ", ".join(parts)

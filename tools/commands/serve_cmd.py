@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Duration, Number, path_of, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
@@ -187,7 +187,7 @@ def _tell(server: Server) -> None:
     shown = server.settings.shown
     places = [f"{shown['bind']}:{shown['port']}"] if "port" in shown else []
     places += [shown["unixsocket"]] if "unixsocket" in shown else []
-    if output.as_json():
+    if common.as_json():
         output.json_line(
             "serving", store=str(server.store.path), addresses=places, http=shown.get("http")
         )

@@ -9,6 +9,8 @@ from typing import Final
 
 import click
 
+from streamkeep.format import quoting
+from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.tools.base import output, spark_job
 from streamkeep.tools.base.arguments import (
     Bytes,
@@ -125,13 +127,13 @@ def to_lake(
                         output.note(problem)
                 report.problems = []
             absent = report.details["absent"]
-            gone = f"; {output.entries_text(absent)} gone before they could be copied"
+            gone = f"; {entries_text(absent)} gone before they could be copied"
             if not follow or report.entries:
                 spark_job.tell(
                     report,
-                    f"{lake}: {output.entries_text(report.entries)} more, in "
-                    f"{output.count_text(report.files, 'file')} "
-                    f"of {output.size_text(report.size_bytes)}{gone if absent else ''}",
+                    f"{lake}: {entries_text(report.entries)} more, in "
+                    f"{count_text(report.files, 'file')} "
+                    f"of {size_text(report.size_bytes)}{gone if absent else ''}",
                 )
             if not follow:
                 return
@@ -186,14 +188,12 @@ def compact(lake: str, target: int, keep: int, fill: bool) -> None:
             fill=fill,
             progress=advance,
         )
-    replaced = output.count_text(report.details["files_replaced"], "file")
-    before = output.size_text(report.details["bytes_replaced"])
-    done = (
-        f"{replaced} of {before} became {report.files:,} of {output.size_text(report.size_bytes)}"
-    )
+    replaced = count_text(report.details["files_replaced"], "file")
+    before = size_text(report.details["bytes_replaced"])
+    done = f"{replaced} of {before} became {report.files:,} of {size_text(report.size_bytes)}"
     if not report.files:
         done = "no small files to merge"
-    old = output.count_text(report.details["files_swept"], "old file")
+    old = count_text(report.details["files_swept"], "old file")
     spark_job.tell(report, f"{lake}: {done}; {old} removed")
 
 
@@ -238,12 +238,12 @@ def audit(
             fleet=fleet,
             progress=advance,
         )
-    segments = output.count_text(report.details["segments"], "segment")
-    files = output.count_text(report.details["lake_files"], "file of the lake", "files of the lake")
+    segments = count_text(report.details["segments"], "segment")
+    files = count_text(report.details["lake_files"], "file of the lake", "files of the lake")
     spark_job.tell(
         report,
-        f"{segments} and {files}, {output.entries_text(report.entries)}, "
-        f"{output.size_text(report.size_bytes)}: {'damaged' if report.problems else 'clean'}",
+        f"{segments} and {files}, {entries_text(report.entries)}, "
+        f"{size_text(report.size_bytes)}: {'damaged' if report.problems else 'clean'}",
     )
 
 
@@ -307,8 +307,8 @@ def restore(
     first, last = report.details["first_id"], report.details["last_id"]
     span = f", {first} to {last}" if first else ""
     already = report.details["already"]
-    done = f"{output.entries_text(report.entries)} restored{span}"
-    there = f"nothing to do: {output.entries_text(already)} already there{span}"
+    done = f"{entries_text(report.entries)} restored{span}"
+    there = f"nothing to do: {entries_text(already)} already there{span}"
     spark_job.tell(report, there if already else done)
 
 
@@ -358,7 +358,7 @@ def erase(
         spark_job.check_store(store_path)
     if lake is not None:
         spark_job.check_lake(lake)
-    what = f"{output.entries_text(len(ids))} of {output.named(key)}" if ids else "entries"
+    what = f"{entries_text(len(ids))} of {quoting.named(key)}" if ids else "entries"
     confirm_loss(
         [f"{what}{f' and those where {where}' if where else ''} will be gone for good"],
         "Erase?",
@@ -380,7 +380,7 @@ def erase(
     details = report.details
     spark_job.tell(
         report,
-        f"{output.entries_text(details['erased_in_store'])} erased in the store, "
+        f"{entries_text(details['erased_in_store'])} erased in the store, "
         f"{details['erased_in_lake']:,} in the lake, where "
-        f"{output.count_text(report.files, 'file')} had to be written again",
+        f"{count_text(report.files, 'file')} had to be written again",
     )

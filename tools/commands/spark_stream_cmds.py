@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.tools.base import output, spark_job
 from streamkeep.tools.base.arguments import Duration, Number, store_argument
 from streamkeep.tools.base.command import command
@@ -80,8 +81,8 @@ def report(
         )
     spark_job.tell(
         done,
-        f"{done.details['page']}: {output.entries_text(done.entries)} of "
-        f"{output.count_text(done.details['streams'], 'stream')}",
+        f"{done.details['page']}: {entries_text(done.entries)} of "
+        f"{count_text(done.details['streams'], 'stream')}",
     )
 
 
@@ -171,4 +172,4 @@ def tail(
             tail_export=tail_export,
             staging=staging,
         )
-    spark_job.tell(report, f"{output.entries_text(report.entries)} followed")
+    spark_job.tell(report, f"{entries_text(report.entries)} followed")

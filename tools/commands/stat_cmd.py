@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamkeep.tools.base import output, timeline
+from streamkeep.format import quoting
+from streamkeep.format.humanize import entries_text, size_text, time_text
+from streamkeep.format.time_buckets import Plan, plan_buckets
+from streamkeep.tools.base import common, output, timeline
 from streamkeep.tools.base.arguments import Bytes, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
@@ -66,17 +69,17 @@ def stat(store_path: Path, key: bytes | None, chart: bool | None, plot: Path | N
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         stats = list(snapshot.stats()) if key is None else [snapshot.stat(key)]
         figures = _figures(store, stats)
-        if output.as_json():
+        if common.as_json():
             for one in stats:
                 per_entry = _per_entry(one.node_bytes, one.length)
                 output.json_line("stream", **stream_json(one), bytes_per_entry=per_entry)
         else:
-            _print_figures(str(store_path) if key is None else output.named(key), key, figures)
+            _print_figures(str(store_path) if key is None else quoting.named(key), key, figures)
             sys.stdout.flush()
         if chart is None and plot is None and figures["entries"] > COUNTED_UNASKED:
             chart = False
-            if not output.as_json():
-                entries = output.entries_text(figures["entries"])
+            if not common.as_json():
+                entries = entries_text(figures["entries"])
                 output.note(f"next: --chart counts the {entries} over time")
         plan = _plan(stats) if chart is not False or plot else None
         if plan is not None:
@@ -85,7 +88,7 @@ def stat(store_path: Path, key: bytes | None, chart: bool | None, plot: Path | N
                 _show_chart(plan, counts)
             if plot is not None:
                 timeline.plot(
-                    plan, counts, output.shown(key or b"") if key else str(store_path), plot
+                    plan, counts, quoting.shown(key or b"") if key else str(store_path), plot
                 )
                 output.note(f"wrote {plot}")
         elif plot is not None:
@@ -145,14 +148,14 @@ def _per_entry(size: int, entries: int) -> float | None:
 def _durability_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
     """Return durability, and the processes that keep old pages, as text."""
     later = figures["last_commit"] - (figures["checkpoint_commit"] or 0)
-    text = f"{output.size_text(figures['journal_bytes'])}, {later:,} commits since a checkpoint"
+    text = f"{size_text(figures['journal_bytes'])}, {later:,} commits since a checkpoint"
     rows = [("journal", text)]
     last = figures["last_recovery"]
     if last is not None:
         back = (
             f"back to commit {last['checkpoint_commit']:,}, {last['replayed']:,} from the journal"
         )
-        rows.append(("recovered", f"{output.time_text(last['time_ms'])}, {back}"))
+        rows.append(("recovered", f"{time_text(last['time_ms'])}, {back}"))
     for slot in figures["readers"]:
         text = f"process {slot['process']} has a snapshot {slot['commits_old']:,} commits old"
         rows.append(("reader", text))
@@ -165,21 +168,19 @@ def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> No
     rows = [] if key is not None else [("streams", output.number(figures["streams"]))]
     rows.append(("entries", output.number(entries)))
     if entries:
-        rows.append(("first", output.time_text(figures["first_time_ms"])))
-        rows.append(("last", output.time_text(figures["last_time_ms"])))
+        rows.append(("first", time_text(figures["first_time_ms"])))
+        rows.append(("last", time_text(figures["last_time_ms"])))
     per_node = f", {entries / nodes:,.1f} entries each" if nodes else ""
     rows.append(("nodes", f"{output.number(nodes)}{per_node}"))
     rows.append(("tombstones", output.number(figures["tombstones"])))
     per_entry = f", {figures['bytes_per_entry']} bytes per entry" if entries else ""
-    rows.append(("entry data", output.size_text(figures["size_bytes"]) + per_entry))
+    rows.append(("entry data", size_text(figures["size_bytes"]) + per_entry))
     if key is None:
         used, size = figures["map_used_bytes"], figures["map_size_bytes"]
-        free = output.size_text(figures["reusable_bytes"])
-        rows.append(
-            ("data file", f"{output.size_text(figures['file_size_bytes'])}, {free} reusable")
-        )
+        free = size_text(figures["reusable_bytes"])
+        rows.append(("data file", f"{size_text(figures['file_size_bytes'])}, {free} reusable"))
         share = f"{100 * used / size:.1f} %" if used * 1000 >= size else "less than 0.1 %"
-        text = f"{output.size_text(used)} of {output.size_text(size)} address space, {share}"
+        text = f"{size_text(used)} of {size_text(size)} address space, {share}"
         rows.append(("map", text))
         rows += _durability_rows(figures)
     output.line(title)
@@ -188,23 +189,23 @@ def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> No
         output.line(f"  {name:<{width}}  {text}")
 
 
-def _plan(stats: list[StreamStat]) -> timeline.Plan | None:
+def _plan(stats: list[StreamStat]) -> Plan | None:
     """Choose the buckets for streams; None when they have no entries."""
     firsts = [one.first_ms for one in stats if one.first_ms is not None]
     lasts = [one.last_ms for one in stats if one.last_ms is not None]
-    return timeline.plan_buckets(min(firsts), max(lasts)) if firsts else None
+    return plan_buckets(min(firsts), max(lasts)) if firsts else None
 
 
-def _count(snapshot: Snapshot, stats: list[StreamStat], plan: timeline.Plan) -> list[int]:
+def _count(snapshot: Snapshot, stats: list[StreamStat], plan: Plan) -> list[int]:
     """Count the entries of the streams in each bucket, with a progress bar."""
     total = sum(one.length for one in stats)
     with output.progress("counting", total, sized=False) as advance:
         return timeline.count_entries(snapshot, [one.name for one in stats], plan, advance)
 
 
-def _show_chart(plan: timeline.Plan, counts: list[int]) -> None:
+def _show_chart(plan: Plan, counts: list[int]) -> None:
     """Print the counts, as bars or as JSON."""
-    if output.as_json():
+    if common.as_json():
         for index, count in enumerate(counts):
             output.json_line(
                 "bucket",

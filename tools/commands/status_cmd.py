@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.format import quoting
+from streamkeep.format.core import durations, json_form
 from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
+from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.format.rows.backup import BackupRow
 from streamkeep.recovery.backups.backup import last_backup, source_of
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Duration, Number, path_of, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.open_by import processes_with
@@ -104,7 +107,7 @@ def status(
     facts |= _disk(store_path, problems)
     facts |= _backup(backup_path, newest, max_backup_age, facts.get("last_commit"), problems)
     state = problems[0].state if problems else "healthy"
-    if output.as_json():
+    if common.as_json():
         texts = [one.text for one in problems]
         output.summary(state=state, healthy=not problems, problems=texts, **facts)
     else:
@@ -142,16 +145,16 @@ def _groups(snapshot: Snapshot, max_lag: int | None, problems: list[Problem]) ->
             if unread > lag.entries:
                 lag = lag._replace(entries=unread, key=key, group=one["name"])
     if max_lag is not None and lag.entries > max_lag:
-        entries = output.entries_text(lag.entries)
-        where = f"group {output.named(lag.group)} of {output.named(lag.key)}"
+        entries = entries_text(lag.entries)
+        where = f"group {quoting.named(lag.group)} of {quoting.named(lag.key)}"
         problems.append(Problem("lagging", f"{where} has {entries} to read"))
     return {
         "streams": streams,
         "groups": lag.groups,
         "pending": lag.pending,
         "highest_lag": lag.entries,
-        "lagging_key": output.json_bytes(lag.key) if lag.entries else None,
-        "lagging_group": output.json_bytes(lag.group) if lag.entries else None,
+        "lagging_key": json_form.json_bytes(lag.key) if lag.entries else None,
+        "lagging_group": json_form.json_bytes(lag.group) if lag.entries else None,
     }
 
 
@@ -170,7 +173,7 @@ def _disk(store: Path, problems: list[Problem]) -> dict[str, Any]:
     disk = os.statvfs(store)
     free = disk.f_bavail * disk.f_frsize
     if free < LOW_DISK:
-        problems.append(Problem("full", f"the disk has {output.size_text(free)} left"))
+        problems.append(Problem("full", f"the disk has {size_text(free)} left"))
     return {"data_bytes": (store / DATA_FILE).stat().st_size, "disk_free_bytes": free}
 
 
@@ -189,7 +192,7 @@ def _backup(
         return {"backup": None}
     age = max(0, round(time.time() * 1000) - row.time_ms)
     if max_age is not None and age > max_age:
-        problems.append(Problem("backup", f"the backup is {output.duration_text(age)} old"))
+        problems.append(Problem("backup", f"the backup is {durations.duration_text(age)} old"))
     since = None if last_commit is None else last_commit - row.commit_number
     if since and newest is not None and newest.commit_number == row.commit_number:
         since -= 1  # the commit that recorded the backup
@@ -221,8 +224,8 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem
     rows.append(
         (
             "sizes",
-            f"data {output.size_text(facts['data_bytes'])}, "
-            f"{output.size_text(facts['disk_free_bytes'])} free on the disk",
+            f"data {size_text(facts['data_bytes'])}, "
+            f"{size_text(facts['disk_free_bytes'])} free on the disk",
         )
     )
     if "last_commit" in facts:
@@ -231,10 +234,10 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem
     rows.append(("open by", ", ".join(names) or "no other process"))
     backup = facts.get("backup")
     if backup is not None:
-        age = output.duration_text(max(0, time.time() * 1000 - backup["time_ms"]))
+        age = durations.duration_text(max(0, time.time() * 1000 - backup["time_ms"]))
         since = backup["commits_since"]
-        later = "" if since is None else f", {output.count_text(since, 'commit')} ago"
-        rows.append(("backup", f"{output.time_text(backup['time_ms'])}, {age} old{later}"))
+        later = "" if since is None else f", {count_text(since, 'commit')} ago"
+        rows.append(("backup", f"{time_text(backup['time_ms'])}, {age} old{later}"))
     else:
         rows.append(("backup", "none known"))
     for name, text in rows:
@@ -242,21 +245,21 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem
 
 
 def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    commits = output.count_text(facts["commits_since_checkpoint"], "commit")
-    rows = [("journal", f"{output.size_text(facts['journal_bytes'])}, {commits} to replay")]
+    commits = count_text(facts["commits_since_checkpoint"], "commit")
+    rows = [("journal", f"{size_text(facts['journal_bytes'])}, {commits} to replay")]
     last = facts["last_recovery"]
     if last is not None:
-        replayed = output.count_text(last["replayed"], "commit")
-        rows.append(("recovered", f"{output.time_text(last['time_ms'])}, {replayed} replayed"))
+        replayed = count_text(last["replayed"], "commit")
+        rows.append(("recovered", f"{time_text(last['time_ms'])}, {replayed} replayed"))
     for slot in facts["readers"]:
-        old = output.count_text(slot["commits_old"], "commit")
+        old = count_text(slot["commits_old"], "commit")
         rows.append(("reader", f"process {slot['process']} reads a state {old} old"))
-    text = f"{output.count_text(facts['groups'], 'group')}, {facts['pending']:,} pending"
+    text = f"{count_text(facts['groups'], 'group')}, {facts['pending']:,} pending"
     if facts["highest_lag"]:
         text += f", highest lag {facts['highest_lag']:,}"
-    rows.append(("groups", f"{output.count_text(facts['streams'], 'stream')}, {text}"))
-    waits = output.entries_text(facts["retired_entries"])
-    segments = output.count_text(facts["segments"], "segment")
-    size = output.size_text(facts["archive_bytes"])
+    rows.append(("groups", f"{count_text(facts['streams'], 'stream')}, {text}"))
+    waits = entries_text(facts["retired_entries"])
+    segments = count_text(facts["segments"], "segment")
+    size = size_text(facts["archive_bytes"])
     rows.append(("archive", f"{segments}, {size}; {waits} to be archived"))
     return rows

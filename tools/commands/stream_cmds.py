@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format import quoting
+from streamkeep.format.core import durations, json_form
+from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Duration,
@@ -50,8 +53,7 @@ def streams(store_path: Path, pattern: bytes) -> None:
     headings = ("key", "entries", "first", "last", "nodes", "size")
     output.listing("stream", found, stream_json, headings, stream_row, left=(0, 2, 3))
     output.total(
-        f"{output.count_text(len(found), 'stream')}, {output.entries_text(entries)}, "
-        f"{output.size_text(size)}",
+        f"{count_text(len(found), 'stream')}, {entries_text(entries)}, {size_text(size)}",
         streams=len(found),
         entries=entries,
         size_bytes=size,
@@ -61,19 +63,19 @@ def streams(store_path: Path, pattern: bytes) -> None:
 def stream_row(stat: StreamStat) -> tuple[output.Cell, ...]:
     """Return what the table shows of one stream."""
     return (
-        output.cut(output.shown(stat.name)),
+        output.cut(quoting.shown(stat.name)),
         stat.length,
-        "-" if stat.first_ms is None else output.time_text(stat.first_ms),
-        "-" if stat.last_ms is None else output.time_text(stat.last_ms),
+        "-" if stat.first_ms is None else time_text(stat.first_ms),
+        "-" if stat.last_ms is None else time_text(stat.last_ms),
         stat.nodes,
-        output.size_text(stat.node_bytes),
+        size_text(stat.node_bytes),
     )
 
 
 def stream_json(stat: StreamStat) -> dict[str, Any]:
     """Return what JSON says of one stream."""
     return {
-        "key": output.json_bytes(stat.name),
+        "key": json_form.json_bytes(stat.name),
         "length": stat.length,
         "first_time_ms": stat.first_ms,
         "last_time_ms": stat.last_ms,
@@ -101,11 +103,11 @@ def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool) -> None:
         if not store.renamenx(key, new_key) and key != new_key:
             confirm_loss(
                 [loss_text(store, new_key)],
-                f"Remove it, and give its name to {output.named(key)}?",
+                f"Remove it, and give its name to {quoting.named(key)}?",
                 yes=yes,
             )
             store.rename(key, new_key)
-    output.done(key=output.json_bytes(key), new_key=output.json_bytes(new_key))
+    output.done(key=json_form.json_bytes(key), new_key=json_form.json_bytes(new_key))
 
 
 @command()
@@ -127,7 +129,7 @@ def remove(ctx: click.Context, store_path: Path, keys: tuple[bytes, ...], yes: b
         there = [key for key in dict.fromkeys(keys) if store.exists(key)]
         for key in dict.fromkeys(keys):
             if there and key not in there:
-                output.note(f"{ctx.command_path}: no stream {output.named(key)} in {store_path}")
+                output.note(f"{ctx.command_path}: no stream {quoting.named(key)} in {store_path}")
         if there:
             losses = [loss_text(store, key) for key in there]
             what = "this stream" if len(there) == 1 else f"these {len(there)} streams"
@@ -143,11 +145,11 @@ def loss_text(store: Store, key: bytes) -> str:
     """Say what goes with a stream."""
     with store.snapshot() as snapshot:
         counters = snapshot.xinfo_stream(key)
-    text = f"{output.named(key)}: {output.entries_text(counters['length'])}"
+    text = f"{quoting.named(key)}: {entries_text(counters['length'])}"
     first, last = counters["first-entry"], counters["last-entry"]
     if first is None or last is None:
         return text
-    times = [output.time_text(int(entry.id.partition(b"-")[0])) for entry in (first, last)]
+    times = [time_text(int(entry.id.partition(b"-")[0])) for entry in (first, last)]
     return f"{text}, {times[0]} to {times[1]}"
 
 
@@ -189,18 +191,18 @@ def config(
         counters = store.xinfo_stream(key)
         if any(counters[name] != value for name, value in wanted.items()):
             if counters["iids-tracked"]:
-                messages = output.count_text(counters["iids-tracked"], "message")
-                producers = output.count_text(counters["pids-tracked"], "producer")
-                loss = f"{output.named(key)}: {messages} of {producers} remembered"
+                messages = count_text(counters["iids-tracked"], "message")
+                producers = count_text(counters["pids-tracked"], "producer")
+                loss = f"{quoting.named(key)}: {messages} of {producers} remembered"
                 confirm_loss([loss], "Change the settings, and forget them?", yes=yes)
             store.xcfgset(key, seconds, idmp_maxsize)
         settings = {name: wanted.get(name, counters[name]) for name in SETTINGS}
-    if output.as_json():
+    if common.as_json():
         members = {name.replace("-", "_"): value for name, value in settings.items()}
-        output.summary(key=output.json_bytes(key), **members)
+        output.summary(key=json_form.json_bytes(key), **members)
         return
     kept_s, kept = (int(settings[name] or 0) for name in SETTINGS)
-    output.line(f"idmp-duration  {output.duration_text(1000 * kept_s, parts=5)}")
+    output.line(f"idmp-duration  {durations.duration_text(1000 * kept_s, parts=5)}")
     output.line(f"idmp-maxsize   {output.number(kept)}")
 
 
@@ -232,7 +234,7 @@ def set_id(
     """
     with open_store(store_path) as store:
         store.xsetid(key, last_id, entries_added, max_deleted_id)
-    output.done(key=output.json_bytes(key), last_id=last_id.decode())
+    output.done(key=json_form.json_bytes(key), last_id=last_id.decode())
 
 
 @command()
@@ -256,4 +258,4 @@ def remember(
     """
     with open_store(store_path) as store:
         store.xidmprecord(key, producer, message, entry_id)
-    output.done(key=output.json_bytes(key), id=entry_id.decode())
+    output.done(key=json_form.json_bytes(key), id=entry_id.decode())

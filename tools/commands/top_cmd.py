@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format import quoting
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.humanize import size_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Duration, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
@@ -50,7 +53,7 @@ def top(store_path: Path, interval: int, once: bool) -> None:
     seconds = max(interval, 50) / 1000
     with open_store(store_path, readonly=True) as store:
         before = figures_of(store)
-        if once or output.as_json() or not sys.stdout.isatty():
+        if once or common.as_json() or not sys.stdout.isatty():
             time.sleep(seconds)
             _print_once(before, figures_of(store))
             return
@@ -84,7 +87,7 @@ def fitting(lines: list[str], columns: int, height: int) -> list[str]:
 
 
 def _print_once(before: Figures, now: Figures) -> None:
-    if not output.as_json():
+    if not common.as_json():
         for line in lines_of(before, now):
             output.line(line)
         return
@@ -92,12 +95,10 @@ def _print_once(before: Figures, now: Figures) -> None:
     for stream in now.streams:
         output.json_line(
             "stream",
-            key=output.json_bytes(stream.key),
+            key=json_bytes(stream.key),
             length=stream.length,
             added_per_s=rates.get(stream.key, 0.0),
-            groups=[
-                {**one._asdict(), "name": output.json_bytes(one.name)} for one in stream.groups
-            ],
+            groups=[{**one._asdict(), "name": json_bytes(one.name)} for one in stream.groups],
         )
     for queue in now.queues:
         rate = _queue_rates(before, now).get(queue.name, 0.0)
@@ -131,9 +132,9 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
     seconds = max(1, now.time_ms - before.time_ms) / 1000
     commits = max(0, store.last_commit - before.store.last_commit) / seconds
     head = [
-        f"{store.path}  {commits:,.0f} commits/s  data {output.size_text(store.data_bytes)}  "
-        f"journal {output.size_text(store.journal_bytes)}  "
-        f"disk {output.size_text(store.disk_free_bytes)} free  {store.snapshots} snapshots",
+        f"{store.path}  {commits:,.0f} commits/s  data {size_text(store.data_bytes)}  "
+        f"journal {size_text(store.journal_bytes)}  "
+        f"disk {size_text(store.disk_free_bytes)} free  {store.snapshots} snapshots",
         "",
     ]
     rows: list[tuple[str, ...]] = []
@@ -157,7 +158,7 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
         head += [*output.table_lines(headings, rows, left=(0,), width=None), ""]
     rows = []
     for stream in now.streams:
-        name, rate = output.cut(output.shown(stream.key)), f"{rates[stream.key]:,.0f}/s"
+        name, rate = output.cut(quoting.shown(stream.key)), f"{rates[stream.key]:,.0f}/s"
         groups: list[GroupFigures | None] = [*stream.groups] or [None]
         for group in groups:
             rows.append(
@@ -165,7 +166,7 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
                     name,
                     f"{stream.length:,}",
                     rate,
-                    "-" if group is None else output.cut(output.shown(group.name)),
+                    "-" if group is None else output.cut(quoting.shown(group.name)),
                     "-" if group is None or group.lag is None else f"{group.lag:,}",
                     "-" if group is None else f"{group.pending:,}",
                     "-"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from streamkeep.supported import install_hint
-from streamkeep.tools.base import output
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
@@ -113,7 +113,7 @@ async def _serve(server: HttpServer, url: str, port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     await server.start()
-    if output.as_json():
+    if common.as_json():
         output.json_line("listening", url=url, port=port)
     else:
         output.line(url)

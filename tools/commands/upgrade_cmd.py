@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from streamkeep.tools.base import output
+from streamkeep.format.humanize import size_text
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import store_argument
 from streamkeep.tools.base.command import command
 
@@ -48,7 +49,7 @@ def upgrade(store_path: Path, force_recovery: bool) -> None:
             advance(100 * _STEPS.index(step) + min(100, 100 * done // max(total, 1)), done)
 
         done = upgrade_store(store_path, force_recovery=force_recovery, progress=show)
-    if output.as_json():
+    if common.as_json():
         output.summary(
             path=str(store_path),
             before=done.before,
@@ -59,9 +60,7 @@ def upgrade(store_path: Path, force_recovery: bool) -> None:
     elif done.before == done.after:
         output.line(f"{store_path}: of the present format, {done.after}: nothing to do")
     else:
-        sizes = (
-            f"{output.size_text(done.before_bytes)} before, {output.size_text(done.after_bytes)}"
-        )
+        sizes = f"{size_text(done.before_bytes)} before, {size_text(done.after_bytes)}"
         output.line(
             f"{store_path}: from format {done.before} to format {done.after}, verified; {sizes} "
             "after"

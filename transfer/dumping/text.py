@@ -9,9 +9,9 @@ from typing import Final
 from streamkeep.engine.commands.dump import counters_of, group_part
 from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.tables.lag import lag as lag_of
+from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.format.quoting import brief_pairs, named
 from streamkeep.format.redis.stream_parts import NOBODY, GroupPart
-from streamkeep.format.shown import count_text, entries_text, time_text
 from streamkeep.transfer.dumping.source import Source
 
 _MOST_PENDING: Final = 20  # of a consumer

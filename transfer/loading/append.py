@@ -14,8 +14,8 @@ from typing import Any, Final, NoReturn
 
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import CommandError
+from streamkeep.format.humanize import entries_text, time_text
 from streamkeep.format.quoting import named
-from streamkeep.format.shown import entries_text, time_text
 from streamkeep.transfer.formats import DELIMITERS
 from streamkeep.transfer.loading.csv_rows import read_csv
 from streamkeep.transfer.loading.interrupts import uninterrupted

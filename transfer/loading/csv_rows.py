@@ -17,7 +17,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
-from streamkeep.format.shown import count_text
+from streamkeep.format.humanize import count_text
 from streamkeep.transfer.formats import ID_COLUMN, KEY_COLUMN
 from streamkeep.transfer.loading.rows import Columns, FlatRow, Row, parse_full_id, row_of
 from streamkeep.transfer.loading.text_lines import BOMS_OF_UTF_16, RowError, TextLines

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
-from streamkeep.format.shown import size_text
+from streamkeep.format.humanize import size_text
 
 MAX_LINE: Final = 16 << 20
 BOM: Final = b"\xef\xbb\xbf"
