@@ -21,6 +21,7 @@ from model.group_steps import (
     XReadGroup,
 )
 from model.groups import MOST_DELIVERIES, Group
+from model.key_steps import Delete, Rename
 from model.nodes import Stream
 from model.pending_steps import (
     XAck,
@@ -32,19 +33,7 @@ from model.pending_steps import (
     XIdmpRecord,
     XNack,
 )
-from model.steps import (
-    Bound,
-    Delete,
-    Rename,
-    Step,
-    Trim,
-    XAdd,
-    XDel,
-    XInfoFull,
-    XInfoStream,
-    XSetId,
-    XTrim,
-)
+from model.steps import Bound, Step, Trim, XAdd, XDel, XInfoFull, XInfoStream, XSetId, XTrim
 from model.strategies import BOOLEANS, COUNTS, Repeated, bounds, ids, mostly, new_ids, some_ids
 from model.streams import ModelStore, NewId
 from model.values import ZERO, Id, Pairs

@@ -11,16 +11,12 @@ from typing import TypeVar
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from model.key_steps import Delete, Exists, Keys, Rename, Type
 from model.nodes import Stream
 from model.steps import (
     Bound,
-    Delete,
-    Exists,
-    Keys,
-    Rename,
     Step,
     Trim,
-    Type,
     XAdd,
     XDel,
     XInfoFull,

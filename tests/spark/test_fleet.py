@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,18 +30,11 @@ from spark.fleets import (  # noqa: E402
 from spark.in_process import InProcess  # noqa: E402
 from spark.s3_server import (  # noqa: E402
     BUCKET,
-    DOWN,
     FAILING,
     GOOD,
-    LOSING,
-    SLOW,
-    STALE,
-    UNHEARD,
     S3Server,
-    serving,
 )
-from streamkeep.engine.system import failpoints  # noqa: E402
-from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError  # noqa: E402
+from streamkeep.format.core.errors import NoSuchKeyError  # noqa: E402
 from streamkeep.pipeline.data_source import StreamkeepSource  # noqa: E402
 from streamkeep.pipeline.jobs import to_lake as to_lake_job  # noqa: E402
 from streamkeep.pipeline.jobs.audit import audit  # noqa: E402
@@ -55,21 +46,6 @@ from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
 from streamkeep.pipeline.options import OptionError  # noqa: E402
 from streamkeep.pipeline.store_fleet.members import FleetError, find_members  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[S3Server]:
-    with serving() as server:
-        yield server
-
-
-@pytest.fixture
-def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
-    running.behave(GOOD)
-    yield running
-    running.behave(GOOD)
 
 
 def test_two_copies_of_a_store_are_refused(tmp_path: Path) -> None:
@@ -322,41 +298,6 @@ def test_only_some_streams_of_a_fleet(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mode", "step"),
-    [
-        (LOSING, "lake:file-written"),
-        (LOSING, "lake:file-named"),
-        (LOSING, "fleet:positions"),
-        (LOSING, "lake:commit"),
-        (LOSING, "lake:committed"),
-        (LOSING, "fleet:committed"),
-        (DOWN, "lake:file-written"),  # clients repeat a request for half a minute: only two
-        (DOWN, "lake:commit"),
-    ],
-)
-def test_a_run_on_s3_that_loses_what_it_wrote(
-    tmp_path: Path, server: S3Server, mode: str, step: str
-) -> None:
-    place = f"s3://{BUCKET}/{tmp_path.name}"
-    fleet, lake = f"{place}/fleet", f"{place}/lake"
-    a = published(tmp_path / "a.store", "a", fleet)
-    copy(fleet, lake)
-    b = published(tmp_path / "b.store", "b", fleet)
-    with streamkeep.open(tmp_path / "a.store") as store:
-        store.xadd("orders", {"of": "a", "n": "last"}, id=LAST)
-        store.archive(seal=True)
-    failpoints.arm(step, lambda: server.behave(mode))
-    with suppress(StreamkeepError, OSError):
-        copy(fleet, lake)
-    server.behave(GOOD)
-    copy(fleet, lake)
-    last = (a, "a", LAST)
-    assert rows_of(lake) == sorted([*expected((a, "a"), (b, "b")), last])
-    assert problems(fleet, lake) == []
-
-
-@pytest.mark.slow
 def test_simultaneous_runs_all_win_in_the_end(tmp_path: Path) -> None:
     fleet, lake = str(tmp_path / "fleet"), str(tmp_path / "lake")
     stores = [
@@ -457,22 +398,6 @@ def test_what_was_erased_from_the_lake_of_one_store_does_not_come_with_the_fleet
     copy(fleet, lake)
     assert len(rows_of(lake)) == copied - 2
     assert {row[2] for row in rows_of(lake)}.isdisjoint(IDS[:2])
-    assert problems(fleet, lake) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", [FAILING, STALE, SLOW, UNHEARD])
-def test_a_lake_in_s3_of_archives_in_s3(tmp_path: Path, server: S3Server, mode: str) -> None:
-    place = f"s3://{BUCKET}/{tmp_path.name}"
-    fleet, lake = f"{place}/fleet", f"{place}/lake"
-    server.behave(mode)
-    a = published(tmp_path / "a.store", "a", fleet)
-    server.behave(GOOD)
-    b = published(tmp_path / "b.store", "b", fleet)
-    assert copy(fleet, lake).entries == 1000
-    assert rows_of(lake) == expected((a, "a"), (b, "b"))
-    done: Any = erase(LOCAL, "orders", IDS[:1], store=str(tmp_path / "a.store"), lake=lake)
-    assert done.problems == []
     assert problems(fleet, lake) == []
 
 

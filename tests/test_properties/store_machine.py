@@ -20,7 +20,8 @@ from hypothesis.strategies import SearchStrategy
 
 from conftest import assert_sound
 from model import ModelStore
-from model.steps import Failed, Keys, Step, attempt
+from model.key_steps import Keys
+from model.steps import Failed, Step, attempt
 from stores import SYNC_MODES, open_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync

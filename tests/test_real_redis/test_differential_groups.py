@@ -41,14 +41,13 @@ from model.group_steps import (
     coarse,
 )
 from model.group_strategies import SELDOM, Places
+from model.key_steps import Delete, Rename
 from model.nodes import Stream
 from model.pending_steps import XAck, XAutoClaim, XClaim
 from model.profile import configured
 from model.steps import (
     Bound,
-    Delete,
     Failed,
-    Rename,
     Step,
     XAdd,
     XDel,

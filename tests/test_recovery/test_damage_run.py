@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mutations import Figures, Specimen, run
+from mutations import Figures, run
+from specimens import Specimen
 from tiers import daily_or_all
 
 SHORT = daily_or_all(8, 40)

@@ -12,7 +12,8 @@ import lmdb
 import pytest
 
 import streamkeep
-from mutations import PAGE, Damage, Figures, Specimen, hold, shown
+from mutations import Damage, Figures, hold
+from specimens import PAGE, Specimen, shown
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.crash_recovery.extent import check_extent

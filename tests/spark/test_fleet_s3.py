@@ -1,0 +1,108 @@
+"""A lake in S3 of archives in S3, with a server that loses answers, is slow, or is stale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
+pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
+
+
+import streamkeep  # noqa: E402
+from spark.fleets import (  # noqa: E402
+    IDS,
+    LAST,
+    LOCAL,
+    copy,
+    expected,
+    problems,
+    published,
+    rows_of,
+)
+from spark.s3_server import (  # noqa: E402
+    BUCKET,
+    DOWN,
+    FAILING,
+    GOOD,
+    LOSING,
+    SLOW,
+    STALE,
+    UNHEARD,
+    S3Server,
+    serving,
+)
+from streamkeep.engine.system import failpoints  # noqa: E402
+from streamkeep.format.core.errors import StreamkeepError  # noqa: E402
+from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[S3Server]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    running.behave(GOOD)
+    yield running
+    running.behave(GOOD)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "step"),
+    [
+        (LOSING, "lake:file-written"),
+        (LOSING, "lake:file-named"),
+        (LOSING, "fleet:positions"),
+        (LOSING, "lake:commit"),
+        (LOSING, "lake:committed"),
+        (LOSING, "fleet:committed"),
+        (DOWN, "lake:file-written"),  # clients repeat a request for half a minute: only two
+        (DOWN, "lake:commit"),
+    ],
+)
+def test_a_run_on_s3_that_loses_what_it_wrote(
+    tmp_path: Path, server: S3Server, mode: str, step: str
+) -> None:
+    place = f"s3://{BUCKET}/{tmp_path.name}"
+    fleet, lake = f"{place}/fleet", f"{place}/lake"
+    a = published(tmp_path / "a.store", "a", fleet)
+    copy(fleet, lake)
+    b = published(tmp_path / "b.store", "b", fleet)
+    with streamkeep.open(tmp_path / "a.store") as store:
+        store.xadd("orders", {"of": "a", "n": "last"}, id=LAST)
+        store.archive(seal=True)
+    failpoints.arm(step, lambda: server.behave(mode))
+    with suppress(StreamkeepError, OSError):
+        copy(fleet, lake)
+    server.behave(GOOD)
+    copy(fleet, lake)
+    last = (a, "a", LAST)
+    assert rows_of(lake) == sorted([*expected((a, "a"), (b, "b")), last])
+    assert problems(fleet, lake) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [FAILING, STALE, SLOW, UNHEARD])
+def test_a_lake_in_s3_of_archives_in_s3(tmp_path: Path, server: S3Server, mode: str) -> None:
+    place = f"s3://{BUCKET}/{tmp_path.name}"
+    fleet, lake = f"{place}/fleet", f"{place}/lake"
+    server.behave(mode)
+    a = published(tmp_path / "a.store", "a", fleet)
+    server.behave(GOOD)
+    b = published(tmp_path / "b.store", "b", fleet)
+    assert copy(fleet, lake).entries == 1000
+    assert rows_of(lake) == expected((a, "a"), (b, "b"))
+    done: Any = erase(LOCAL, "orders", IDS[:1], store=str(tmp_path / "a.store"), lake=lake)
+    assert done.problems == []
+    assert problems(fleet, lake) == []
