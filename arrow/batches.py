@@ -51,7 +51,7 @@ from streamkeep.arrow.arrays import (
     texts_of,
 )
 from streamkeep.arrow.keys import key_text
-from streamkeep.arrow.types import TIMESTAMP, cast_each, converter, spark_name
+from streamkeep.arrow.types import TIMESTAMP, cast_each, converter
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError, ValueMismatchError
 from streamkeep.format.node.columns import (
@@ -108,11 +108,11 @@ class Terms(NamedTuple):
     any_text: str
 
 
-SPARK_TERMS: Final = Terms(
-    spark_name,
-    "mode=PERMISSIVE makes it null",
-    "with .schema(...)",
-    "array<struct<field:binary,value:binary>>",
+TERMS: Final = Terms(
+    str,
+    "errors='null' makes it null, and types= takes another type, such as bytes",
+    "from columns=",
+    "types={'fields': bytes}",
 )
 
 
@@ -147,7 +147,7 @@ class RowShape:
         number: int = 0,
         wrapped: bool = False,
         system: Sequence[str] = SYSTEM_COLUMNS,
-        terms: Terms = SPARK_TERMS,
+        terms: Terms = TERMS,
     ) -> None:
         self._store = store
         self._terms = terms
@@ -401,34 +401,24 @@ def record_batches(
         chunks: of the nodes of one stream.
         start, end: IDs, both included.
     """
-    for columns in decode(lambda: shape.writer(max_entries, max_bytes), chunks, start, end):
+    parts = ((start, chunk) for chunk in chunks)
+    for columns in decode(lambda: shape.writer(max_entries, max_bytes), parts, end):
         yield shape.batch(columns)
 
 
 def decode(
     new_writer: Callable[[], ColumnWriter],
-    chunks: Iterable[list[CopiedNode]],
-    start: StreamId = MIN_ID,
-    end: StreamId = MAX_ID,
-) -> Iterator[Columns]:
-    """Yield the entries of ascending nodes as columns; each time as many as a writer holds.
-
-    Args:
-        chunks: of the nodes of one stream.
-        start, end: IDs, both included.
-    """
-    yield from decode_parts(new_writer, ((start, chunk) for chunk in chunks), end)
-
-
-def decode_parts(
-    new_writer: Callable[[], ColumnWriter],
     parts: Iterable[tuple[tuple[int, int], list[CopiedNode]]],
     end: tuple[int, int],
 ) -> Iterator[Columns]:
-    """As `decode`; of each part, entries below its own first ID are left out.
+    """Yield the entries of ascending nodes as columns; each time as many as a writer holds.
 
     All parts are taken, also where the last one goes past `end`: after the last one, the reader
     compares what came with what was planned.
+
+    Args:
+        parts: the first ID that is wanted of some nodes, and these nodes; all of one stream.
+        end: the last ID, included.
     """
     writer = new_writer()
     for start, chunk in parts:

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from streamkeep.arrow import FAILFAST, PERMISSIVE
-from streamkeep.arrow.batches import RowShape, SchemaError, Terms, decode_parts
+from streamkeep.arrow.batches import RowShape, SchemaError, decode
 from streamkeep.arrow.types import NAMED, arrow_type
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, ValueMismatchError
@@ -56,12 +56,6 @@ SYSTEM: Final[dict[str, pa.DataType]] = {
     "stream": pa.string(),
     "fields": _PAIR_OF[pa.binary()],
 }
-TERMS: Final = Terms(
-    str,
-    "errors='null' makes it null, and types= takes another type, such as bytes",
-    "from columns=",
-    "types={'fields': bytes}",
-)
 
 
 def column_of(name: bytes) -> str:
@@ -150,7 +144,6 @@ class FrameReader:
                 FAILFAST if errors == "raise" else PERMISSIVE,
                 wrapped=errors == "null",
                 system=tuple(SYSTEM),
-                terms=TERMS,
             )
         except SchemaError as error:
             raise ArgumentError(f"{error}; next: types= takes {NAMED}") from None
@@ -159,7 +152,7 @@ class FrameReader:
         """Yield the entries of ascending nodes; log how many values became null."""
         shape = self._shape
         try:
-            for columns in decode_parts(lambda: shape.writer(self._rows, BATCH_BYTES), parts, end):
+            for columns in decode(lambda: shape.writer(self._rows, BATCH_BYTES), parts, end):
                 if columns.twice is not None and self._repeated == "raise":
                     raise self._twice(columns)
                 yield shape.batch(columns)

@@ -171,12 +171,6 @@ def cast_each(array: Any, kind: pa.DataType) -> tuple[Any, list[int]]:
     return pa.concat_arrays(done), bad
 
 
-def spark_name(kind: pa.DataType) -> str:
-    names = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint"}
-    text = str(kind).replace("decimal128", "decimal")
-    return "timestamp" if text.startswith("timestamp") else names.get(text, text)
-
-
 # Names of types that programs write and Arrow does not know, or means something else with.
 _NAMES: Final[dict[str, pa.DataType]] = {
     "str": pa.string(),

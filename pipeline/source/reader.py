@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from streamkeep.arrow.batches import RowShape
 from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.source.executor.batches import read_slices
+from streamkeep.pipeline.source.executor.batches import SPARK_TERMS, read_slices
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.slices import Pin, Slice
 
@@ -62,4 +62,4 @@ def read_partition(
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:
     """Raise SchemaError if entries cannot fill one of the columns."""
-    RowShape(to_arrow_schema(schema, timezone="UTC"), b"", options.mode)
+    RowShape(to_arrow_schema(schema, timezone="UTC"), b"", options.mode, terms=SPARK_TERMS)

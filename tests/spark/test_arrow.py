@@ -23,6 +23,7 @@ from streamkeep.format.core.entry import StreamId  # noqa: E402
 from streamkeep.format.core.errors import ValueMismatchError  # noqa: E402
 from streamkeep.format.node import tombstones  # noqa: E402
 from streamkeep.format.node.builder import NodeBuilder  # noqa: E402
+from streamkeep.pipeline.source.executor.batches import SPARK_TERMS  # noqa: E402
 
 Slot = tuple[tuple[int, int], list[bytes]]
 TOP = (1 << 64) - 1
@@ -208,7 +209,7 @@ def test_an_integer_that_its_type_does_not_hold_is_named_and_counted() -> None:
     texts = (b"1", b"x", b"300", b"2")
     with pytest.raises(ValueMismatchError, match=r"entry 5-1: field 'v' is b'x'"):
         values(pa.int8(), *texts, mode=FAILFAST)
-    with pytest.raises(ValueMismatchError, match=r"b'300', which is not of the type tiny"):
+    with pytest.raises(ValueMismatchError, match=r"b'300', which is not of the type int8"):
         values(pa.int8(), b"1", b"300", mode=FAILFAST)
     builder = NodeBuilder(5, 0, [b"v"])
     for seq, text in enumerate(texts):
@@ -317,6 +318,14 @@ def test_each_key_has_a_text_of_its_own() -> None:
 def test_a_type_that_a_column_cannot_have(name: str, kind: Any) -> None:
     with pytest.raises(arrow.SchemaError, match=f"column '{name}' cannot be"):
         arrow.RowShape(pa.schema([(name, kind)]), b"s")
+
+
+def test_messages_use_the_words_of_the_program_that_reads() -> None:
+    builder = NodeBuilder(5, 0, [b"v"])
+    builder.append(5, 0, [b"v", b"x"])
+    shape = arrow.RowShape(pa.schema([("v", pa.int64())]), b"s", FAILFAST, terms=SPARK_TERMS)
+    with pytest.raises(ValueMismatchError, match=r"of the type bigint; next: mode=PERMISSIVE"):
+        list(arrow.record_batches(shape, [[(5, 0, builder.listpack())]]))
 
 
 def test_values_that_are_json() -> None:

@@ -39,7 +39,8 @@ def count_slice(task: Task) -> list[str]:
             gaps: Counter[int] = Counter()
             first: int | None = None
             last = 0
-            for columns in decode(_id_writer, nodes(one), one.start, one.end):
+            parts = ((one.start, chunk) for chunk in nodes(one))
+            for columns in decode(_id_writer, parts, one.end):
                 ms = np.frombuffer(columns.ms, np.uint64)
                 counts += np.bincount(np.searchsorted(edges, ms, "right"), minlength=len(counts))
                 steps = np.diff(ms)

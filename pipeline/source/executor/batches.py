@@ -6,18 +6,33 @@ import gc
 import logging
 from collections.abc import Iterator
 from functools import cache
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streamkeep.arrow.batches import RowShape, record_batches
+from streamkeep.arrow.batches import RowShape, Terms, record_batches
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.nodes import nodes_of
 from streamkeep.pipeline.source.slices import Slice
 
 _log = logging.getLogger(__name__)
+
+
+def _name_of_type(kind: pa.DataType) -> str:
+    names = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint"}
+    text = str(kind).replace("decimal128", "decimal")
+    return "timestamp" if text.startswith("timestamp") else names.get(text, text)
+
+
+SPARK_TERMS: Final = Terms(
+    _name_of_type,
+    "mode=PERMISSIVE makes it null",
+    "with .schema(...)",
+    "array<struct<field:binary,value:binary>>",
+)
 
 
 def read_slices(
@@ -33,7 +48,14 @@ def read_slices(
     target = to_arrow_schema(schema, timezone="UTC")
     with nodes_of(options, notes) as nodes:
         for one in slices:
-            shape = RowShape(target, one.key, options.mode, store=one.store, number=one.number)
+            shape = RowShape(
+                target,
+                one.key,
+                options.mode,
+                store=one.store,
+                number=one.number,
+                terms=SPARK_TERMS,
+            )
             yield from record_batches(shape, nodes(one), one.start, one.end)
             for column, count in shape.mismatched.items():
                 _log.warning(

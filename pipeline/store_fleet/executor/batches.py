@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from streamkeep.arrow.batches import RowShape, record_batches
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.source.executor.batches import freeze_imports
+from streamkeep.pipeline.source.executor.batches import SPARK_TERMS, freeze_imports
 from streamkeep.pipeline.store_fleet.executor.nodes import nodes_of_pieces
 from streamkeep.pipeline.store_fleet.pieces import Piece
 
@@ -29,7 +29,12 @@ def read_pieces(
     with nodes_of_pieces() as nodes:
         for piece in pieces:
             shape = RowShape(
-                target, piece.key, options.mode, store=piece.store, number=piece.number
+                target,
+                piece.key,
+                options.mode,
+                store=piece.store,
+                number=piece.number,
+                terms=SPARK_TERMS,
             )
             yield from record_batches(shape, nodes(piece), piece.start, piece.end)
             for column, count in shape.mismatched.items():
