@@ -19,6 +19,7 @@ from streamkeep.jobs.working import begin_all
 
 if TYPE_CHECKING:
     from streamkeep.engine.store.environment import Environment
+    from streamkeep.engine.txn.txn import WriteTxn
     from streamkeep.jobs.queue import Queue
 
 _ONE_STORE: Final = "one or more queues of one store are needed"
@@ -45,7 +46,8 @@ class Take:
             if queue.core.store._environment is not self._environment:
                 raise ArgumentError(_ONE_STORE)
         self._begins = begins
-        self._deaths: dict[bytes, int] = {}  # of workers, that jobs have counted
+        self._txn: WriteTxn | None = None  # of the newest attempt
+        self._deaths: dict[bytes, int] = {}  # of workers, that this attempt has counted
         self._consumer = consumer
         self._count = count
         self._known = known
@@ -66,6 +68,8 @@ class Take:
         Args:
             ended: of the job that ended earlier in this transaction.
         """
+        self._forget_counted()
+        self._txn = txn.txn
         found: list[tuple[Queue, Taken]] = []
         turn = self.queues[0].core.next_turn()
         first = turn % len(self.queues)
@@ -139,9 +143,18 @@ class Take:
     def jobs(self, found: list[Any]) -> list[Job]:
         """Return the jobs that `work` took, after its transaction."""
         jobs = [job_of(queue, taken) for queue, taken in found]
-        if self._deaths and self.queues[0].core.store.open_transaction() is None:
-            self._environment.leases.forget_work(self._deaths)
-            self._deaths = {}
+        self._forget_counted()
         if self._begins and jobs:
             begin_all(jobs)
         return jobs
+
+    def _forget_counted(self) -> None:
+        """Remove the marks of the deaths that the newest attempt has counted, if it was committed.
+
+        An attempt may be undone, such as for the command of another caller that shared its
+        transaction. The next one may take other jobs, and the deaths would count for none.
+        """
+        deaths, self._deaths = self._deaths, {}
+        txn = self._txn
+        if deaths and txn is not None and txn.committed:
+            self._environment.leases.forget_work(deaths)

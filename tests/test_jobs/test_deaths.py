@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from streamkeep import Store
 from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.jobs import JobLostError, Queue
+from streamkeep.jobs import JobLostError, Queue, take
 from test_jobs.conftest import is_awaited
 from test_jobs.test_queue import counts, letters
 
@@ -51,6 +52,7 @@ class Lives:
         self._marks: dict[int, Written] = {}
         monkeypatch.setattr(Leases, "marks", lambda leases: self._marks_of(self.now))
         monkeypatch.setattr(Leases, "work_of_the_dead", lambda leases: self._work())
+        monkeypatch.setattr(Leases, "forget_work", lambda leases, marks: self._forget(marks))
 
     def written(self, number: int) -> list[bytes]:
         return self._marks_of(number).marks
@@ -59,7 +61,12 @@ class Lives:
         return self._marks.setdefault(number, Written())
 
     def _work(self) -> dict[bytes, int]:
-        return {mark: one for one in self._dead for mark in self._marks_of(one).marks}
+        return {mark: one for one in self._dead for mark in self._marks_of(one).marks if mark}
+
+    def _forget(self, marks: Mapping[bytes, int]) -> None:
+        for mark, number in marks.items():
+            marks = self._marks_of(number).marks
+            marks[marks.index(mark)] = b""
 
     def _state(self, number: int) -> State:
         return State.DEAD if number in self._dead else State.ALIVE
@@ -127,6 +134,41 @@ def test_a_job_that_was_lost_leaves_no_mark(queue: Queue, lives: Lives) -> None:
     assert lost
     assert set(lives.written(1)) == {b""}
     assert b"" not in lives.written(2)
+
+
+def test_a_death_counts_though_the_take_that_saw_it_was_undone(store: Store, lives: Lives) -> None:
+    first, second = Queue(store, "first"), Queue(store, "second")
+    first.put("poison")
+    for _ in range(2):  # so that the next take begins with this queue again
+        assert len(first.get_many(1)) == 1
+        lives.die()
+    second.put_many("ab", delay=1)
+    clock = context_of(store).clock
+    assert isinstance(clock, ManualClock)
+    clock.ms += 1000
+    store.delete("second")
+    # The first attempt takes the job of the dead and fails at the missing group. The second one
+    # begins with the other queue, and has no room for that job any more.
+    jobs = take([first, second], b"consumer", 2, timeout=0)
+    assert [job.payload for job in jobs] == ["a", "b"]
+    (job,) = first.get_many(1)
+    assert job.taken
+    assert job.taken.deaths == 2
+    assert lives.written(2) == [b""]
+
+
+def test_a_death_that_was_counted_is_forgotten_though_no_job_was_found(
+    queue: Queue, lives: Lives
+) -> None:
+    queue.put("poison", max_runtime=0)
+    for _ in range(4):
+        assert len(queue.get_many(1)) == 1
+        lives.die()
+    assert len(queue.get_many(1)) == 1
+    lives.die()
+    assert take([queue], queue.consumer, 1, timeout="50ms") == []
+    assert letters(queue)[0]["deaths"] == "5"
+    assert [lives.written(number) for number in range(1, 6)] == [[b""]] * 5
 
 
 def test_only_the_poison_of_a_batch_becomes_a_dead_letter(tmp_path: Path) -> None:
