@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
-from streamkeep.format.core.errors import ArgumentError, CommandError
+from streamkeep.format.core.errors import ArgumentError, StreamkeepError
+from streamkeep.jobs.errors import JobLostError
 from streamkeep.jobs.job import Job, job_of, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
 from streamkeep.jobs.state import Step
@@ -107,7 +108,9 @@ class Take:
         end = plan_end(job.queue.core, [job], [result])
         try:
             found = self.queues[0].core.apply(lambda txn: self.work(txn, end(txn)), frees=True)
-        except CommandError:  # perhaps of the take: a stream was deleted
+        except JobLostError:
+            raise
+        except StreamkeepError:  # perhaps of the take: a stream was deleted, or is damaged
             job.done(result)
             return []
         note_ended(job.queue.core, [job])
