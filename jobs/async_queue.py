@@ -164,9 +164,14 @@ class AsyncQueue:
         return await self._put([(payload, chosen) for payload in payloads])
 
     async def delay(
-        self, task: Task[Parameters, Any], *args: Parameters.args, **kwargs: Parameters.kwargs
+        self, task: Task[Parameters, Any], /, *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> AsyncJob:
-        """Put a call of a task, which may have options: `delay(send.options(key="a"), "ann")`."""
+        """Put a call of a task, which may have options: `delay(send.options(key="a"), "ann")`.
+
+        Raises:
+            TypeError, PayloadError, QueueFullError, QueueDrainingError: as `Task.delay`; nothing
+                was put.
+        """
         payload, common = task.call_of(args, kwargs)
         return (await self._put([(payload, task.put_options)], common))[0]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
 
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.job import Job
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+_MOST_SHAPES: Final = 100  # of calls, since a function with **kwargs may have any number
 
 
 class Task(Generic[Parameters, Result]):
@@ -52,6 +55,7 @@ class Task(Generic[Parameters, Result]):
         self._retry_on = retry_on
         self._give_up_on = give_up_on
         self.put_options = options
+        self._shapes: set[tuple[object, ...]] = set()  # of calls that the function takes
         update_wrapper(self, function)
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -66,6 +70,7 @@ class Task(Generic[Parameters, Result]):
         Durable on return, as the store was opened; in a block of `store.transaction()`, with it.
 
         Raises:
+            TypeError: the function does not take these arguments.
             PayloadError: the arguments cannot be encoded.
             QueueFullError, QueueDrainingError: nothing was put.
         """
@@ -75,7 +80,12 @@ class Task(Generic[Parameters, Result]):
     def call_of(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], dict[bytes, bytes]]:
-        """Return the payload of a call, and the fields that every call of the task has."""
+        """Return the payload of a call, and the fields that every call of the task has.
+
+        Raises:
+            TypeError: the function does not take these arguments.
+        """
+        self._check_call(args, kwargs)
         fields: Fields = {TASK: self.name.encode()}
         if self.concurrency:
             fields[CONCURRENCY] = str(self.concurrency).encode()
@@ -86,16 +96,33 @@ class Task(Generic[Parameters, Result]):
 
         The options are those of `Queue.put`.
         """
-        return Task(
-            self.queue,
-            self.call,
-            name=self.name,
-            policy=self.policy,
-            retry_on=self._retry_on,
-            give_up_on=self._give_up_on,
-            concurrency=self.concurrency,
-            options={**self.put_options, **check_options(options)},
-        )
+        task = copy(self)
+        task.put_options = {**self.put_options, **check_options(options)}
+        return task
+
+    def _check_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise TypeError unless the function takes these arguments.
+
+        Their number and their names decide it, so each shape of a call is checked once: to bind the
+        arguments would cost a tenth of a put. A function that wraps another one takes what it says
+        itself, since it may add arguments.
+        """
+        shape = (len(args), *kwargs)
+        if shape in self._shapes:
+            return
+        try:
+            signature = inspect.signature(self.call, follow_wrapped=False)
+        except (TypeError, ValueError):  # a function in C, which may have none
+            return
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"the task {self.name!r} does not take these arguments: {error}; next: give it "
+                f"those of {self.name}{signature}"
+            ) from None
+        if len(self._shapes) < _MOST_SHAPES:
+            self._shapes.add(shape)
 
     def may_retry(self, error: BaseException) -> bool:
         """Return whether a job that raised this may run again."""

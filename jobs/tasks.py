@@ -121,6 +121,7 @@ class TaskMethods(PutMethods):
 
         Raises:
             ArgumentError: the expression, the zone or the rule is wrong.
+            TypeError: the function does not take `args` and `kwargs`.
         """
         if missed not in rules_of.MISSED:
             raise ArgumentError(f"missed must be one of {rules_of.MISSED}, not {missed!r}")

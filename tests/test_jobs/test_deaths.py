@@ -65,8 +65,8 @@ class Lives:
 
     def _forget(self, marks: Mapping[bytes, int]) -> None:
         for mark, number in marks.items():
-            marks = self._marks_of(number).marks
-            marks[marks.index(mark)] = b""
+            written = self._marks_of(number)
+            written.remove(written.marks.index(mark))
 
     def _state(self, number: int) -> State:
         return State.DEAD if number in self._dead else State.ALIVE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import os
@@ -41,6 +42,56 @@ def test_a_call_runs_later_with_its_arguments(queue: Queue) -> None:
     assert job.result(0) == "hello to ann, send 1 high ann"
     with pytest.raises(QueueError, match="for handlers"):
         send("ann", template="hello")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "problem"),
+    [
+        ((), {}, "missing a required argument: 'to'"),
+        (("ann",), {}, "missing a required argument: 'template'"),
+        (("ann", 1, "bob"), {"template": "hello"}, "too many positional arguments"),
+        (("ann",), {"template": "hello", "cc": "bob"}, "an unexpected keyword argument 'cc'"),
+        (("ann",), {"template": "hello", "to": "bob"}, "multiple values for argument 'to'"),
+    ],
+)
+def test_a_call_that_cannot_run_is_refused(
+    queue: Queue, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
+) -> None:
+    def send(to: str, copies: int = 1, *, template: str) -> None: ...
+
+    async def adelay() -> None:
+        await AsyncQueue(queue).delay(task, *args, **kwargs)
+
+    task = queue.task(send)
+    task.delay("ann", template="hello")
+    for put in (task.delay, task.options(delay=5).delay):
+        with pytest.raises(TypeError, match="the task 'send' does not take these arguments") as got:
+            put(*args, **kwargs)
+        assert problem in str(got.value)
+        assert "next: give it those of send(to: 'str', copies: 'int' = 1, *," in str(got.value)
+    with pytest.raises(TypeError, match=problem):
+        asyncio.run(adelay())
+    with pytest.raises(TypeError, match=problem):
+        queue.periodic("0 3 * * *", args=args, kwargs=kwargs)(send)
+    assert (counts(queue), queue.core.rules) == ((1, 0, 0, 0, 0), {})
+
+
+def test_a_wrapper_takes_what_it_says_itself(queue: Queue) -> None:
+    def with_session(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return function("session", *args, **kwargs)
+
+        return wrapped
+
+    @queue.task
+    @with_session
+    def save(session: str, sku: str) -> str:
+        return f"{sku} in {session}"
+
+    jobs = [save.delay("7"), queue.task(name="largest")(max).delay(1, 2)]
+    assert queue.run_until_idle() == 2
+    assert [job.result(0) for job in jobs] == ["7 in session", 2]
 
 
 def test_coroutine_functions_are_tasks(queue: Queue) -> None:
