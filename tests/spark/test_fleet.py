@@ -28,21 +28,13 @@ from spark.fleets import (  # noqa: E402
     rows_of,
 )
 from spark.in_process import InProcess  # noqa: E402
-from spark.s3_server import (  # noqa: E402
-    BUCKET,
-    FAILING,
-    GOOD,
-    S3Server,
-)
 from streamkeep.format.core.errors import NoSuchKeyError  # noqa: E402
 from streamkeep.pipeline.data_source import StreamkeepSource  # noqa: E402
 from streamkeep.pipeline.jobs import to_lake as to_lake_job  # noqa: E402
 from streamkeep.pipeline.jobs.audit import audit  # noqa: E402
 from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
 from streamkeep.pipeline.jobs.executor.to_lake import write_pieces  # noqa: E402
-from streamkeep.pipeline.jobs.restore import restore  # noqa: E402
 from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E402
-from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
 from streamkeep.pipeline.options import OptionError  # noqa: E402
 from streamkeep.pipeline.store_fleet.members import FleetError, find_members  # noqa: E402
@@ -55,44 +47,6 @@ def test_two_copies_of_a_store_are_refused(tmp_path: Path) -> None:
         find_members(str(tmp_path))
     with pytest.raises(FleetError, match="no archives"):
         find_members(str(tmp_path / "nothing"))
-
-
-def test_three_stores_with_equal_keys_and_ids_are_one_lake(
-    tmp_path: Path, server: S3Server
-) -> None:
-    fleet, lake = f"s3://{BUCKET}/{tmp_path.name}", str(tmp_path / "lake")
-    a = published(tmp_path / "a.store", "a", fleet)
-    b = published(tmp_path / "b.store", "b", fleet)
-    folder = tmp_path / "folder"
-    with make(folder / "c.store", "c") as store:
-        c = store.uuid
-    server.behave(FAILING)
-    assert copy(fleet, lake).entries == 1000
-    server.behave(GOOD)
-    assert copy(folder, lake).entries == 500
-    assert rows_of(lake) == expected((a, "a"), (b, "b"), (c, "c"))
-    assert copy(fleet, lake).details["changed"] == 0
-    assert copy(folder, lake).entries == 0
-    for place in (fleet, str(folder)):
-        assert problems(place, lake) == []
-
-    with pytest.raises(LakeError, match="store_id"):
-        erase(LOCAL, "orders", IDS[:1], lake=lake)
-    done = erase(LOCAL, "orders", [IDS[3], IDS[400]], store=str(tmp_path / "a.store"), lake=lake)
-    assert done.details["erased_in_store"] == done.details["erased_in_lake"] == 2
-    erased = {(a, "a", IDS[3]), (a, "a", IDS[400])}
-    everything = expected((a, "a"), (b, "b"), (c, "c"))
-    assert rows_of(lake) == [row for row in everything if row not in erased]
-    assert copy(fleet, lake).entries == 0
-    for place in (fleet, str(folder)):
-        assert problems(place, lake) == []
-
-    restored = str(tmp_path / "r.store")
-    with pytest.raises(LakeError, match="3 stores have a stream 'orders'"):
-        restore(LOCAL, lake, restored, "orders")
-    assert restore(LOCAL, lake, restored, "orders", store_id=a).entries == 498
-    with streamkeep.open(restored) as store:
-        assert {entry.fields[b"of"] for entry in store.xrange("orders")} == {b"a"}
 
 
 def test_the_archive_of_one_store_is_audited_where_it_is(tmp_path: Path) -> None:

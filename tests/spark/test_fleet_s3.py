@@ -21,6 +21,7 @@ from spark.fleets import (  # noqa: E402
     LOCAL,
     copy,
     expected,
+    make,
     problems,
     published,
     rows_of,
@@ -40,6 +41,8 @@ from spark.s3_server import (  # noqa: E402
 from streamkeep.engine.system import failpoints  # noqa: E402
 from streamkeep.format.core.errors import StreamkeepError  # noqa: E402
 from streamkeep.pipeline.jobs.erase import erase  # noqa: E402
+from streamkeep.pipeline.jobs.restore import restore  # noqa: E402
+from streamkeep.pipeline.lake.files import LakeError  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,44 @@ def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Ser
     running.behave(GOOD)
     yield running
     running.behave(GOOD)
+
+
+def test_three_stores_with_equal_keys_and_ids_are_one_lake(
+    tmp_path: Path, server: S3Server
+) -> None:
+    fleet, lake = f"s3://{BUCKET}/{tmp_path.name}", str(tmp_path / "lake")
+    a = published(tmp_path / "a.store", "a", fleet)
+    b = published(tmp_path / "b.store", "b", fleet)
+    folder = tmp_path / "folder"
+    with make(folder / "c.store", "c") as store:
+        c = store.uuid
+    server.behave(FAILING)
+    assert copy(fleet, lake).entries == 1000
+    server.behave(GOOD)
+    assert copy(folder, lake).entries == 500
+    assert rows_of(lake) == expected((a, "a"), (b, "b"), (c, "c"))
+    assert copy(fleet, lake).details["changed"] == 0
+    assert copy(folder, lake).entries == 0
+    for place in (fleet, str(folder)):
+        assert problems(place, lake) == []
+
+    with pytest.raises(LakeError, match="store_id"):
+        erase(LOCAL, "orders", IDS[:1], lake=lake)
+    done = erase(LOCAL, "orders", [IDS[3], IDS[400]], store=str(tmp_path / "a.store"), lake=lake)
+    assert done.details["erased_in_store"] == done.details["erased_in_lake"] == 2
+    erased = {(a, "a", IDS[3]), (a, "a", IDS[400])}
+    everything = expected((a, "a"), (b, "b"), (c, "c"))
+    assert rows_of(lake) == [row for row in everything if row not in erased]
+    assert copy(fleet, lake).entries == 0
+    for place in (fleet, str(folder)):
+        assert problems(place, lake) == []
+
+    restored = str(tmp_path / "r.store")
+    with pytest.raises(LakeError, match="3 stores have a stream 'orders'"):
+        restore(LOCAL, lake, restored, "orders")
+    assert restore(LOCAL, lake, restored, "orders", store_id=a).entries == 498
+    with streamkeep.open(restored) as store:
+        assert {entry.fields[b"of"] for entry in store.xrange("orders")} == {b"a"}
 
 
 @pytest.mark.slow
