@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import admission, cancelling
 from streamkeep.jobs.admission import next_waiting
 from streamkeep.jobs.base import QueueBase
@@ -141,6 +142,10 @@ class LetterMethods(QueueBase):
         Args:
             letters: or their IDs, or the IDs of their jobs; none for all that match the others.
             reason, task: as in `dead_letters`.
+
+        Raises:
+            ArgumentError: a text names two letters: it is the ID of one, and of another one's job.
+                Nothing was changed.
         """
         return self._each(letters, reason, task, _requeue)
 
@@ -158,12 +163,10 @@ class LetterMethods(QueueBase):
         change: Callable[[Step, Letter], bool],
     ) -> int:
         """Change the letters that match, in transactions of a bounded size."""
-        names = {one.id if isinstance(one, Letter) else one for one in letters}
-        chosen = [
-            letter
-            for letter in self.dead_letters(reason=reason, task=task)
-            if not names or letter.id in names or letter.job in names
-        ]
+        chosen = self.dead_letters(reason=reason, task=task)
+        if letters:
+            wanted = _ids(letters, chosen)
+            chosen = [one for one in chosen if one.id in wanted]
         changed = 0
         for start in range(0, len(chosen), _AT_ONCE):
             some = chosen[start : start + _AT_ONCE]
@@ -220,6 +223,24 @@ def _matches(letter: Letter, reason: str | None, task: str | None) -> bool:
         return False
     texts = (letter.reason, letter.error, letter.message)
     return reason is None or any(reason in text for text in texts)
+
+
+def _ids(named: tuple[str | Letter, ...], letters: list[Letter]) -> set[str]:
+    """Return the IDs of the letters that are named, by one of their IDs or as they are.
+
+    Both IDs are those of entries, of two streams, so one millisecond may give one ID to both.
+    """
+    by_name: dict[str, Letter] = {one.id: one for one in letters}
+    for letter in letters:
+        other = by_name.setdefault(letter.job, letter)
+        if other is not letter and letter.job in named:
+            raise ArgumentError(
+                f"{letter.job!r} is the ID of a dead letter, and of the job of another one; next: "
+                f"name the first by its job, {other.job!r}, or the other by its own ID, "
+                f"{letter.id!r}"
+            )
+    ids = {one.id for one in named if isinstance(one, Letter)}
+    return ids.union(by_name[one].id for one in named if isinstance(one, str) and one in by_name)
 
 
 def _change(step: Step, letters: list[Letter], change: Callable[[Step, Letter], bool]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import Queue
 
 
@@ -60,6 +61,26 @@ def test_letters_are_dropped_by_job(queue: Queue) -> None:
     assert [one.job for one in queue.dead_letters()] == [jobs[0], jobs[2]]
     assert queue.drop_dead() == 2
     assert queue.stats().dead == 0
+
+
+def test_an_id_of_two_letters_is_refused(queue: Queue, clock: ManualClock) -> None:
+    """A letter may have the ID of another letter's job, since both are IDs of entries."""
+    for payload in ("a", "b"):
+        queue.put(payload, retries=0)
+        clock.ms += 10
+    queue.put("c", retries=0)
+    for taken in queue.get_many(3):
+        taken.fail(f"no {taken.payload}")
+        clock.ms += 10
+    first, _, third = queue.dead_letters()
+    assert first.id == third.job
+    with pytest.raises(ArgumentError, match=f"'{first.id}' is the ID of a dead letter, and of"):
+        queue.drop_dead(first.id)
+    assert queue.stats().dead == 3
+    assert queue.drop_dead(first) == 1
+    assert [one.reason for one in queue.dead_letters()] == ["no b", "no c"]
+    assert queue.requeue(third.job) == 1
+    assert [one.reason for one in queue.dead_letters()] == ["no b"]
 
 
 def test_delayed_jobs_and_retries_run_now(queue: Queue) -> None:

@@ -62,6 +62,17 @@ def test_dead_letters_are_listed_put_again_and_dropped(path: Path) -> None:
     assert objects("queue", "status", path)[0]["dead"] == 0
 
 
+def test_a_letter_with_the_id_of_a_job_that_lives_is_left_alone(path: Path) -> None:
+    with queue_of(path) as queue:
+        job = queue.put({"to": "bob"}).id
+        letter = {"job": "1-1", "payload": "{}", "from": "normal", "reason": "no ink"}
+        queue.core.store.xadd("default:dead", letter, id=job)
+    assert objects("queue", "show", path, job)[0]["state"] == "waiting"
+    run("queue", "retry", path, job, status=6)
+    assert [one["job"] for one in objects("queue", "dead", path)[:-1]] == ["1-1"]
+    assert objects("queue", "show", path, "1-1")[0]["state"] == "dead"
+
+
 def test_control(path: Path) -> None:
     run("queue", "put", path, "1")
     assert objects("queue", "pause", path)[0]["paused"] is True

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
     from streamkeep.jobs.stats import QueueStats
 
+_ENDED: Final = ("ended", "unknown")  # states of jobs that may be dead letters
 _MOST_TEXT: Final = 60
 
 
@@ -140,7 +141,10 @@ def show(store_path: Path, job_id: str, name: str) -> None:
     """
     with _opened(store_path, name) as found:
         place = found.find(job_id)
-        letters = [one for one in found.dead_letters() if job_id in (one.job, one.id)]
+        dead = found.dead_letters() if place.state in _ENDED else []
+    letters = [one for one in dead if one.job == job_id]
+    if not letters and place.state == "unknown":
+        letters = [one for one in dead if one.id == job_id]
     if place.state == "unknown" and not letters:
         problem = f"there is no job {job_id!r}; it ended, and its result was not kept, or never was"
         raise Failure(problem, status=Exit.MISSING)
@@ -322,10 +326,9 @@ def retry(store_path: Path, job_id: str, name: str) -> None:
     with _opened(store_path, name) as found:
         if found.run_now(job_id):
             output.done(job=job_id)
-        elif found.requeue(job_id):
+        elif (state := found.find(job_id).state) in _ENDED and found.requeue(job_id):
             output.done(job=job_id, requeued=True)
         else:
-            state = found.find(job_id).state
             raise Failure(f"job {job_id} does not wait: it is {state}", status=Exit.MISSING)
 
 
