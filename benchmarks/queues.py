@@ -14,7 +14,9 @@ done` means:
   between leaves it pending until another one claims it by idle time.
 
 Of these, only streamkeep puts and ends several jobs in one call. Its worker ends a job and takes
-the next one in one transaction (`next`), as huey's worker needs one for each task.
+the next one in one transaction (`next`), as huey's worker needs one for each task. That end is on
+disk within 10 ms, without a wait. So a power loss makes jobs run again, where huey's loses the one
+that was running; a kill makes ours run again, where huey's loses it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -167,10 +169,12 @@ def run(report: Report, *, quick: bool) -> None:
         if best:
             rate = found["streamkeep"][call] / best
             report.figure("  against the best, one by one", rate, "times", least=1)
-    together: dict[str, dict[str, float]] = {"put": {}, "get": {}}
+    together: dict[str, dict[str, float]] = {"put": {}, "get": {}, "next": {}}
     for call, rates in together.items():
-        report.section(f"{call.replace('get', 'get and done')}, {_WORKERS} processes, durable")
-        for name in found:
+        report.section(f"{_TITLES.get(call, call)}, {_WORKERS} processes, durable")
+        if call == "next":
+            rates |= together["get"]  # the others have no such call
+        for name in found if call != "next" else ["streamkeep"]:
             if name == "persist-queue":
                 report.note("persist-queue: one process only")
                 continue
@@ -181,17 +185,20 @@ def run(report: Report, *, quick: bool) -> None:
         if others:
             rate = rates["streamkeep"] / max(others)
             report.figure("  against the best", rate, "times", least=1)
-    report.section("syncs for a put, and for get and done; one process, and four at a time")
+    report.section("syncs for a put, for get and done, and for the next; one process, and four")
     if shutil.which(_SYNCS[0]) is None:
         report.note("strace is not installed")
         return
     for name in found:
-        one = [_syncs(name, call) for call in ("put", "get")]
-        text = f"{name}: {one[0]:.2f} and {one[1]:.2f}"
+        calls = ["put", "get", "next"] if name == "streamkeep" else ["put", "get"]
+        text = _joined(_syncs(name, call) for call in calls)
         if name != "persist-queue":
-            four = [_syncs_together(name, call) for call in ("put", "get")]
-            text += f"; {four[0]:.2f} and {four[1]:.2f}"
-        report.note(text)
+            text += f"; {_joined(_syncs_together(name, call) for call in calls)}"
+        report.note(f"{name}: {text}")
+
+
+def _joined(figures: Iterable[float]) -> str:
+    return ", ".join(f"{one:.2f}" for one in figures)
 
 
 def _installed(report: Report) -> list[str]:
@@ -242,17 +249,16 @@ def _served(name: str, *, counted: bool = False) -> Iterator[tuple[Path, Path]]:
 def _together(call: str, name: str, count: int) -> float:
     """Return how many jobs several processes put, or end, in a second."""
     with _served(name) as (folder, _):
-        if call == "get":  # taskiq fetches a hundred at a time, which others then do not get
-            _child("fill", name, folder, count + _WORKERS * _BATCH)
+        if call != "put":  # taskiq fetches a hundred at a time, which others then do not get
+            _child("alone put", name, folder, count + _WORKERS * _BATCH)
         return count // _WORKERS * _WORKERS / _run_together(call, name, folder, count)
 
 
 def _run_together(call: str, name: str, folder: Path, count: int, *traced: str) -> float:
     """Run processes that begin at the same time; return for how many seconds they ran."""
-    what = "put" if call == "put" else "work"
     workers = [
         subprocess.Popen(
-            [*traced, *_command(what, name, folder, count // _WORKERS)],
+            [*traced, *_command(f"together {call}", name, folder, count // _WORKERS)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -275,13 +281,12 @@ def _run_together(call: str, name: str, folder: Path, count: int, *traced: str) 
 def _syncs(name: str, call: str, count: int = 50) -> float:
     """Return the syncs of each put, or of each get and done, of one process."""
     with _served(name, counted=True) as (folder, of_server):
-        _child("fill", name, folder, 2 * count + _BATCH)
+        _child("alone put", name, folder, 2 * count + _BATCH)
         found = []
         for times in (0, count):  # what it takes to begin and end does not count
             begun = _count(of_server)
             counted = folder / f"syncs-{times}"
-            what = "fill" if call == "put" else "drain"
-            traced = [*_SYNCS, str(counted), *_command(what, name, folder, times)]
+            traced = [*_SYNCS, str(counted), *_command(f"alone {call}", name, folder, times)]
             subprocess.run(traced, check=True)
             found.append(_count(counted) + _count(of_server) - begun)
         return (found[1] - found[0]) / count
@@ -290,7 +295,7 @@ def _syncs(name: str, call: str, count: int = 50) -> float:
 def _syncs_together(name: str, call: str, count: int = 400) -> float:
     """Return the syncs of each put, or of each get and done, of several processes at a time."""
     with _served(name, counted=True) as (folder, of_server):
-        _child("fill", name, folder, count + _WORKERS * _BATCH)
+        _child("alone put", name, folder, count + _WORKERS * _BATCH)
         found = []
         for times in (0, count):
             begun = _count(of_server)
@@ -325,14 +330,12 @@ def _seconds(call: Callable[[], object], count: int) -> float:
 def main(what: str, name: str, folder: str, count: int) -> None:
     """Be one process of one system."""
     calls = _SYSTEMS[name](Path(folder))
-    if what == "fill":
-        _seconds(calls["put"], count)
-    elif what == "drain":
-        _seconds(calls["get"], count)
-    elif what in ("work", "put"):
-        print("ready", flush=True)
-        sys.stdin.readline()
-        _seconds(calls["put" if what == "put" else "get"], count)
+    how, _, chosen = what.partition(" ")
+    if chosen:
+        if how == "together":
+            print("ready", flush=True)
+            sys.stdin.readline()
+        _seconds(calls[chosen], count)
     else:
         rates: dict[str, Any] = {}
         calls["put"]()

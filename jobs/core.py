@@ -124,6 +124,14 @@ class Core(LazyStore):
             outer.interrupt(error)
             raise
 
+    def sync_of_ends(self) -> Sync | None:
+        """Return the sync mode with which a worker ends a job that did its work.
+
+        No caller waits for that end, so it need not wait for the disk: a power loss just after it
+        undoes it together with the effects of `Job.transaction`, and the job runs again.
+        """
+        return "interval" if self.store.sync_mode == "commit" else None
+
     def step(self, work: Callable[[Step], Result], *, frees: bool = False) -> Result:
         """Run a function of a `Step`."""
 

@@ -24,6 +24,7 @@ from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.working import Batch, begin_all
 
 if TYPE_CHECKING:
+    from streamkeep.engine.api.views import Sync
     from streamkeep.jobs.core import Core
     from streamkeep.jobs.queue import Queue
 
@@ -409,9 +410,15 @@ class Job:
 # --- several at once ------------------------------------------------------------------------------
 
 
-def end_jobs(core: Core, its: list[Job], results: Iterable[Any] | None) -> None:
-    """End jobs that did their work; see `Queue.done_many`."""
-    core.apply(plan_end(core, its, results), frees=True)
+def end_jobs(
+    core: Core, its: list[Job], results: Iterable[Any] | None, *, sync: Sync | None = None
+) -> None:
+    """End jobs that did their work; see `Queue.done_many`.
+
+    Args:
+        sync: a sync mode for this transaction, instead of that of the store.
+    """
+    core.apply(plan_end(core, its, results), frees=True, sync=sync)
     note_ended(core, its)
 
 

@@ -15,6 +15,8 @@ from streamkeep.engine.system.lmdb_errors import translated
 
 Result = TypeVar("Result")
 
+INTERVAL_MS: Final = 10  # of `sync="interval"`, which workers use for the ends of their jobs
+
 
 class LazyStore:
     """The store of a queue or an adapter."""
@@ -44,16 +46,21 @@ class LazyStore:
         return self._open() if opened is None else opened
 
     def _open(self) -> Store[Any]:
-        from streamkeep.facade import open as open_store
-
         with self._lock:
             opened = self._opened
             if opened is None:
                 given = self._given
-                opened = given if isinstance(given, Store) else open_store(given, sync=self._sync)
+                opened = given if isinstance(given, Store) else self._open_path(given)
                 self._note_opened()
                 self._opened = opened
             return opened
+
+    def _open_path(self, path: str | Path) -> Store[Any]:
+        from streamkeep.facade import open as open_store
+
+        if self._sync == "commit":
+            return open_store(path, sync=self._sync, interval_ms=INTERVAL_MS)
+        return open_store(path, sync=self._sync)
 
     def _note_opened(self) -> None:
         """Do what has to be done when the store was opened, before another thread gets it."""

@@ -12,7 +12,7 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError, StreamkeepError
 from streamkeep.jobs.errors import JobLostError
-from streamkeep.jobs.job import Job, job_of, note_ended, plan_end
+from streamkeep.jobs.job import Job, end_jobs, job_of, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.taking import Taken, Taking, pause, take
@@ -100,20 +100,24 @@ class Take:
         return found
 
     def after(self, job: Job, result: Any) -> list[Job]:
-        """End a job with its result, and take others, in one transaction.
+        """End a job with its result, and take others, in one transaction, as a worker does.
+
+        It does not wait for the disk; see `Core.sync_of_ends`.
 
         Raises:
             JobLostError, PayloadError: as `Job.done`; nothing was changed.
         """
-        end = plan_end(job.queue.core, [job], [result])
+        core = job.queue.core
+        end = plan_end(core, [job], [result])
+        sync = core.sync_of_ends()
         try:
-            found = self.queues[0].core.apply(lambda txn: self.work(txn, end(txn)), frees=True)
+            found = core.apply(lambda txn: self.work(txn, end(txn)), frees=True, sync=sync)
         except JobLostError:
             raise
         except StreamkeepError:  # perhaps of the take: a stream was deleted, or is damaged
-            job.done(result)
+            end_jobs(core, [job], [result], sync=sync)
             return []
-        note_ended(job.queue.core, [job])
+        note_ended(core, [job])
         return self.jobs(found)
 
     def look(self, snapshot: Snapshot[Any]) -> int:

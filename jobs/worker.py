@@ -32,10 +32,16 @@ from streamkeep.format.core.errors import ArgumentError, StoreClosedError, Strea
 from streamkeep.jobs.errors import JobLostError
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.times import Duration, milliseconds
-from streamkeep.jobs.tracing import note_outcome, span_of
 from streamkeep.jobs.waiting import known_tasks, take
 from streamkeep.jobs.worker_log import LogReport, Report, log
-from streamkeep.jobs.worker_runs import TOO_LONG, Run, resident_bytes
+from streamkeep.jobs.worker_runs import (
+    TOO_LONG,
+    Run,
+    aexecute,
+    end_soon,
+    execute,
+    resident_bytes,
+)
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
@@ -56,7 +62,10 @@ _JOIN_S: Final = 5.0  # for threads that are about to end
 
 
 class Worker:
-    """Takes the jobs of one queue, or of several in one store, and runs their handlers."""
+    """Takes the jobs of one queue, or of several in one store, and runs their handlers.
+
+    The end of a job that did its work is on disk soon, not at once; see `Core.sync_of_ends`.
+    """
 
     _wakeup = _waker = -1
 
@@ -360,7 +369,7 @@ class Worker:
                     except asyncio.CancelledError:
                         return  # it was abandoned
                 else:
-                    outcome = _execute(job, done)
+                    outcome = execute(job, done)
                 if not self._end(run):
                     return  # another thread has taken its place
                 self._report.ran(run, outcome)
@@ -375,7 +384,7 @@ class Worker:
     def _done(self, job: Job, following: list[Job], result: Any) -> None:
         """End a job with its result, and take the next one if the worker goes on."""
         if self._stopping or self._max_memory:
-            job.done(result)
+            end_soon(job, result)
         else:
             queues, known = self.queues, known_tasks(self.queues)
             following += Take(queues, queues[0].consumer, 1, known, begins=False).after(job, result)
@@ -383,7 +392,7 @@ class Worker:
     async def _cancellable(self, run: Run, done: Done) -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         run.cancel = lambda: _cancel(loop, task)
-        return await _aexecute(run.job, done)
+        return await aexecute(run.job, done)
 
     def _begin(self, job: Job, thread: threading.Thread | None) -> Run:
         run = Run(job, thread)
@@ -443,9 +452,9 @@ class Worker:
         task = job.queue.core.task_of(job)
         try:
             if task is not None and task.is_async:
-                outcome = await _aexecute(job)
+                outcome = await aexecute(job)
             else:
-                outcome = await _in_thread(partial(_execute, job))
+                outcome = await _in_thread(partial(execute, job))
             if self._end(run):
                 self._report.ran(run, outcome)
                 self._check_memory()
@@ -453,22 +462,6 @@ class Worker:
             self._end(run)
             room.release()
             self._wake()
-
-
-def _execute(job: Job, done: Done | None = None) -> Outcome:
-    """Run a handler in a span, and end the job."""
-    with span_of(job) as span:
-        outcome = job.queue.core.execute(job, done)
-        note_outcome(span, outcome.state, outcome.error)
-        return outcome
-
-
-async def _aexecute(job: Job, done: Done | None = None) -> Outcome:
-    """Do as `_execute`, for a handler that is a coroutine function."""
-    with span_of(job) as span:
-        outcome = await job.queue.core.aexecute(job, done)
-        note_outcome(span, outcome.state, outcome.error)
-        return outcome
 
 
 async def _in_thread(work: Callable[[], Result]) -> Result:

@@ -1,4 +1,4 @@
-"""One job that runs in a worker, for how long it may, and the memory of its process."""
+"""One job that runs in a worker: its handler, its end, for how long it may run, its memory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.jobs.ending import RUN_GRACE_MS
+from streamkeep.jobs.job import end_jobs
 from streamkeep.jobs.layout import parse_due
+from streamkeep.jobs.tracing import note_outcome, span_of
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
+    from streamkeep.jobs.running import Done, Outcome
 
 TOO_LONG: Final = "builtins.TimeoutError"
 
@@ -45,6 +49,32 @@ class Run:
         """Return what a dead letter says of a run that was too long."""
         limit = self.job.queue.core.policy_of(self.job.fields).max_runtime_ms
         return f"it ran longer than max_runtime, {limit / 1000:g} s"
+
+
+def execute(job: Job, done: Done | None = None) -> Outcome:
+    """Run a handler in a span, and end the job.
+
+    Args:
+        done: ends the job with its result, in place of `end_soon`.
+    """
+    with span_of(job) as span:
+        outcome = job.queue.core.execute(job, done or partial(end_soon, job))
+        note_outcome(span, outcome.state, outcome.error)
+        return outcome
+
+
+async def aexecute(job: Job, done: Done | None = None) -> Outcome:
+    """Do as `execute`, for a handler that is a coroutine function."""
+    with span_of(job) as span:
+        outcome = await job.queue.core.aexecute(job, done or partial(end_soon, job))
+        note_outcome(span, outcome.state, outcome.error)
+        return outcome
+
+
+def end_soon(job: Job, result: Any) -> None:
+    """End a job with its result, without a wait for the disk; see `Core.sync_of_ends`."""
+    core = job.queue.core
+    end_jobs(core, [job], [result], sync=core.sync_of_ends())
 
 
 def resident_bytes(pid: int | str = "self") -> int:

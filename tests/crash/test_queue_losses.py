@@ -29,6 +29,7 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Job, Queue
 from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.periodic import SCHEDULED
+from streamkeep.jobs.worker_runs import end_soon
 from tiers import daily_or_all
 
 pytestmark = pytest.mark.crash
@@ -67,11 +68,15 @@ def number_of(job: Job) -> int:
 
 def end_well(job: Job) -> None:
     """Do the work of a job: its effect happens with its acknowledgement."""
+    collect_effect(job)
+    job.done()
+
+
+def collect_effect(job: Job) -> None:
     if job.task:
         job.transaction.xadd("ticks", {"at": job.fields[SCHEDULED]})
     else:
         job.transaction.xadd("effects", {"number": number_of(job), "key": job.key or ""})
-    job.done()
 
 
 class Work:
@@ -155,12 +160,16 @@ class Work:
         job = self.rng.choice(live)
         self.taken = [one for one in live if one is not job]
         number = number_of(job)
-        how = self.rng.choice(["done", "done", "done", "retry", "fail", "back"])
+        how = self.rng.choice(["done", "done", "soon", "soon", "retry", "fail", "back"])
         last = how == "retry" and job.attempt > 2
-        if how in ("done", "fail") or last:
-            self.told.tried_ends[number] = "done" if how == "done" else "dead"
+        if how in ("done", "soon", "fail") or last:
+            self.told.tried_ends[number] = "done" if how in ("done", "soon") else "dead"
         if how == "done":
             end_well(job)
+        elif how == "soon":  # as a worker does: a power loss may undo it, with its effect
+            collect_effect(job)
+            end_soon(job, None)
+            return
         elif how == "fail":
             job.fail("for good")
         elif how == "retry":
@@ -192,7 +201,7 @@ class Work:
             self.told.tried_ends.pop(number, None)
             self.told.ended.discard(number)
             self.told.tried_ends[number] = "requeued"
-            assert self.queue.requeue(letter.id) == 1
+            assert self.queue.requeue(letter) == 1
             self.told.due_ms[number] = 0
             self.told.keys.pop(number, None)  # it is a new job, after those of its key
 
