@@ -292,6 +292,8 @@ class AsyncQueue:
         else:
             bell = core.names.result_bell(job_id)
             found = await store.read_when(look, [(bell, None)], block=wait_ms or 0)
+        if found and core.needs_sync():
+            await store.sync()
         return open_result(core, job_id, found)
 
     async def settings(self) -> Settings:

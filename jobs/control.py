@@ -35,7 +35,8 @@ class ControlMethods(QueueBase):
     def drain(self, timeout: Duration | None = None) -> bool:
         """Take no new jobs, except for follow-ups of its own, and wait until all have ended.
 
-        `resume` ends it.
+        `resume` ends it. When it returns True, the ends of all jobs are on disk, if the store's
+        sync mode is "commit".
 
         Args:
             timeout: seconds, or a text; None for no limit, 0 for no wait.
@@ -53,9 +54,13 @@ class ControlMethods(QueueBase):
             return [] if found.waiting or found.running or found.delayed else [True]
 
         if wait_ms == 0:
-            return bool(self.core.read(is_empty))
-        bell = self.core.names.end_bell
-        return bool(self.core.store.read_when(is_empty, [(bell, None)], block=wait_ms or 0))
+            ended = self.core.read(is_empty)
+        else:
+            bell = self.core.names.end_bell
+            ended = self.core.store.read_when(is_empty, [(bell, None)], block=wait_ms or 0)
+        if ended:
+            self.core.sync_seen()
+        return bool(ended)
 
     def set_limits(
         self,

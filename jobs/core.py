@@ -128,9 +128,22 @@ class Core(LazyStore):
         """Return the sync mode with which a worker ends a job that did its work.
 
         No caller waits for that end, so it need not wait for the disk: a power loss just after it
-        undoes it together with the effects of `Job.transaction`, and the job runs again.
+        undoes it together with the effects of `Job.transaction`, and the job runs again. A caller
+        that asks for the end of a job waits then; see `sync_seen`.
         """
         return "interval" if self.store.sync_mode == "commit" else None
+
+    def needs_sync(self) -> bool:
+        """Return whether callers may only be told what is on disk."""
+        store = self.store
+        if store.sync_mode != "commit" or store._readonly:
+            return False
+        return store.open_transaction() is None
+
+    def sync_seen(self) -> None:
+        """Return when the ends of jobs that the caller has seen are on disk."""
+        if self.needs_sync():
+            self.store.sync()
 
     def step(self, work: Callable[[Step], Result], *, frees: bool = False) -> Result:
         """Run a function of a `Step`."""

@@ -156,6 +156,8 @@ class Job:
     def result(self, timeout: Duration | None = None) -> Any:
         """Return the result; sleep until there is one.
 
+        When it returns, the end of the job is on disk, if the store's sync mode is "commit".
+
         Args:
             timeout: seconds, or a text such as "5s"; None for no limit, 0 for no wait.
 

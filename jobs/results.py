@@ -45,6 +45,8 @@ def result_of(core: Core, job_id: str, timeout: Duration | None) -> Any:
     else:
         bell = core.names.result_bell(job_id)
         found = core.store.read_when(look, [(bell, None)], block=wait_ms or 0)
+    if found:
+        core.sync_seen()
     return open_result(core, job_id, found)
 
 

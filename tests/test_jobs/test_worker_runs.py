@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,10 @@ from patience import PATIENCE_S, wait_until
 from streamkeep import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.system import failpoints
+from streamkeep.jobs.async_queue import AsyncQueue
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.worker import Worker
+from streamkeep.jobs.worker_runs import end_soon
 
 
 @contextmanager
@@ -104,6 +107,30 @@ def test_the_disk_gets_the_end_of_a_job_though_nothing_follows(tmp_path: Path) -
             job.result(PATIENCE_S)
             assert synced.wait(PATIENCE_S)
             worker.stop()
+
+
+@pytest.mark.parametrize("how", ["result", "drain", "await"])
+def test_an_end_is_on_disk_before_a_caller_is_told_of_it(tmp_path: Path, how: str) -> None:
+    with Store(tmp_path / "store", interval_ms=3_600_000) as store:
+        queue = Queue(store)
+        job = queue.put("a")
+        (taken,) = queue.get_many(1)
+        end_soon(taken, 1)
+        before = store.durability()
+        assert before.durable_commit is not None
+        assert before.durable_commit < before.last_commit
+
+        async def wait() -> None:
+            assert await AsyncQueue(queue).result_of(job.id) == 1
+
+        if how == "result":
+            assert job.result() == 1
+        elif how == "drain":
+            assert queue.drain()
+        else:
+            asyncio.run(wait())
+        after = store.durability()
+        assert after.durable_commit == after.last_commit
 
 
 @pytest.mark.parametrize(("sync", "ends"), [("commit", "interval"), ("interval", None)])
