@@ -8,7 +8,8 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 LOWEST := build/lowest
 PURE := build/pure
 SMALL := build/demo
-COMPILED := $(shell find -L src/streamkeep/format src/streamkeep/engine -name '*.py')
+COMPILED := $(shell find -L src/streamkeep/format src/streamkeep/engine -name '*.py') \
+	$(shell sed -n 's/^ *"\(src.*[.]py\)",$$/\1/p' setup.py)
 FOLDERS := arrow engine format integrations jobs metrics pipeline recovery server tools transfer
 PARALLEL := -n 2
 # What runs interpreted in `test-pure`: what may differ from the compiled modules. Of the machines,
