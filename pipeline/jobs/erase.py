@@ -6,10 +6,12 @@ The order of the steps keeps other jobs from bringing an erased entry back:
    journal and free pages, and records the IDs.
 2. The lake: files that may hold one of the IDs are rewritten without them and replaced in one
    transaction, which conflicts with jobs that read an entry before step 1.
-3. The replaced files, and all others that hold an ID and that the log does not name, are removed
-   at once. Older versions of the lake can then no longer be read, which is the purpose.
+3. The replaced files, and all others of the lake that hold an ID and that the log does not name,
+   are removed at once. Older versions of the lake can then no longer be read, which is the purpose.
+   A file that no job and no commit of the lake has written is not removed, whatever it holds.
 4. Verification: all files of the stream that may hold one of the IDs, named by the log or not, are
-   read again, and so is the store.
+   read again, and so is the store. The report names each file that cannot be read, and each file of
+   another program that holds an ID.
 
 After a crash, the job can be run again and skips what is done.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "erase"
 _TRIES: Final = MOST_CONFLICTS
+# What a file raises that is damaged, or whose columns `ms` and `seq` are missing or no numbers.
+_UNREADABLE: Final = (OSError, KeyError, TypeError, pa.ArrowException)
 
 
 def erase(
@@ -109,21 +113,17 @@ def erase(
         rewritten = removed = 0
         if lake is not None and chosen and origins:
             removed, rewritten = _erase_in_lake(spark, lake, origins, chosen, progress)
-            swept, drafts, unread = _remove_old_files(lake, origins, chosen)
+            swept, drafts = _remove_old_files(lake, origins, chosen)
             report.details["files_removed"] = swept
-            report.problems += [
-                f"{path} cannot be read ({problem}); the lake does not name it, and it may hold an "
-                "erased entry; next: remove it, or run erase again when the storage answers"
-                for path, problem in unread.items()
-            ]
             if drafts:
                 report.problems.append(
                     f"{drafts} unfinished files of other jobs are in the partitions of {name!r}; "
                     "next: run erase again when these jobs have ended; if they died, first run "
                     f"`streamkeep spark compact {lake} --keep 0`"
                 )
-            left = _count_left(lake, origins, chosen, unread)
+            left, problems = _count_left(lake, origins, chosen)
             report.details["found_in_lake_again"] = left
+            report.problems += problems
             if left:
                 report.problems.append(f"{left} of the entries are still in files of the lake")
         if store is not None and chosen:
@@ -279,76 +279,96 @@ def _commit(
 
 def _remove_old_files(
     lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...]
-) -> tuple[int, int, dict[str, str]]:
-    """Remove the files that the present version does not name and that hold one of the IDs.
+) -> tuple[int, int]:
+    """Remove the files of the lake that its version does not name and that hold one of the IDs.
 
     Returns:
-        The number of removed files; of drafts of running jobs, whose IDs are unknown; and the
-        problems of the files that cannot be read, by path.
+        The number of removed files; and of drafts of running jobs, whose IDs are unknown.
     """
     system, root = file_system(lake)
     table = Lake.open(lake)
     named = {file.path for file in table.files()}
     removed = drafts = 0
-    unread: dict[str, str] = {}
-    for path, origin in _paths_of(table, origins):
+    for path, origin, own in _paths_of(table, origins):
         if not path.endswith(".parquet"):
             drafts += 1
-        elif path not in named:
+        elif own and path not in named:
             try:
-                if not _holds(system, root, path, origin, ids):
-                    continue
-            except FileNotFoundError:
-                continue  # an earlier job has removed it
-            except (OSError, KeyError) as error:  # damaged, or of another program
-                unread[path] = f"{type(error).__name__}: {error}"
-                continue
-            with suppress(FileNotFoundError), reaching(lake):
-                system.delete_file(f"{root}/{path}")
-                removed += 1
-    return removed, drafts, unread
+                held = _count_in(system, root, path, origin, ids) > 0
+            except pa.ArrowInvalid:
+                held = True  # half of a file, of a job that died or is still writing
+            except _UNREADABLE:
+                continue  # it is gone, or `_count_left` names it
+            if held:
+                with suppress(FileNotFoundError), reaching(lake):
+                    system.delete_file(f"{root}/{path}")
+                    removed += 1
+    return removed, drafts
 
 
-def _holds(
+def _count_left(
+    lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...]
+) -> tuple[int, list[str]]:
+    """Read all files of the partitions of streams again.
+
+    Returns:
+        How many of the entries are still in files of the lake; and the problems of files that
+        cannot be read, and of files of other programs that hold some of the entries.
+    """
+    system, root = file_system(lake)
+    table = Lake.open(lake)
+    named = {file.path for file in table.files()}
+    left = 0
+    problems: list[str] = []
+    for path, origin, own in _paths_of(table, origins):
+        if not path.endswith(".parquet"):
+            continue
+        try:
+            found = _count_in(system, root, path, origin, ids)
+        except FileNotFoundError:
+            continue  # another job has removed it
+        except _UNREADABLE as error:
+            if path in named:
+                raise
+            problems.append(
+                f"{path} cannot be read ({type(error).__name__}: {error}); the lake does not name "
+                "it, and it may hold an erased entry; next: remove it, or run erase again when the "
+                "storage answers"
+            )
+            continue
+        if own:
+            left += found
+        elif found:
+            problems.append(
+                f"{path} holds {found} of the entries, and is a file of another program, which the "
+                "lake does not name; next: remove it"
+            )
+    return left, problems
+
+
+def _count_in(
     system: pafs.FileSystem, root: str, path: str, origin: Origin, ids: tuple[StreamId, ...]
-) -> bool:
-    """Return whether a file holds one of the IDs.
+) -> int:
+    """Return how many rows of a file have one of the IDs.
 
     Its rows decide, and not its range: a job that began after the erasure, such as `compact`, may
     be about to commit a file of that range, which has none of them.
     """
-    file = _unnamed(path, origin)
-    inside = ids_within(ids, file.first, file.last)
-    try:
-        return bool(inside) and count_in_file(system, root, file, inside) > 0
-    except pa.ArrowInvalid:
-        return True  # half of a file, of a program that died or is still writing
-
-
-def _unnamed(path: str, origin: Origin) -> LakeFile:
     ends = ids_of_path(path) or (MIN_ID, MAX_ID)
-    return LakeFile(path, origin, None, 0, 0, *ends)
+    inside = ids_within(ids, *ends)
+    if not inside:
+        return 0
+    return count_in_file(system, root, LakeFile(path, origin, None, 0, 0, *ends), inside)
 
 
-def _count_left(
-    lake: str, origins: Sequence[Origin], ids: tuple[StreamId, ...], unread: Container[str]
-) -> int:
-    """Return how many of the entries are still in files of the partitions that can be read."""
-    system, root = file_system(lake)
-    left = 0
-    for path, origin in _paths_of(Lake.open(lake), origins):
-        if path.endswith(".parquet") and path not in unread:
-            file = _unnamed(path, origin)
-            if inside := ids_within(ids, file.first, file.last):
-                with suppress(FileNotFoundError):
-                    left += count_in_file(system, root, file, inside)
-    return left
-
-
-def _paths_of(table: Lake, origins: Sequence[Origin]) -> Iterator[tuple[str, Origin]]:
-    """Yield the paths, relative to the lake, of all files in the partitions of streams.
+def _paths_of(table: Lake, origins: Sequence[Origin]) -> Iterator[tuple[str, Origin, bool]]:
+    """Yield all files in the partitions of streams.
 
     Some may be gone: the log also knows files that a storage does not list yet.
+
+    Yields:
+        The path, relative to the lake; the stream; and whether the file is one of the lake: its log
+        knows the file, or a job has written it.
     """
     system, root = file_system(table.uri)
     known = {file.path for file in table.files()} | table.replaced()
@@ -361,4 +381,4 @@ def _paths_of(table: Lake, origins: Sequence[Origin]) -> Iterator[tuple[str, Ori
             if info.type == pafs.FileType.File
         ]
         for path in {*listed, *(one for one in known if one.startswith(f"{folder}/"))}:
-            yield path, origin
+            yield path, origin, path in known or ids_of_path(path) is not None

@@ -195,6 +195,38 @@ def test_a_file_that_cannot_be_read_stops_no_erasure(
     assert erase(spark, KEY, [DOOMED], lake=lake).problems == []
 
 
+_ROW = {"ms": [60_000], "seq": [0]}  # the ID of DOOMED
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ({"ms": ["60000"], "seq": ["0"]}, "cannot be read (ArrowInvalid"),
+        ({"ms": [60_000, None], "seq": [0, 0]}, "cannot be read (TypeError"),
+        (_ROW, "holds 1 of the entries, and is a file of another program"),
+        (None, "cannot be read (ArrowInvalid"),
+    ],
+    ids=["texts", "null", "the ID", "half"],
+)
+def test_a_file_that_the_lake_did_not_write_is_named_and_stays(
+    path: str, tmp_path: Path, rows: dict[str, list[Any]] | None, problem: str
+) -> None:
+    lake = str(tmp_path / "lake")
+    spark: Any = InProcess()
+    to_lake(spark, path, lake)
+    (first, *_) = (Path(lake) / file.path for file in Lake.open(lake).files())
+    foreign = first.parent / "a.parquet"
+    parquet.write_table(pa.table(rows or _ROW), foreign)
+    if rows is None:
+        foreign.write_bytes(foreign.read_bytes()[:100])
+    done = erase(spark, KEY, [DOOMED], store=path, lake=lake)
+    assert [problem in one and "a.parquet" in one for one in done.problems] == [True]
+    assert (foreign.exists(), first.exists()) == (True, False)
+    assert (done.details["erased_in_lake"], done.details["found_in_lake_again"]) == (1, 0)
+    foreign.unlink()
+    assert erase(spark, KEY, [DOOMED], lake=lake).problems == []
+
+
 def test_what_to_erase_from_has_to_be_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="name a store, a lake, or both"):
         erase(spark, KEY, [DOOMED])
