@@ -18,7 +18,15 @@ from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import NODES
 from streamkeep.recovery.fsck.source import open_source
-from test_recovery.test_corpus import PAGE, build, one_byte, other_boot, two_places, zero_leaf
+from test_recovery.test_corpus import (
+    CASES,
+    PAGE,
+    build,
+    one_byte,
+    other_boot,
+    two_places,
+    zero_leaf,
+)
 
 
 @pytest.fixture
@@ -112,6 +120,14 @@ def test_repair_without_loss_ends_with_status_0(store: Path) -> None:
     result = run("repair", store, "--output", store.with_name("new"))
     assert "corrected: one byte in each of 1 values" in result.stdout
     zero_leaf(NODES)(store)
+
+
+def test_repair_tells_of_old_copies_that_it_left_out(store: Path) -> None:
+    CASES["SK114-other-place"](store)
+    result = run("repair", store, "--output", store.with_name("new"))
+    assert "left out: 1 old copies, which newer data replaces" in result.stdout
+    dry = run("repair", store, "--dry-run", "--json")
+    assert json.loads(dry.stdout.splitlines()[-1])["old_copies"] == 1
 
 
 def test_repair_needs_a_new_folder(store: Path) -> None:

@@ -119,6 +119,7 @@ def _show(
             rebuilt=report.rebuilt,
             corrected=report.corrected,
             recovered_nodes=report.recovered,
+            old_copies=report.stale,
             lost_and_found=repaired.items,
             seconds=round(seconds, 3),
         )
@@ -129,6 +130,8 @@ def _show(
             output.line(f"corrected: one byte in each of {report.corrected:,} values")
         if report.recovered:
             output.line(f"recovered: {report.recovered:,} macro nodes from pages without a tree")
+        if report.stale:
+            output.line(f"left out: {report.stale:,} old copies, which newer data replaces")
         for text in report.lines():
             output.line(text)
         for found in repaired.findings:
