@@ -53,6 +53,3 @@ class Policy(NamedTuple):
     def unpack(values: list[int]) -> Policy:
         """Return what `pack` made."""
         return Policy(values[0], Backoff(values[1], values[2]), *values[3:6])
-
-
-DEFAULT_POLICY: Final = Policy()

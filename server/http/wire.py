@@ -37,8 +37,7 @@ from streamkeep.server.http.state import state_of
 
 Pairs = list[tuple[bytes, bytes]]
 
-STORE_AT: Final = "streamkeep.store"  # where a request's scope has the store, and its rights
-RIGHTS_AT: Final = "streamkeep.rights"
+RIGHTS_AT: Final = "streamkeep.rights"  # where the scope of a request has its rights
 MAX_PARAMETERS: Final = 100
 
 _STATUS: Final[tuple[tuple[type[StreamkeepError], int], ...]] = (

@@ -46,7 +46,6 @@ class Statistics:
         self.connections = 0
         self.refused = 0
         self.refused_logins = 0
-        self.protocol_errors = 0
         turns = self.turns
         turns.commands = turns.bytes_in = turns.bytes_out = 0
         for calls in turns.calls.values():

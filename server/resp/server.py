@@ -230,7 +230,6 @@ class Server(Host):
     def refuse(self, client: ClientState, error: ProtocolError) -> None:
         """End the connection of a client that did not send a command."""
         assert isinstance(client, Connection)
-        self.statistics.protocol_errors += 1
         client.reply(error_text(f"ERR Protocol error: {error}"))
         client.close()
 
