@@ -363,8 +363,8 @@ class WriteTxn(Txn):
                 ):
                     context.forget()
                 self._release()
-        if self._wakes():
-            context.wait_table.notify(self.added, self.events)
+                if self._wakes():  # here: an interrupt may have come since the commit
+                    context.wait_table.notify(self.added, self.events)
 
     def _wakes(self) -> bool:
         """Return whether the commit may concern a reader that waits."""

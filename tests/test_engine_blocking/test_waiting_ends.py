@@ -21,6 +21,7 @@ from patience import PATIENCE_S, handles_below, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.blocking import waiters
 from streamkeep.engine.notify.notifier import Bell, Notifier
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.safe_files import Folder
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
@@ -91,6 +92,22 @@ def test_an_interrupt_leaves_nothing(store: Store, no_fallback: None) -> None:
         assert tickets(store) == 0
         assert bells(store) == []
     store.xadd("s", {"f": "v"})
+
+
+def test_a_writer_that_is_interrupted_after_its_commit_wakes_the_reader(
+    store: Store, no_fallback: None
+) -> None:
+    callers = Callers(store)
+    callers.start(lambda: store.xread({"s": "0"}, block=0))
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    failpoints.arm("commit:made", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.xadd("s", {"f": "v"}, id="1-1")
+    wait_until(lambda: callers.finished == [0])
+    assert ids(callers.end()[0]) == [b"1-1"]
 
 
 def _interrupt(store: Store) -> None:
