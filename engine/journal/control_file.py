@@ -284,10 +284,7 @@ class ControlFile:
 
     def count_erasure(self) -> None:
         """Make every process clear its memory before its next write; under the write lock."""
-        try:
-            self._file.set_word(_ERASURES, self._words[_ERASURES] + 1)
-        except OSError as error:
-            raise translate_os(error) from error
+        self._publish(_ERASURES, self._words[_ERASURES] + 1)
 
     def poison(self) -> None:
         """Make every process refuse to write."""

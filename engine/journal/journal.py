@@ -78,9 +78,6 @@ class Journal:
         self._offset = 0
         self._chain = 0
         self._commit_number = -1
-        # The row of that position; None if LMDB has no such row, b"" if it must be looked up.
-        self._row: bytes | None = b""
-        self._begun: LogPosition | None = None  # the start of a file that is not in use yet
         self._first: LogPosition | None = None  # the start of the file that a checkpoint began
         self._file: SharedFile | None = None  # the file that is written
         self._handle = -1  # of that file
@@ -122,18 +119,13 @@ class Journal:
         Returns:
             What `is_usable` returns.
         """
-        if row != self._row or row is None:
-            # An interrupt may come: a position that is not that of the row would hide commits
-            # that LMDB lacks.
-            self._row = b""
-            position = LogPosition(0, 0, 0, commit_number)
-            if row is not None:
-                position = decode_position(row)
-            first = self._first
-            if first is not None and first.commit_number == position.commit_number:
-                position = first
-            self._go_to(position)
-            self._row = row
+        position = LogPosition(0, 0, 0, commit_number)
+        if row is not None:
+            position = decode_position(row)
+        first = self._first
+        if first is not None and first.commit_number == position.commit_number:
+            position = first
+        self._go_to(position)
         return self.is_usable()
 
     def is_usable(self) -> bool:
@@ -161,16 +153,14 @@ class Journal:
         """
         number = highest_number(self.folder) + 1
         self._begin_file(number, self.first_size, 0)
-        self._begun = self.position()
-        self.forget()
-        return self._begun
+        self.reopen()
+        return self.position()
 
     def use_from(self, position: LogPosition) -> None:
         """Let records follow a position, after a checkpoint was made there."""
-        if self._begun == position:
+        if position.file_number > self.control.file_number():  # it was begun for the checkpoint
             self.control.set_made(position.commit_number)
             self.control.set_file(position.file_number)
-            self._begun = None
         self.set_first(position)
 
     def set_first(self, position: LogPosition) -> None:
@@ -179,7 +169,6 @@ class Journal:
         It may have begun a file, which no row names before the first record.
         """
         self._first = position
-        self._row = b""
 
     def begin_clean_file(self) -> None:
         """Write the record of this transaction to a new file that never held other bytes.
@@ -261,22 +250,13 @@ class Journal:
             return error
         return None
 
-    def advance(self, row: bytes | None) -> None:
-        """Move the position after the record that was just written: its commit is made.
-
-        Args:
-            row: the row of the new position, which LMDB has; None if the commit was deferred.
-        """
+    def advance(self, *, deferred: bool) -> None:
+        """Move the position after the record that was just written: its commit is made."""
         self._offset = self._next_offset
         self._chain = self._next_chain
         self._commit_number += 1
-        if row is not None:
-            self._row = row
+        if not deferred:
             self.control.set_made(self._commit_number)
-
-    def stored(self, row: bytes) -> None:
-        """Note that LMDB has the row of the present position."""
-        self._row = row
 
     def cut(self) -> None:
         """Remove the record that was just written, if any was: its commit has failed."""
@@ -288,10 +268,9 @@ class Journal:
                     self._open_file(number)
                 self._write(offset, END)
 
-    def forget(self) -> None:
-        """Make `locate` look the position up again."""
+    def reopen(self) -> None:
+        """Open the file again for the next record: another process may have begun it again."""
         self._opened = 0
-        self._row = b""
 
     def replay(self, apply: Callable[[bytes], None]) -> int:
         """Apply the deferred commits that LMDB lacks, and move the position after them.
@@ -315,7 +294,6 @@ class Journal:
                 )
             apply(body)
         self._go_to(reader.position)
-        self._row = b""
         if reader.position.file_number > self.control.file_number():
             self.control.set_file(reader.position.file_number)
         return reader.position.commit_number - before

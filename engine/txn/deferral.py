@@ -244,7 +244,6 @@ class Deferral:
         """A command failed halfway: bring back the commits before it, from the journal."""
         if self.raw is not None:
             self.lags = True  # first: an interrupt may come
-            self._context.journal_or_raise().forget()
             self._image.do(self._drop)
         try:
             self.catch_up()
@@ -302,8 +301,6 @@ class Deferral:
         except BaseException:
             raw.abort()
             raise
-        finally:
-            journal.forget()
         return raw
 
     def _apply(self, raw: lmdb.Transaction[bytes], journal: Journal) -> int:
@@ -323,11 +320,9 @@ class Deferral:
             raw.commit()
         except BaseException as error:
             raw.abort()
-            journal.forget()
             if isinstance(error, lmdb.Error) and journal.drop_recycled():
                 return  # there is room now: again
             raise
-        journal.stored(journal.row())
         self._context.bytes_since_checkpoint += _PAGES_BYTES
         log.info("%s: replayed %d commits", self._context.raw.path(), count)
 
@@ -432,14 +427,10 @@ class Deferral:
             finally:
                 self.raw = None
             return
-        journal = context.journal_or_raise()
         try:
-            row = journal.row()
-            self._finish_with(row)
+            self._finish_with(context.journal_or_raise().row())
         except Exception as error:
             log.warning("%s: a deferred commit of LMDB failed: %s", context.raw.path(), error)
-        else:
-            journal.stored(row)
 
     def _finish_with(self, row: bytes) -> None:
         """Commit, with a row of the log position; the image lags if that fails."""
@@ -461,7 +452,6 @@ class Deferral:
             self.unsaved.clear()
             context.forget()
             raw.abort()
-            context.journal_or_raise().forget()
             raise
         finally:
             self.raw = None

@@ -71,5 +71,5 @@ def clear_memory(context: EngineContext) -> bool:
         del raw  # calling abort would wait for readers; see `WriteTxn._abort_raw`
         if not full:
             context.erasures = erasures
-            journal.forget()
+            journal.reopen()
         return not full

@@ -402,11 +402,11 @@ class WriteTxn(Txn):
         except BaseException:
             if self.deferred or self.raw_open:
                 journal.cut()
-                journal.forget()
+                journal.reopen()
             else:
                 cut_record(context, self.commit_number)
             raise
-        journal.advance(row)
+        journal.advance(deferred=row is None)
         context.last_commit = self.commit_number
         context.cached_commit = self.commit_number
         context.bytes_since_checkpoint += len(body)

@@ -34,7 +34,7 @@ def cut_record(context: EngineContext, commit_number: int) -> None:
     log position, and made that commit.
     """
     journal = context.journal_or_raise()
-    journal.forget()
+    journal.reopen()
     try:
         raw = context.raw.begin(None, None, True, False)
     except lmdb.Error:
@@ -43,6 +43,6 @@ def cut_record(context: EngineContext, commit_number: int) -> None:
         journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
         if max(journal.commit_number(), journal.control.newest_deferred()) + 1 == commit_number:
             journal.cut()
-            journal.forget()
+            journal.reopen()
     finally:
         raw.commit()  # nothing was written
