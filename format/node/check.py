@@ -26,7 +26,6 @@ from streamkeep.format.node.node import (
     NodeIds,
     SlotCursor,
     read_header,
-    wrong_counts,
 )
 
 
@@ -53,7 +52,6 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
     first_seq: i64 = 0
     last_ms: i64 = 0
     last_seq: i64 = 0
-    live: i64 = 0
     while cursor.next():
         start: i64 = cursor.start
         if cursor.width == 0:
@@ -75,22 +73,18 @@ def validate(data: bytes, ms: int, seq: int, may_be_dead: bool = False) -> NodeI
             raise corrupt(f"lp-count is {int(lp_count)}, expected {int(expected)}", start)
         checked_step(data, position, end)
         if not cursor.flags & DELETED:
-            if live == 0:
+            if cursor.live == 1:
                 first_ms = cursor.ms
                 first_seq = cursor.seq
             last_ms = cursor.ms
             last_seq = cursor.seq
-            live += 1
-    slots: i64 = cursor.index + 1
-    if live != node.count or slots - live != node.deleted:
-        raise wrong_counts(node, live, slots)
     if node.count == 0 and not may_be_dead:
         raise corrupt("the node has no live entries", HEADER_SIZE)
     stated = stated_count(data)
     if stated != UNKNOWN_COUNT and stated != elements:
         raise corrupt(f"num-elements is {int(stated)}, counted {int(elements)}", 4)
-    ids.live = live
-    ids.deleted = slots - live
+    ids.live = cursor.live
+    ids.deleted = node.deleted
     ids.first_live = (unsigned(first_ms), unsigned(first_seq))
     ids.last_live = (unsigned(last_ms), unsigned(last_seq))
     ids.last_slot = cursor.id()

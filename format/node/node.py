@@ -100,11 +100,13 @@ def peek_counts(start: bytes) -> tuple[int, int]:
     return int(count), int(deleted)
 
 
-def wrong_counts(node: NodeHeader, live: i64, slots: i64) -> CorruptionError:
+def _wrong_counts(node: NodeHeader, live: i64, slots: i64) -> CorruptionError:
     """Return the error for a master entry whose counts differ from the slots found."""
+    where = id_text(unsigned(node.ms), unsigned(node.seq)).decode()
     stated = f"{int(node.count)} live and {int(node.deleted)} deleted slots"
     found = f"found {int(live)} and {int(slots - live)}"
-    return corrupt(f"the master entry counts {stated}, {found}", HEADER_SIZE)
+    problem = f"the master entry counts {stated}, {found}"
+    return CorruptionError(f"macro node {where}", problem, offset=int(HEADER_SIZE))
 
 
 def _not_ascending(ms: i64, seq: i64, offset: i64) -> CorruptionError:
@@ -117,6 +119,7 @@ class SlotCursor(Reader):
     """Steps through the slots of a node: `next`, then exactly one of `pairs`, `mapping`, `skip`.
 
     IDs that do not ascend are damage: a range that trusted them would end early or be out of order.
+    So are slots that are not as many as the master entry counts, when all of them have been read.
     """
 
     def __init__(self, node: NodeHeader) -> None:
@@ -127,6 +130,7 @@ class SlotCursor(Reader):
         self.names = node.fields
         self.same_width: i64 = len(node.fields)
         self.index: i64 = -1  # number of the slot
+        self.live: i64 = 0  # how many of the slots up to this one are live
         self.start: i64 = 0  # offset of its flags
         self.flags: i64 = 0
         self.ms = node.ms  # its ID, as bit patterns; before the first slot, the key of the node
@@ -139,6 +143,9 @@ class SlotCursor(Reader):
         data = self.data
         end = self.end
         if start >= end:
+            node = self.node
+            if self.live != node.count or self.index + 1 - self.live != node.deleted:
+                raise _wrong_counts(node, self.live, self.index + 1)
             return False
         self.start = start
         self.index += 1
@@ -146,6 +153,7 @@ class SlotCursor(Reader):
         if flags > 3 or start + 1 >= end:  # one byte, in which `tombstones.mark` can set a bit
             raise corrupt(f"entry flags are {int(flags)}, expected 0 to 3", start)
         self.flags = flags
+        self.live += 1 - (flags & DELETED)
         position: i64 = step(data, start + 2, end)
         ms = add(self.base_ms, integer_at(data, start + 2))
         self.position = step(data, position, end)
@@ -165,7 +173,10 @@ class SlotCursor(Reader):
         return True
 
     def at(self, position: i64, index: i64) -> None:
-        """Go to the slot `index`, which starts at `position`, and read its flags and ID."""
+        """Go to the slot `index`, which starts at `position`, and read its flags and ID.
+
+        `live` is wrong from then on, so the cursor must not step to the end of the node.
+        """
         self.position = position
         self.index = index - 1
         self.ms = self.base_ms

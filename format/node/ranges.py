@@ -128,6 +128,7 @@ def resume_cursor(cursor: SlotCursor, data: bytes) -> SlotCursor | None:
     moved = SlotCursor(node)
     moved.position = position
     moved.index = cursor.index
+    moved.live = cursor.live
     moved.ms = cursor.ms
     moved.seq = cursor.seq
     return moved

@@ -128,6 +128,7 @@ class Sender:
             count += 1
         cursor.position = position
         cursor.index += count
+        cursor.live += count
         cursor.ms = last_ms
         cursor.seq = last_seq
         return count

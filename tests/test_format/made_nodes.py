@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+from librt.strings import BytesWriter
 
 from streamkeep.format.node import ranges
-from streamkeep.format.node.builder import NodeBuilder
+from streamkeep.format.node.builder import NodeBuilder, assemble
+from streamkeep.format.node.listpack import put_integer, stated_count
+from streamkeep.format.node.node import read_header
 
 TOP = (1 << 64) - 1
 Bounds = tuple[int, int, int, int, int, bool]  # of `ranges.Range`, without its shape
@@ -43,6 +46,15 @@ def build(entries: list[Slot]) -> tuple[bytes, int, int]:
     for entry_id, fields in entries:
         builder.append(*entry_id, fields)
     return builder.listpack(), ms, seq
+
+
+def with_counts(data: bytes, live: int, deleted: int) -> bytes:
+    """Return a node whose master entry counts this many slots."""
+    node = read_header(data, 0, 0)
+    body = BytesWriter()
+    put_integer(body, deleted)
+    body.write(data[node.after_deleted : node.end])
+    return assemble(live, body.getvalue(), stated_count(data))
 
 
 def read(data: bytes, ms: int, seq: int, wanted: Bounds = ALL, shape: int = 0) -> Any:

@@ -204,20 +204,14 @@ def test_places_are_not_kept_from_one_node_to_the_next() -> None:
 
 
 def test_damage_inside_of_a_slot_is_our_error() -> None:
-    """Only a node that ends with its master, cut in front of all slots, is whole."""
+    """A node that ends with its master, cut in front of all slots, has fewer than it counts."""
     data, ms, seq = build([((1, 0), [b"a", b"x" * 70, b"b", b"300"])])
-    slots_at: int = listpack.HEADER_SIZE
-    for _ in range(6):  # the master: count, deleted, number of fields, both, and its end
-        slots_at = listpack.step(data, slots_at, len(data) - 1)
     for size in range(len(data) - 1, int(listpack.HEADER_SIZE), -1):
         cut = bytearray(data[:size])
         cut[-1] = 0xFF
         cut[:4] = size.to_bytes(4, "little")
         for writer in (ColumnWriter(), ColumnWriter([b"b"], [b"a"], False)):
-            if size == slots_at + 1:
+            with pytest.raises(CorruptionError):
                 writer.add(bytes(cut), ms, seq, 0, 0, TOP, TOP)
-            else:
-                with pytest.raises(CorruptionError):
-                    writer.add(bytes(cut), ms, seq, 0, 0, TOP, TOP)
             assert writer.finish().entries == 0
     assert check.validate(data, ms, seq).first_live == (1, 0)

@@ -51,6 +51,7 @@ from streamkeep.format.rows.records import (
 from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.salvage.repair import repair
+from test_format.made_nodes import with_counts
 from test_recovery import test_groups as of_groups
 from test_recovery import test_messages as of_messages
 from tiers import slow_but
@@ -332,11 +333,20 @@ CASES: Final[dict[str, Recipe]] = {
     "SK108-tombstones": record(tombstones=50),
     "SK110-one-byte": one_byte,
     "SK110-two-places": two_places,
+    "SK110-counts": rows(lambda raw: miscount(raw)),
     "SK111-overlap": rows(lambda raw: put_node(raw, node_key(ORDERS, 1, 35), ORDERS, 1, 35)),
     "SK112-no-stream": rows(lambda raw: put_node(raw, node_key(50, 1, 1), 50, 1, 1)),
     "SK113-not-trimmed": rows(lambda raw: mark_trimmed(raw)),
     "SK114-other-place": rows(lambda raw: put_node(raw, node_key(ORDERS, 1, 1), MAILS, 0, 1)),
 }
+
+
+def miscount(raw: RawStore) -> None:
+    """Have the master entry of a node count one entry more."""
+    db_key = raw.keys(NODES)[-1]
+    old = decode_envelope(raw.value(NODES, db_key), "test")
+    data = with_counts(old.listpack, 21, 0)
+    put_node(raw, db_key, old.number, old.ms, old.seq, data=data)
 
 
 def mark_trimmed(raw: RawStore) -> None:
