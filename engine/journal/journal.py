@@ -201,6 +201,10 @@ class Journal:
                 self._open_file(self._number)
             except OSError as error:
                 raise translate_os(error) from error
+        # The process that made the commit before this one may have been killed before it published
+        # that. `crash_recovery.recover` relies on it that one commit at most is unpublished.
+        if self.control.made() < self._commit_number:
+            self.control.set_made(self._commit_number)
         size = RECORD_HEADER.size + len(body)
         # A higher file was begun for a commit that failed. Syncs may already begin with that file.
         skipped = self.control.file_number() > self._number
@@ -252,10 +256,11 @@ class Journal:
 
     def advance(self, *, deferred: bool) -> None:
         """Move the position after the record that was just written: its commit is made."""
+        failpoints.hit("commit:unpublished")
         self._offset = self._next_offset
         self._chain = self._next_chain
         self._commit_number += 1
-        if not deferred:
+        if not deferred and self.control.made() < self._commit_number:  # others may have gone on
             self.control.set_made(self._commit_number)
 
     def cut(self) -> None:

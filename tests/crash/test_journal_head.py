@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import streamkeep
+from crash.kill_worker import die_at
 from crash.losses import in_child
 from crash.power import another_boot
 from streamkeep.engine.journal.control_file import (
@@ -109,3 +112,30 @@ def test_a_store_in_use_is_refused_to_a_process_of_another_boot(tmp_path: Path) 
         store.xadd("s", {"f": "v"})
     with another_boot(), streamkeep.open(path) as store:
         assert store.xlen("s") == 2
+
+
+def test_a_store_whose_processes_were_killed_one_by_one_opens_for_reading(
+    tmp_path: Path,
+) -> None:
+    """Each is killed when LMDB has its commit, and the control file does not name it yet."""
+    path = tmp_path / "store"
+
+    def append_and_die() -> None:
+        store = streamkeep.open(path, sync="none")
+        die_at("commit:unpublished", 1)
+        store.xadd("s", {"f": "v"})
+        os._exit(1)
+
+    def work() -> None:
+        store = streamkeep.open(path, sync="none")
+        store.xadd("s", {"f": "v"})
+        for _ in range(3):
+            child = os.fork()
+            if child == 0:
+                append_and_die()
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    with streamkeep.open(path, readonly=True) as store:
+        assert store.xlen("s") == 4
