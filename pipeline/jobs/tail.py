@@ -193,7 +193,12 @@ class _DeltaSink:
         self._application = application
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write one batch, on executors. Spark may call this again for the same batch."""
+        """Write one batch, on executors. Spark may call this again for the same batch.
+
+        The files of a batch are removed only if its commit was refused. After any other failure of
+        the commit, the storage may have it, or show it later.
+        """
+        from deltalake.exceptions import CommitFailedError, DeltaError
         from pyspark.sql.pandas.types import to_arrow_schema
 
         table = self._table()
@@ -206,6 +211,8 @@ class _DeltaSink:
                 )
             return
         schema = to_arrow_schema(batch.schema, timezone="UTC")
+        if table is None:
+            table = self._make_table(schema)
         writer = PartWriter(self._location, schema.serialize().to_pybytes())
         written = batch.mapInArrow(QuickAckCall(writer), "result string").collect()
         files = [json.loads(row.result) for row in written]
@@ -214,10 +221,16 @@ class _DeltaSink:
         failpoints.hit("tail:batch")
         try:
             with reaching(self._location):
-                self._commit(table, schema, files, number)
-        except BaseException:
+                self._commit(table, files, number)
+        except CommitFailedError:
             self._discard(files)
             raise
+        except (DeltaError, OSError, StorageError) as error:
+            raise StorageError(
+                f"{self._location}: it is unknown whether batch {number} was committed ({error}); "
+                "its files stay; next: start the query again, which writes the batch if the table "
+                "does not have it"
+            ) from error
         done = self._table()
         if done is None or done.transaction_version(self._application) != number:
             raise StorageError(  # the files stay: a storage may show the commit later
@@ -232,18 +245,20 @@ class _DeltaSink:
 
         return newest_table(self._location)
 
-    def _commit(
-        self, table: DeltaTable | None, schema: pa.Schema, files: list[list[Any]], number: int
-    ) -> None:
-        from deltalake import CommitProperties, DeltaTable, Transaction
-        from deltalake.transaction import AddAction, RemoveAction
+    def _make_table(self, schema: pa.Schema) -> DeltaTable:
+        from deltalake import DeltaTable
 
         from streamkeep.pipeline.lake.commit_check import check_commits
 
-        if table is None:
-            told = log_settings(self._location)
+        told = log_settings(self._location)
+        with reaching(self._location):
             check_commits(self._location, told)
-            table = DeltaTable.create(self._location, schema, mode="ignore", storage_options=told)
+            return DeltaTable.create(self._location, schema, mode="ignore", storage_options=told)
+
+    def _commit(self, table: DeltaTable, files: list[list[Any]], number: int) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
         now_ms = time.time_ns() // 1_000_000
         added: list[AddAction | RemoveAction] = [
             AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows}))
@@ -259,7 +274,11 @@ class _DeltaSink:
         )
 
     def _discard(self, files: list[list[Any]]) -> None:
-        """Remove the files of a commit that failed, unless it succeeded after all."""
+        """Remove the files of a commit that was refused.
+
+        A client that did not get the answer repeats the request, and then its own commit, which
+        names the files, is the reason for the refusal.
+        """
         system, root = file_system(self._location)
         table = self._table()
         named = set() if table is None else {one.rpartition("/")[2] for one in table.file_uris()}

@@ -18,6 +18,7 @@ pytest.importorskip("moto.server", reason="moto and flask are not installed: pip
 import pyarrow as pa
 import pyarrow.fs as pafs
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from cli_runner import run
@@ -34,6 +35,7 @@ from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.compact import compact
 from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
+from streamkeep.pipeline.jobs.tail import _DeltaSink
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake import newest
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, day_of
@@ -209,6 +211,26 @@ def test_a_commit_that_is_not_listed_or_not_answered_loses_nothing(
         assert other().problems == []
     assert audit(spark, path, lake=LAKE).problems == []
     assert sum(file.entries for file in Lake.open(LAKE).files()) == 3599
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [STALE, UNHEARD])
+def test_a_batch_of_a_tail_that_is_not_listed_or_not_answered_is_there_once(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    rows = pa.table({"n": [1, 2]})
+    frame: Any = InProcess().createDataFrame(rows)
+    frame.schema = from_arrow_schema(rows.schema)
+    sink = _DeltaSink("s3://bucket/delta", "query")
+    sink(frame, 0)
+    monkeypatch.setattr(newest, "_LISTINGS", 3)
+    s3.behave(mode)
+    with pytest.raises((CommitFailedError, StorageError)):  # it has committed
+        sink(frame, 1)
+    s3.behave(GOOD)
+    sink(frame, 1)
+    table = DeltaTable("s3://bucket/delta", storage_options=log_settings(LAKE))
+    assert table.to_pyarrow_table().num_rows == 4
 
 
 @pytest.mark.slow

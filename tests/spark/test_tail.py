@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +13,10 @@ from streamkeep.engine.api.store import Store
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
-from streamkeep.pipeline.jobs.tail import TailError, tail
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from streamkeep.pipeline.jobs.tail import TailError, _DeltaSink, tail
 from streamkeep.pipeline.storage.places import StorageError
 
 if TYPE_CHECKING:
@@ -45,8 +48,6 @@ def follow(spark: SparkSession, store: Store[bytes], target: str, path: Path) ->
 def test_a_tail_goes_on_where_it_was(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
 ) -> None:
-    from deltalake import DeltaTable
-
     store = open_store("orders.store")
     other = open_store("other.store")
     targets = {"delta": tmp_path / "delta", "parquet": tmp_path / "parquet", "store": other.path}
@@ -64,10 +65,6 @@ def test_a_tail_goes_on_where_it_was(
 
 
 def test_a_batch_that_comes_again_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
-    from deltalake import DeltaTable
-
-    from streamkeep.pipeline.jobs.tail import _DeltaSink
-
     sink = _DeltaSink(str(tmp_path / "delta"), "query")
     frame = spark.createDataFrame([(1,), (2,)], "n int")
     for number in (0, 0, 1, 1):
@@ -86,6 +83,58 @@ def test_a_batch_that_comes_again_is_not_written_again(spark: SparkSession, tmp_
     assert set((tmp_path / "delta").glob("*.parquet")) > files  # the commit may be shown later
     sink(frame, 2)
     assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 6
+
+
+@pytest.mark.parametrize("error", [DeltaError("timed out"), OSError("timed out")])
+def test_a_commit_that_a_storage_shows_later_has_its_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    sink = _DeltaSink(str(tmp_path / "delta"), "query")
+    frame = spark.createDataFrame([(1,), (2,)], "n int")
+    sink(frame, 0)
+    late: list[Callable[[], None]] = []
+    plain = DeltaTable.create_write_transaction
+
+    def unanswered(*args: Any, **options: Any) -> None:
+        late.append(lambda: plain(*args, **options))
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", unanswered)
+        with pytest.raises(
+            StorageError, match=r"batch 1 was committed \(timed out\); its files stay"
+        ):
+            sink(frame, 1)
+    late[0]()
+    sink(frame, 1)
+    assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 4
+
+
+def test_a_commit_that_is_refused_leaves_no_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = _DeltaSink(str(tmp_path / "delta"), "query")
+    frame = spark.createDataFrame([(1,), (2,)], "n int")
+    sink(frame, 0)
+    files = set((tmp_path / "delta").glob("*.parquet"))
+    plain = DeltaTable.create_write_transaction
+
+    def other_first(*args: Any, **options: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTable, "create_write_transaction", plain)
+            _DeltaSink(str(tmp_path / "delta"), "query")(frame, 1)
+        files.update((tmp_path / "delta" / one.rpartition("/")[2]) for one in _named(tmp_path))
+        plain(*args, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", other_first)
+    with pytest.raises(CommitFailedError):
+        sink(frame, 1)
+    assert set((tmp_path / "delta").glob("*.parquet")) == files
+    assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 4
+
+
+def _named(tmp_path: Path) -> list[str]:
+    return DeltaTable(tmp_path / "delta").file_uris()
 
 
 def test_targets_are_checked(spark: SparkSession, open_store: Callable[..., Store[bytes]]) -> None:
