@@ -1,66 +1,31 @@
-"""The transport and the result backend of Celery: in one process, and with real workers."""
+"""The transport of Celery: messages, exchanges, mailboxes."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
-from celery import Celery, canvas
-from celery.exceptions import TimeoutError as CeleryTimeoutError
-from celery.result import AsyncResult, GroupResult
-from kombu import Connection, Consumer, Exchange, Producer, Queue
+from celery import Celery
+from kombu import Connection, Consumer, Exchange, Queue
 
-import streamkeep
-from patience import PATIENCE_S, wait_until
+from patience import PATIENCE_S
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.address import parse_address
-from streamkeep.integrations.celery import backend, stores, workers
+from streamkeep.integrations.celery import stores, workers
 from streamkeep.integrations.celery.topology import SPACE, Topology
-from streamkeep.jobs import Queue as JobQueue
-from streamkeep.jobs import take
-from test_integrations.crew import Crew, lines
-
-TASKS = Exchange("tasks", "direct")
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    yield f"streamkeep:///{tmp_path}/s"
-    stores.close_all()
+from test_integrations.celery_queues import jobs_of, publish, tasks
+from test_integrations.crew import lines
 
 
 @pytest.fixture
 def connection(url: str) -> Iterator[Connection]:
     with Connection(url) as one:
         yield one
-
-
-def tasks(name: str = "tasks", **options: Any) -> Queue:
-    return Queue(name, TASKS, routing_key=name, **options)
-
-
-def jobs_of(url: str, name: str = "tasks") -> JobQueue:
-    return stores.shared(parse_address(url)).queue(name, 5)
-
-
-def publish(connection: Connection, *bodies: Any, queue: Queue | None = None, **how: Any) -> None:
-    with connection.channel() as channel:
-        to = queue or tasks()
-        producer = Producer(channel)
-        for body in bodies:
-            producer.publish(
-                body, exchange=to.exchange, routing_key=to.routing_key, declare=[to], **how
-            )
 
 
 class Inbox:
@@ -90,9 +55,6 @@ class Inbox:
     def close(self) -> None:
         self.consumer.cancel()
         self.channel.close()
-
-
-# --- messages -----------------------------------------------------------------------------------
 
 
 def test_messages_are_consumed_acknowledged_and_gone(connection: Connection, url: str) -> None:
@@ -357,304 +319,3 @@ def test_a_wrong_url_is_refused(wrong: str, problem: str) -> None:
         Connection(wrong).connect()
     with pytest.raises(ArgumentError, match=problem):
         Celery("test", backend=wrong).backend.get("a")
-
-
-# --- results ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def app(url: str) -> Iterator[Celery]:
-    one = Celery("test", broker=url, backend=url, set_as_current=False)
-    yield one
-    one.close()
-
-
-def test_a_result_wakes_its_callers(app: Celery) -> None:
-    results = app.backend
-    assert results.get_state("a") == "PENDING"
-    with pytest.raises(CeleryTimeoutError):
-        AsyncResult("a", app=app).get(timeout=0.01)
-    caller: list[Any] = []
-    thread = threading.Thread(target=lambda: caller.append(AsyncResult("a", app=app).get()))
-    thread.start()
-    results.store_result("a", None, "STARTED")
-    results.store_result("a", {"is": 7}, "SUCCESS")
-    thread.join()
-    assert caller == [{"is": 7}]
-    results.store_result("b", ValueError("wrong"), "FAILURE")
-    with pytest.raises(ValueError, match="wrong"):
-        AsyncResult("b", app=app).get(timeout=PATIENCE_S)
-    found = dict(results.get_many(["a", "b"], timeout=PATIENCE_S))
-    assert {name: one["status"] for name, one in found.items()} == {"a": "SUCCESS", "b": "FAILURE"}
-    with pytest.raises(CeleryTimeoutError):
-        list(results.get_many(["a", "c"], timeout=0.01))
-    results.forget("a")
-    assert results.get_state("a") == "PENDING"
-
-
-def test_a_caller_of_more_results_than_it_has_bells_for_gets_all(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backend, "_MOST_BELLS", 1)
-    monkeypatch.setattr(backend, "_LOOK_S", 0.01)
-    ids = [str(number) for number in range(8)]
-    found: list[str] = []
-
-    def follow() -> None:
-        found.extend(name for name, _ in app.backend.get_many(ids, timeout=PATIENCE_S))
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    for number, one in enumerate(ids, 1):
-        app.backend.store_result(one, None, "SUCCESS")
-        wait_until(lambda: len(found) == number)  # noqa: B023
-    thread.join()
-    assert found == ids
-
-
-def test_results_expire(app: Celery) -> None:
-    app.conf.result_expires = 0.001
-    app.backend.store_result("a", 1, "SUCCESS")
-    wait_until(lambda: app.backend.get(app.backend.get_key_for_task("a")) is None)
-
-
-def test_the_time_of_a_result_is_changed_and_an_expired_one_stays_gone(app: Celery) -> None:
-    results = app.backend
-    for name, seconds in (("a", 0.001), ("b", 3600)):
-        results.set(name, "1")
-        results.expire(name, seconds)
-    wait_until(lambda: results.get("a") is None)
-    results.expire("a", 3600)
-    results.expire("b", 3601)
-    results.expire("c", 3600)
-    assert results.mget(["a", "b", "c"]) == [None, b"1", None]
-    results.expire("b", None)  # without limit
-    assert results.get("b") == b"1"
-
-
-def test_a_task_that_runs_twice_counts_once_for_its_chord(app: Celery) -> None:
-    backend = app.backend
-    key = backend.get_key_for_chord("g")
-    counts = []
-    for task_id in ("a", "b", "a", "b", "c"):
-        backend._part.task_id = task_id
-        counts.append(backend.incr(key))
-    assert counts == [1, 2, 2, 2, 3]
-    backend.delete(key)
-    request = type("Request", (), {"group": "g", "id": "a", "chord": {}})()
-    backend.on_chord_part_return(request, "SUCCESS", 1)  # after the end: no error for the body
-    assert backend.get(key) is None
-
-
-def test_a_chord_with_a_group_in_its_group_ends_with_its_last_task(app: Celery) -> None:
-    sent: list[Any] = []
-    backend = app.backend
-    results = [AsyncResult(one, app=app) for one in ("a", "b", "c")]
-    GroupResult("g", [results[0], GroupResult("inner", results[1:], app=app)], app=app).save()
-    chord = {"task": "body"}
-    for number, one in enumerate(results, 1):
-        backend.store_result(one.id, number, "SUCCESS")
-        request = type("Request", (), {"group": "g", "id": one.id, "chord": chord})()
-        with mock.patch.object(canvas.Signature, "delay", sent.append):
-            backend.on_chord_part_return(request, "SUCCESS", number)
-        assert bool(sent) == (number == 3)
-        backend.set_chord_size("g", 3)  # Celery knows it when it sends the last task
-    assert len(sent) == 1
-
-
-# --- real workers -------------------------------------------------------------------------------
-
-APPLICATION = """
-import os, time
-from celery import Celery
-import streamkeep.integrations.celery
-
-URL = "streamkeep:///" + os.path.abspath("s")
-app = Celery("app", broker=URL, backend=URL)
-app.conf.worker_prefetch_multiplier = 2
-app.conf.task_reject_on_worker_lost = True
-
-def note(name, what):
-    with open(name, "a") as log:
-        log.write(f"{what}\\n")
-
-@app.task
-def add(one, two):
-    return one + two
-
-@app.task
-def total(numbers):
-    return sum(numbers)
-
-@app.task(acks_late=True)
-def work(number, seconds=0.05):
-    note("started", number)
-    time.sleep(seconds)
-    note("ended", number)
-    return number
-
-@app.task(bind=True, max_retries=3)
-def fails_twice(self):
-    if self.request.retries < 2:
-        raise self.retry(countdown=0.1)
-    return self.request.retries
-
-@app.task
-def fails():
-    raise KeyError("expected")
-
-@app.task(acks_late=True)
-def dies():
-    note("started", "dies")
-    os.kill(os.getpid(), 9)
-"""
-
-
-class Workers(Crew):
-    """Celery workers in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._count = 0
-        (folder / "application.py").write_text(APPLICATION)
-
-    def work(self, *options: str, module: str = "application") -> subprocess.Popen[str]:
-        """Start a worker; return when it is ready."""
-        self._count += 1
-        log = self.folder / f"w{self._count}.log"
-        names = ("-n", f"w{self._count}@here", "-f", str(log))
-        one = self.start(
-            "celery", "-A", module, "worker", "-c", "2", "-l", "info", *names, *options
-        )
-        wait_until(lambda: " ready." in "".join(lines(log)) or one.poll() is not None)
-        assert one.poll() is None, self.log.read_text()
-        return one
-
-
-@pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Workers]:
-    one = Workers(tmp_path)
-    with one:
-        yield one
-
-
-@pytest.fixture
-def sent(url: str) -> Iterator[Callable[..., Any]]:
-    """Signatures of the tasks of the application."""
-    app = Celery("app", broker=url, backend=url, set_as_current=False)
-    yield lambda name, *args, **how: app.signature(f"application.{name}", args=args, **how)
-    app.close()
-
-
-@pytest.mark.slow
-def test_a_worker_runs_what_celery_offers(
-    crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
-) -> None:
-    worker = crew.work("-E")
-
-    def add(*args: int) -> Any:
-        return sent("add", *args)
-
-    assert add(1, 2).delay().get(timeout=PATIENCE_S) == 3
-    chain, group, chord = canvas.chain, canvas.group, canvas.chord
-    assert chain(add(1, 2), add(3), add(4)).delay().get(timeout=PATIENCE_S) == 10
-    assert group(add(n, n) for n in range(9)).delay().get(timeout=PATIENCE_S) == [*range(0, 18, 2)]
-    inner = group(add(1), chain(add(2), group(add(3), add(4))))
-    with pytest.raises(KeyError, match="expected"):
-        chain(sent("fails"), group(add(1), add(2))).delay().get(timeout=PATIENCE_S)
-    last = sent("add", 1, 10, immutable=True)
-    assert chain(add(1, 0), inner, last).delay().get(timeout=PATIENCE_S) == 11
-    whole = chord([add(n, 1) for n in range(9)], sent("total"))
-    assert whole.delay().get(timeout=PATIENCE_S) == 45
-    assert sent("fails_twice").delay().get(timeout=PATIENCE_S) == 2
-    began = time.monotonic()
-    assert add(1, 1).apply_async(countdown=1).get(timeout=PATIENCE_S) == 2
-    assert time.monotonic() - began >= 1
-    app = add().app
-    [reply] = app.control.ping(timeout=PATIENCE_S, limit=1)
-    assert reply == {"w1@here": {"ok": "pong"}}
-    revoked = add(1, 1).apply_async(countdown=1)
-    app.control.revoke(revoked.id)
-    with pytest.raises(Exception, match="revoked"):
-        revoked.get(timeout=PATIENCE_S)
-    long = sent("work", 1, 600).delay()
-    wait_until(lambda: lines(tmp_path / "started"))
-    [[running]] = app.control.inspect(timeout=2).active().values()
-    assert running["id"] == long.id
-    app.control.revoke(long.id, terminate=True)
-    with pytest.raises(Exception, match=r"revoked|terminated"):
-        long.get(timeout=PATIENCE_S)
-    events: list[str] = []
-    with app.connection() as listener:
-        receiver = app.events.Receiver(
-            listener, handlers={"*": lambda event: events.append(event["type"])}
-        )
-        listening = threading.Thread(target=lambda: receiver.capture(limit=None, timeout=None))
-        listening.start()
-        while "task-succeeded" not in events:  # it sees those from when it began to listen
-            add(1, 1).delay().get(timeout=PATIENCE_S)
-        receiver.should_stop = True
-        add(1, 1).delay()
-        listening.join()
-    poison = sent("dies").delay()  # five workers die with it
-    wait_until(lambda: lines(tmp_path / "started").count("dies") >= 2)
-    app.control.revoke(poison.id, terminate=True)
-    assert add(2, 2).delay().get(timeout=PATIENCE_S) == 4
-    assert app.control.broadcast("shutdown") is None
-    assert worker.wait(PATIENCE_S) == 0
-
-
-@pytest.mark.slow
-def test_shutdowns_end_tasks_or_return_them(
-    crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
-) -> None:
-    queue = jobs_of(url, "celery")
-    first = crew.work()
-    warm = sent("work", 1, 2).delay()
-    wait_until(lambda: "1" in lines(tmp_path / "started"))
-    crew.stop(first, signal.SIGTERM)
-    assert warm.get(timeout=1) == 1
-    assert queue.stats().running == 0
-    second = crew.work()
-    cold = sent("work", 2, 30).delay()
-    # Celery cancels what its pool has reported as begun.
-    wait_until(lambda: any((cold.app.control.inspect(timeout=1).active() or {"": []}).values()))
-    crew.stop(second, signal.SIGQUIT)
-    assert queue.stats().running == 0
-    assert "2" not in lines(tmp_path / "ended")
-    crew.work()
-    wait_until(lambda: lines(tmp_path / "started").count("2") == 2)
-    cold.revoke(terminate=True)
-
-
-@pytest.mark.slow
-def test_an_older_worker_leaves_tasks_that_only_the_next_version_has(
-    crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
-) -> None:
-    crew.work()
-    added = sent("added_later").delay()
-    assert sent("add", 1, 1).delay().get(timeout=PATIENCE_S) == 2
-    wait_until(lambda: jobs_of(url, "celery").stats().parked == 1)
-    newer = APPLICATION + '\n@app.task(name="application.added_later")\ndef later(): return "ran"\n'
-    (tmp_path / "newer.py").write_text(newer)
-    crew.work(module="newer")
-    assert added.get(timeout=PATIENCE_S) == "ran"
-
-
-def test_a_forked_child_opens_the_store_for_itself(app: Celery, url: str) -> None:
-    app.backend.store_result("a", 1, "SUCCESS")
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            app.backend.store_result("b", 2, "SUCCESS")
-            publish(Connection(url), 1)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert app.backend.get_result("b") == 2
-    [job] = take([jobs_of(url)], jobs_of(url).consumer, 1, timeout=0)
-    job.done()
-    with streamkeep.open(parse_address(url).path) as store:
-        assert store.xinfo_groups("tasks")

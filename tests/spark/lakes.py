@@ -1,0 +1,75 @@
+"""Entries, files and commits of a lake, for tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from streamkeep.engine.api.store import Store
+from streamkeep.pipeline.jobs.executor import audit as audit_worker
+from streamkeep.pipeline.lake.executor.parquet import FileWriter
+from streamkeep.pipeline.lake.files import (
+    LakeFile,
+    Origin,
+    signed,
+)
+from streamkeep.pipeline.lake.table import FLEET, Lake
+from streamkeep.pipeline.storage.places import file_system
+from streamkeep.pipeline.store_fleet.pieces import Positions
+from streamkeep.pipeline.store_fleet.progress_files import POSITIONS
+
+DAY_MS = 86_400_000
+KEY = b"orders"
+STORE = "0b7cbc3e-58c4-4a0a-8b0e-3d2a7c7f1d5e"
+
+
+def origin(key: bytes = KEY, number: int = 1, store: str = STORE) -> Origin:
+    """Return a stream that entries come from."""
+    return Origin(store, number, key)
+
+
+def rows(schema: Any, ids: list[tuple[int, int]]) -> Any:
+    """Return entries with these IDs."""
+    return pa.RecordBatch.from_pylist(
+        [
+            {"ms": signed(ms), "seq": signed(seq), "fields": [{"field": b"n", "value": b"%d" % ms}]}
+            for ms, seq in ids
+        ],
+        schema=schema,
+    )
+
+
+def write(
+    lake: Lake, ids: list[tuple[int, int]], key: bytes = KEY, number: int = 1, store: str = STORE
+) -> list[LakeFile]:
+    """Write entries into files of a lake, without committing them."""
+    system, root = file_system(lake.uri)
+    writer = FileWriter(system, root, origin(key, number, store), lake.entry_schema)
+    writer.add(rows(lake.entry_schema, ids))
+    return writer.close()
+
+
+def committed(lake: Lake, files: list[LakeFile]) -> Lake:
+    """Commit files of one store as `to-lake` does."""
+    positions = Positions()
+    for file in files:
+        positions = positions.with_rows(file.origin.number, file.key, file.entries)
+    POSITIONS.write(lake.uri, STORE, 1, positions.as_json())
+    versions = {FLEET: 1, POSITIONS.application(STORE): 1}
+    return lake.commit("to-lake", files, origins={file.origin for file in files}, versions=versions)
+
+
+def problems_of(lake: Lake, *files: LakeFile) -> list[str]:
+    """Return what an audit says of files."""
+    task = audit_worker.Task("", (), lake.uri, files)
+    return [text for line in audit_worker.look_at(task) for text in json.loads(line)["problems"]]
+
+
+def fill(store: Store[bytes], start: int, count: int, key: str = "orders") -> None:
+    store.xadd_many(
+        key,
+        [{"sku": str(n % 7), "note": f"n{n}"} for n in range(start, start + count)],
+        ids=[f"{n * 60_000}-0" for n in range(start, start + count)],
+    )

@@ -1,0 +1,108 @@
+"""The result backend of Celery."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from unittest import mock
+
+import pytest
+from celery import Celery, canvas
+from celery.exceptions import TimeoutError as CeleryTimeoutError
+from celery.result import AsyncResult, GroupResult
+
+from patience import PATIENCE_S, wait_until
+from streamkeep.integrations.celery import backend
+
+
+def test_a_result_wakes_its_callers(app: Celery) -> None:
+    results = app.backend
+    assert results.get_state("a") == "PENDING"
+    with pytest.raises(CeleryTimeoutError):
+        AsyncResult("a", app=app).get(timeout=0.01)
+    caller: list[Any] = []
+    thread = threading.Thread(target=lambda: caller.append(AsyncResult("a", app=app).get()))
+    thread.start()
+    results.store_result("a", None, "STARTED")
+    results.store_result("a", {"is": 7}, "SUCCESS")
+    thread.join()
+    assert caller == [{"is": 7}]
+    results.store_result("b", ValueError("wrong"), "FAILURE")
+    with pytest.raises(ValueError, match="wrong"):
+        AsyncResult("b", app=app).get(timeout=PATIENCE_S)
+    found = dict(results.get_many(["a", "b"], timeout=PATIENCE_S))
+    assert {name: one["status"] for name, one in found.items()} == {"a": "SUCCESS", "b": "FAILURE"}
+    with pytest.raises(CeleryTimeoutError):
+        list(results.get_many(["a", "c"], timeout=0.01))
+    results.forget("a")
+    assert results.get_state("a") == "PENDING"
+
+
+def test_a_caller_of_more_results_than_it_has_bells_for_gets_all(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_MOST_BELLS", 1)
+    monkeypatch.setattr(backend, "_LOOK_S", 0.01)
+    ids = [str(number) for number in range(8)]
+    found: list[str] = []
+
+    def follow() -> None:
+        found.extend(name for name, _ in app.backend.get_many(ids, timeout=PATIENCE_S))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    for number, one in enumerate(ids, 1):
+        app.backend.store_result(one, None, "SUCCESS")
+        wait_until(lambda: len(found) == number)  # noqa: B023
+    thread.join()
+    assert found == ids
+
+
+def test_results_expire(app: Celery) -> None:
+    app.conf.result_expires = 0.001
+    app.backend.store_result("a", 1, "SUCCESS")
+    wait_until(lambda: app.backend.get(app.backend.get_key_for_task("a")) is None)
+
+
+def test_the_time_of_a_result_is_changed_and_an_expired_one_stays_gone(app: Celery) -> None:
+    results = app.backend
+    for name, seconds in (("a", 0.001), ("b", 3600)):
+        results.set(name, "1")
+        results.expire(name, seconds)
+    wait_until(lambda: results.get("a") is None)
+    results.expire("a", 3600)
+    results.expire("b", 3601)
+    results.expire("c", 3600)
+    assert results.mget(["a", "b", "c"]) == [None, b"1", None]
+    results.expire("b", None)  # without limit
+    assert results.get("b") == b"1"
+
+
+def test_a_task_that_runs_twice_counts_once_for_its_chord(app: Celery) -> None:
+    backend = app.backend
+    key = backend.get_key_for_chord("g")
+    counts = []
+    for task_id in ("a", "b", "a", "b", "c"):
+        backend._part.task_id = task_id
+        counts.append(backend.incr(key))
+    assert counts == [1, 2, 2, 2, 3]
+    backend.delete(key)
+    request = type("Request", (), {"group": "g", "id": "a", "chord": {}})()
+    backend.on_chord_part_return(request, "SUCCESS", 1)  # after the end: no error for the body
+    assert backend.get(key) is None
+
+
+def test_a_chord_with_a_group_in_its_group_ends_with_its_last_task(app: Celery) -> None:
+    sent: list[Any] = []
+    backend = app.backend
+    results = [AsyncResult(one, app=app) for one in ("a", "b", "c")]
+    GroupResult("g", [results[0], GroupResult("inner", results[1:], app=app)], app=app).save()
+    chord = {"task": "body"}
+    for number, one in enumerate(results, 1):
+        backend.store_result(one.id, number, "SUCCESS")
+        request = type("Request", (), {"group": "g", "id": one.id, "chord": chord})()
+        with mock.patch.object(canvas.Signature, "delay", sent.append):
+            backend.on_chord_part_return(request, "SUCCESS", number)
+        assert bool(sent) == (number == 3)
+        backend.set_chord_size("g", 3)  # Celery knows it when it sends the last task
+    assert len(sent) == 1

@@ -1,0 +1,218 @@
+"""Celery with real workers, and in a fork."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, canvas
+from kombu import Connection
+
+import streamkeep
+from patience import PATIENCE_S, wait_until
+from streamkeep.integrations.address import parse_address
+from streamkeep.jobs import take
+from test_integrations.celery_queues import jobs_of, publish
+from test_integrations.crew import Crew, lines
+
+APPLICATION = """
+import os, time
+from celery import Celery
+import streamkeep.integrations.celery
+
+URL = "streamkeep:///" + os.path.abspath("s")
+app = Celery("app", broker=URL, backend=URL)
+app.conf.worker_prefetch_multiplier = 2
+app.conf.task_reject_on_worker_lost = True
+
+def note(name, what):
+    with open(name, "a") as log:
+        log.write(f"{what}\\n")
+
+@app.task
+def add(one, two):
+    return one + two
+
+@app.task
+def total(numbers):
+    return sum(numbers)
+
+@app.task(acks_late=True)
+def work(number, seconds=0.05):
+    note("started", number)
+    time.sleep(seconds)
+    note("ended", number)
+    return number
+
+@app.task(bind=True, max_retries=3)
+def fails_twice(self):
+    if self.request.retries < 2:
+        raise self.retry(countdown=0.1)
+    return self.request.retries
+
+@app.task
+def fails():
+    raise KeyError("expected")
+
+@app.task(acks_late=True)
+def dies():
+    note("started", "dies")
+    os.kill(os.getpid(), 9)
+"""
+
+
+class Workers(Crew):
+    """Celery workers in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._count = 0
+        (folder / "application.py").write_text(APPLICATION)
+
+    def work(self, *options: str, module: str = "application") -> subprocess.Popen[str]:
+        """Start a worker; return when it is ready."""
+        self._count += 1
+        log = self.folder / f"w{self._count}.log"
+        names = ("-n", f"w{self._count}@here", "-f", str(log))
+        one = self.start(
+            "celery", "-A", module, "worker", "-c", "2", "-l", "info", *names, *options
+        )
+        wait_until(lambda: " ready." in "".join(lines(log)) or one.poll() is not None)
+        assert one.poll() is None, self.log.read_text()
+        return one
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Workers]:
+    one = Workers(tmp_path)
+    with one:
+        yield one
+
+
+@pytest.fixture
+def sent(url: str) -> Iterator[Callable[..., Any]]:
+    """Signatures of the tasks of the application."""
+    app = Celery("app", broker=url, backend=url, set_as_current=False)
+    yield lambda name, *args, **how: app.signature(f"application.{name}", args=args, **how)
+    app.close()
+
+
+@pytest.mark.slow
+def test_a_worker_runs_what_celery_offers(
+    crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
+) -> None:
+    worker = crew.work("-E")
+
+    def add(*args: int) -> Any:
+        return sent("add", *args)
+
+    assert add(1, 2).delay().get(timeout=PATIENCE_S) == 3
+    chain, group, chord = canvas.chain, canvas.group, canvas.chord
+    assert chain(add(1, 2), add(3), add(4)).delay().get(timeout=PATIENCE_S) == 10
+    assert group(add(n, n) for n in range(9)).delay().get(timeout=PATIENCE_S) == [*range(0, 18, 2)]
+    inner = group(add(1), chain(add(2), group(add(3), add(4))))
+    with pytest.raises(KeyError, match="expected"):
+        chain(sent("fails"), group(add(1), add(2))).delay().get(timeout=PATIENCE_S)
+    last = sent("add", 1, 10, immutable=True)
+    assert chain(add(1, 0), inner, last).delay().get(timeout=PATIENCE_S) == 11
+    whole = chord([add(n, 1) for n in range(9)], sent("total"))
+    assert whole.delay().get(timeout=PATIENCE_S) == 45
+    assert sent("fails_twice").delay().get(timeout=PATIENCE_S) == 2
+    began = time.monotonic()
+    assert add(1, 1).apply_async(countdown=1).get(timeout=PATIENCE_S) == 2
+    assert time.monotonic() - began >= 1
+    app = add().app
+    [reply] = app.control.ping(timeout=PATIENCE_S, limit=1)
+    assert reply == {"w1@here": {"ok": "pong"}}
+    revoked = add(1, 1).apply_async(countdown=1)
+    app.control.revoke(revoked.id)
+    with pytest.raises(Exception, match="revoked"):
+        revoked.get(timeout=PATIENCE_S)
+    long = sent("work", 1, 600).delay()
+    wait_until(lambda: lines(tmp_path / "started"))
+    [[running]] = app.control.inspect(timeout=2).active().values()
+    assert running["id"] == long.id
+    app.control.revoke(long.id, terminate=True)
+    with pytest.raises(Exception, match=r"revoked|terminated"):
+        long.get(timeout=PATIENCE_S)
+    events: list[str] = []
+    with app.connection() as listener:
+        receiver = app.events.Receiver(
+            listener, handlers={"*": lambda event: events.append(event["type"])}
+        )
+        listening = threading.Thread(target=lambda: receiver.capture(limit=None, timeout=None))
+        listening.start()
+        while "task-succeeded" not in events:  # it sees those from when it began to listen
+            add(1, 1).delay().get(timeout=PATIENCE_S)
+        receiver.should_stop = True
+        add(1, 1).delay()
+        listening.join()
+    poison = sent("dies").delay()  # five workers die with it
+    wait_until(lambda: lines(tmp_path / "started").count("dies") >= 2)
+    app.control.revoke(poison.id, terminate=True)
+    assert add(2, 2).delay().get(timeout=PATIENCE_S) == 4
+    assert app.control.broadcast("shutdown") is None
+    assert worker.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.slow
+def test_shutdowns_end_tasks_or_return_them(
+    crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
+) -> None:
+    queue = jobs_of(url, "celery")
+    first = crew.work()
+    warm = sent("work", 1, 2).delay()
+    wait_until(lambda: "1" in lines(tmp_path / "started"))
+    crew.stop(first, signal.SIGTERM)
+    assert warm.get(timeout=1) == 1
+    assert queue.stats().running == 0
+    second = crew.work()
+    cold = sent("work", 2, 30).delay()
+    # Celery cancels what its pool has reported as begun.
+    wait_until(lambda: any((cold.app.control.inspect(timeout=1).active() or {"": []}).values()))
+    crew.stop(second, signal.SIGQUIT)
+    assert queue.stats().running == 0
+    assert "2" not in lines(tmp_path / "ended")
+    crew.work()
+    wait_until(lambda: lines(tmp_path / "started").count("2") == 2)
+    cold.revoke(terminate=True)
+
+
+@pytest.mark.slow
+def test_an_older_worker_leaves_tasks_that_only_the_next_version_has(
+    crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
+) -> None:
+    crew.work()
+    added = sent("added_later").delay()
+    assert sent("add", 1, 1).delay().get(timeout=PATIENCE_S) == 2
+    wait_until(lambda: jobs_of(url, "celery").stats().parked == 1)
+    newer = APPLICATION + '\n@app.task(name="application.added_later")\ndef later(): return "ran"\n'
+    (tmp_path / "newer.py").write_text(newer)
+    crew.work(module="newer")
+    assert added.get(timeout=PATIENCE_S) == "ran"
+
+
+def test_a_forked_child_opens_the_store_for_itself(app: Celery, url: str) -> None:
+    app.backend.store_result("a", 1, "SUCCESS")
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            app.backend.store_result("b", 2, "SUCCESS")
+            publish(Connection(url), 1)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert app.backend.get_result("b") == 2
+    [job] = take([jobs_of(url)], jobs_of(url).consumer, 1, timeout=0)
+    job.done()
+    with streamkeep.open(parse_address(url).path) as store:
+        assert store.xinfo_groups("tasks")
