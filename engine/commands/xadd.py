@@ -91,57 +91,29 @@ def xadd(
         if nomkstream:
             return None
         stream = txn.create_stream(name)
+    tracker: Tracker | None = None
     if message is not None:
-        return _add_message(txn, stream, pairs, new_id, trim, message)
+        tracker = Tracker(txn, stream)
+        known = tracker.find_lasting(message.producer, message.iid, txn.now_ms())
+        if known is not None:
+            tracker.expire(message.producer, txn.now_ms())
+            tracker.state.duplicates += 1
+            tracker.save()
+            return id_text(known[0], known[1])
     record = stream.record
     ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
     if record.extension:
         check_room(txn, stream)
+    if tracker is not None and message is not None:  # if the entry is refused, nothing has changed
+        tracker.expire(message.producer, txn.now_ms())
+        tracker.track(message.producer, message.iid, ms, seq)
+        tracker.save()
     append_entry(txn, stream, ms, seq, pairs)
     txn.note_added(name, 1)
-    _trim(txn, stream, trim)
-    return id_text(ms, seq)
-
-
-def _trim(txn: WriteTxn, stream: Stream, trim: TrimSpec | None) -> None:
-    """Trim after an append, as the caller and the retention of the stream require."""
     if trim is not None:
         trim_stream(txn, stream, trim)
-    if stream.record.extension:
-        enforce(txn, stream, WITH_APPEND)
-
-
-def _add_message(
-    txn: WriteTxn,
-    stream: Stream,
-    pairs: list[bytes],
-    new_id: NewId,
-    trim: TrimSpec | None,
-    message: Message,
-) -> bytes:
-    """Append an entry unless it is known; remember it.
-
-    The `new_id` of callers is `*`; only a replay has the ID that a server chose. Expired messages
-    are forgotten last: if the entry is refused, nothing may have changed.
-    """
-    record = stream.record
-    tracker = Tracker(txn, stream)
-    now_ms = txn.now_ms()
-    known = tracker.find_lasting(message.producer, message.iid, now_ms)
-    if known is not None:
-        tracker.expire(message.producer, now_ms)
-        tracker.state.duplicates += 1
-        tracker.save()
-        return id_text(known[0], known[1])
-    ms, seq = choose_id(txn, record.last_ms, record.last_seq, new_id)
     if record.extension:
-        check_room(txn, stream)
-    tracker.expire(message.producer, now_ms)
-    append_entry(txn, stream, ms, seq, pairs)
-    txn.note_added(stream.name, 1)
-    tracker.track(message.producer, message.iid, ms, seq)
-    tracker.save()
-    _trim(txn, stream, trim)
+        enforce(txn, stream, WITH_APPEND)
     return id_text(ms, seq)
 
 
