@@ -197,28 +197,29 @@ class Leases:
         """End this process's lease: what it has pending may be claimed as that of a dead one."""
         self.stop_watch()
         with self._lock:
-            self._closed = True
-            self._close_files()
-            own, self._own = self._own, None
-            self._own_number = 0
-            self._marks = None
+            own = self._end()
             if own is not None:
                 own.close()
 
     def abandon(self) -> None:
         """In a forked child, leave lease and watch to the parent."""
         self._lock = make_lock("leases")
-        self._closed = True
-        self._close_files()
-        own, self._own = self._own, None
-        self._own_number = 0
-        self._marks = None
+        own = self._end()
         if own is not None:
             own.abandon()
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.abandon()
         self._folder = None
+
+    def _end(self) -> Lease | None:
+        """Take no lease from now on; return this process's own, which the caller ends."""
+        self._closed = True
+        self._close_files()
+        own, self._own = self._own, None
+        self._own_number = 0
+        self._marks = None
+        return own
 
     def _close_files(self) -> None:
         files, self._files = self._files, {}
