@@ -16,8 +16,8 @@ from streamkeep.engine.commands.dump import counters_of, group_part, messages_of
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range

@@ -15,7 +15,8 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.engine.txn.txn import WriteTxn
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ def begin_read(store: Store[Any]) -> ReadTxn:
 
 def begin_write(store: Store[Any]) -> WriteTxn:
     """Begin a write transaction, which the test commits or aborts."""
-    return environment_of(store).begin_write()
+    return environment_of(store).begin_own()
 
 
 def run_read(store: Store[Any], call: Callable[..., T], *args: Any) -> T:

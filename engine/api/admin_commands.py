@@ -26,7 +26,7 @@ from streamkeep.engine.store.durability import Durability
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import remote_setting
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.whole_store import erase, remains
 from streamkeep.format.core.entry import MAX_ID, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError

@@ -41,7 +41,7 @@ from streamkeep.engine.commands.arguments import check_block
 from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.group_commit import TaskCall
-from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.format.node.ranges import Range

@@ -28,7 +28,8 @@ from streamkeep.engine.store.command import (
     Remove,
     Write,
 )
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import ClaimedEntry, Entry, RepeatedFields, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, InvalidIdError, StoreClosedError
 from streamkeep.format.core.times import EXPECTED, Bound, time_bound
@@ -38,7 +39,7 @@ from streamkeep.format.node.node import ENTRY, TEXT
 if TYPE_CHECKING:
     from typing import TypeVarTuple
 
-    from streamkeep.engine.txn.txn import ReadTxn
+    from streamkeep.engine.txn.read_txn import ReadTxn
 
     Args = TypeVarTuple("Args")
 

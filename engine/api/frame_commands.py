@@ -25,7 +25,7 @@ from streamkeep.engine.api.command_base import (
 from streamkeep.engine.commands import history
 from streamkeep.engine.commands.arguments import as_given, check_integer, to_bytes
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, Text
 from streamkeep.format.core.errors import (
     ArgumentError,

@@ -43,7 +43,7 @@ from streamkeep.engine.commands.help_texts import HELP
 from streamkeep.engine.commands.reply_budget import check_budget
 from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, InvalidIdError
 from streamkeep.format.core.id_codec import until_nul

@@ -18,7 +18,7 @@ from streamkeep.engine.commands import dump, keys, load, retention
 from streamkeep.engine.commands.arguments import no_arguments, to_bytes
 from streamkeep.engine.commands.glob import glob
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.redis.stream_dump import TARGETS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from streamkeep.engine.api.command_base import read
 from streamkeep.engine.api.key_commands import KeyCommands
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.keys import KEYS
 

@@ -33,7 +33,7 @@ from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries, check_bud
 from streamkeep.engine.commands.xinfo import Info
 from streamkeep.engine.store.command import wait
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import Entry, StreamId, Text
 from streamkeep.format.node.node import ENTRY
 from streamkeep.format.node.ranges import Range

@@ -13,7 +13,8 @@ from streamkeep.format.core.errors import ArgumentError, CommandError
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+    from streamkeep.engine.txn.read_txn import ReadTxn
+    from streamkeep.engine.txn.txn import WriteTxn
 
 
 class Pipeline(PipelineCommands):

@@ -46,7 +46,7 @@ from streamkeep.engine.system.clock import Clock, current_clock
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.modes import Group, chosen_modes
 from streamkeep.engine.system.owners import Trusted
-from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format import html
 from streamkeep.format.core.entry import Entry, Text
@@ -239,7 +239,7 @@ class Store(
         wait = self._waits(sync)
         self._check_writable()
         self._note_sync(sync)
-        txn = self._environment.begin_write()
+        txn = self._environment.begin_own()
         txn.durable = wait
         transaction = Transaction(self, txn)
         thread = threading.get_ident()

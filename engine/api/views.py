@@ -23,7 +23,8 @@ from streamkeep.engine.notify.wait_table import EVERYONE, GROUP, READ, Event
 from streamkeep.engine.store.command import Command
 from streamkeep.engine.system.lmdb_errors import translate, translated
 from streamkeep.engine.tables.existing import existing_stream
-from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import ReadTxn, Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import (
     ArgumentError,

@@ -18,7 +18,8 @@ from streamkeep.engine.commands.arguments import check_block, to_bytes
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.notify.wait_table import GROUP, READ, Interest
 from streamkeep.engine.store.command import Command, Write, wait
-from streamkeep.engine.txn.txn import ReadTxn, Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import ReadTxn, Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 
 if TYPE_CHECKING:

@@ -37,8 +37,9 @@ from streamkeep.engine.tables.segment_files import (
     open_stored,
     stored_name,
 )
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import NEXT_STREAM, Txn, WriteTxn
+from streamkeep.engine.txn.txn import NEXT_STREAM, WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.id_codec import Id

@@ -45,8 +45,9 @@ from streamkeep.engine.tables.manifest import (
     take_file_number,
 )
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import has_rows, rows_with, stream_numbers
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError, StoreError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.core.keys import (

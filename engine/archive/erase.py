@@ -37,8 +37,9 @@ from streamkeep.engine.tables.manifest import (
 )
 from streamkeep.engine.tables.node_walk import encode_node
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, open_stored, stored_name
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import at_or_below
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key

@@ -14,7 +14,8 @@ from streamkeep.engine.commands import keys
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.segment_files import stored_name
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.core.keys import GARBAGE

@@ -16,7 +16,7 @@ from streamkeep.engine.commands.history import Retired
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.tables.manifest import erased_ids, find_segment, is_named, segments_from
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.node.builder import encode_nodes

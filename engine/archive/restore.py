@@ -20,8 +20,9 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.engine.tables.node_walk import append_node, seal_tail
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError, IdTooSmallError
 from streamkeep.format.core.id_codec import Id, next_id

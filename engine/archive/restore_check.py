@@ -18,7 +18,7 @@ from streamkeep.engine.archive.iterate import ArchivedNode
 from streamkeep.engine.commands.history import Unreadable, xrange
 from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import IdTooSmallError
 from streamkeep.format.core.id_codec import Id, next_id

@@ -31,7 +31,7 @@ from streamkeep.engine.tables.remote_archive import (
     check_checksums,
 )
 from streamkeep.engine.tables.segment_files import check_means
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope

@@ -15,8 +15,9 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import delete_segment, is_named, iter_segments
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import rows_with
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError, StreamkeepError
 from streamkeep.format.core.id_codec import Id

@@ -10,7 +10,7 @@ from streamkeep.engine.commands.retention import enforce_step, has_limits
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.idempotency_sweep import BEGIN, SweepPlace, has_messages, sweep_step
 from streamkeep.engine.tables.manifest import iter_segments
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.keys import IDEMPOTENCY_ORDER
 from streamkeep.format.segment.manifest import SegmentRecord
 

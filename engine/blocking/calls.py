@@ -12,7 +12,8 @@ from mypy_extensions import mypyc_attr
 from streamkeep.engine.commands import xread, xreadgroup
 from streamkeep.engine.commands.reply_budget import Found, ReplyBudget
 from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Interest, WaitTable
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 
 Waiter = tuple[bytes, ...]
 

@@ -6,7 +6,7 @@ from streamkeep.engine.blocking.calls import ReadCall
 from streamkeep.engine.commands import xread
 from streamkeep.engine.commands.history import Unreadable, last_archived, read_history
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries, Found
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.id_codec import MAX, next_id
 from streamkeep.format.node.ranges import Range
 

@@ -41,7 +41,7 @@ from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Event, WaitT
 from streamkeep.engine.system.lock_order import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.engine.txn.read_txn import ReadTxn
 
 WAITERS_FOLDER: Final = "waiters"
 FALLBACK_S: Final = 1.0

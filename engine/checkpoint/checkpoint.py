@@ -36,7 +36,7 @@ from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import begin_read, run_locked
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.checkpoint import SLOT_SIZE, CheckpointSlot, root_checksum
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.pel_walks import OrderWalk
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id

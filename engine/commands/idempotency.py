@@ -17,9 +17,10 @@ from typing import Final
 
 from streamkeep.engine.commands.xrange import exists
 from streamkeep.engine.tables.existing import existing_stream
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import bodies_with
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.core.keys import (
     IDEMPOTENCY,

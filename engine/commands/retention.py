@@ -27,8 +27,9 @@ from streamkeep.engine.commands.xtrim import (
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import ArgumentError, StoreFullError, StreamFullError
 from streamkeep.format.core.id_codec import MAX, Id, next_id, previous_id
 from streamkeep.format.core.keys import RETIRED

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.format.core.keys import MAX_DB_KEY, ROWS, space_prefix

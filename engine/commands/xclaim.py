@@ -7,8 +7,9 @@ from streamkeep.engine.tables.existing import existing_group, shown
 from streamkeep.engine.tables.group import Group
 from streamkeep.engine.tables.lease_rows import Deliveries
 from streamkeep.engine.tables.pel_walks import OrderWalk
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import Id, parse_id
 from streamkeep.format.rows.group_records import Consumer

@@ -11,8 +11,9 @@ from streamkeep.engine.notify.wait_table import removed
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.group import Group, create_group, destroy_group, find_group
 from streamkeep.engine.tables.pel_walks import owned_by
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import (
     CommandError,
     GroupExistsError,

@@ -12,8 +12,9 @@ from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.tables.lag import lag
 from streamkeep.engine.tables.pel_walks import owned_by
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import MAX, id_text

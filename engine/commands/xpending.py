@@ -7,7 +7,7 @@ from typing import NamedTuple
 from streamkeep.engine.tables.existing import existing_group
 from streamkeep.engine.tables.pel import Page
 from streamkeep.engine.tables.pel_walks import OwnedWalk
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.rows.nacks import count_nacks, decode_nack, position_of
 

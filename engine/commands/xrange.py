@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.node.ranges import Range, find_entries, has_live, read_range
 
 

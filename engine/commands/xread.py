@@ -14,8 +14,8 @@ from streamkeep.engine.commands.reply_budget import (
 )
 from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.tables.read_cursor import ReadCursor
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import MAX, Id, next_id, parse_id, previous_id, until_nul
 from streamkeep.format.node.node import PAIRS, RESP

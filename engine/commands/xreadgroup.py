@@ -24,8 +24,9 @@ from streamkeep.engine.tables.existing import existing_group
 from streamkeep.engine.tables.group import Group, find_group
 from streamkeep.engine.tables.lag import advance
 from streamkeep.engine.tables.pel_walks import owned_by
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import ClaimedEntry, Entry
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.id_codec import MAX, Id, cut_id, id_text, parse_id

@@ -13,8 +13,9 @@ import lmdb
 
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.reply_budget import Found
-from streamkeep.engine.txn.begin import CheckpointNeeded, run_write
+from streamkeep.engine.txn.begin import run_write
 from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.deferral import CheckpointNeeded
 from streamkeep.format.core.errors import StoreFullError
 
 Result = TypeVar("Result", covariant=True)

@@ -11,7 +11,7 @@ from streamkeep.engine.crash_recovery.recover import META_RECOVERY, Recovery, de
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.keys import META
 
 

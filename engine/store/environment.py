@@ -44,17 +44,12 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import remote_setting
 from streamkeep.engine.tables.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.tables.segment_files import SegmentFiles
-from streamkeep.engine.txn.begin import (
-    CheckpointNeeded,
-    begin_read,
-    begin_write,
-    run_brief,
-    run_read,
-    run_write,
-)
+from streamkeep.engine.txn.begin import begin_read, begin_write, run_brief, run_read, run_write
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext, keep_for_ever
+from streamkeep.engine.txn.deferral import CheckpointNeeded
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
-from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StoreFullError, StoreLockedError, StreamkeepError
 
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
@@ -148,7 +143,7 @@ class Environment:
         """Begin a read transaction."""
         return self._retrying(begin_read, self.context)
 
-    def begin_turn(self, durable: bool) -> WriteTxn:
+    def begin_write(self, *, durable: bool) -> WriteTxn:
         """Wait for the write lock and begin a transaction whose commit may be deferred.
 
         The caller ends it before it waits for anything. If the map is full, it aborts, and runs its
@@ -159,8 +154,8 @@ class Environment:
         """
         return self._retrying(lambda: begin_write(self.context, durable=durable))
 
-    def begin_write(self) -> WriteTxn:
-        """Wait for the write lock and begin a transaction that cannot be run again.
+    def begin_own(self) -> WriteTxn:
+        """Begin a transaction that LMDB commits by itself, and that cannot be run again.
 
         The map cannot grow during the transaction, so a quarter of it is made free before.
         """
@@ -170,10 +165,7 @@ class Environment:
 
     def read(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Run `command(txn, *args)` on a snapshot."""
-        try:
-            return cast(Result, run_read(self.context, command, args))
-        except (lmdb.Error, CheckpointNeeded):
-            return cast(Result, self._retrying(run_read, self.context, command, args))
+        return cast(Result, self._retrying(run_read, self.context, command, args))
 
     def read_brief(self, command: Callable[..., Result], *args: object) -> Result:
         """Do the same as `read` for a command that reads little; see `begin.run_brief`."""

@@ -117,7 +117,7 @@ class TaskCall(Call):
 
     Args:
         command: None where `work` is given.
-        work: what the writer thread runs instead, alone and outside of any transaction.
+        work: what the writer thread runs instead, outside of any transaction.
     """
 
     def __init__(
@@ -310,14 +310,14 @@ class GroupCommit:
                 return
 
     def _take(self, own: Call) -> None:
-        """Take the calls in the queue into the batch of `own`, up to one that runs alone."""
+        """Take the calls in the queue into the batch of `own`, up to one that has work."""
         with self._mutex:
             batch: list[Call] = []
             rest: list[Call] = []
             for call in self._queue:
                 if call is own:
                     continue
-                if rest or len(batch) >= _MOST or _runs_alone(call) or _runs_alone(own):
+                if rest or len(batch) >= _MOST or _has_work(call) or _has_work(own):
                     rest.append(call)
                 elif call.is_wanted():
                     batch.append(call)
@@ -402,8 +402,8 @@ class GroupCommit:
                 call.error = error
 
 
-def _runs_alone(call: Call) -> bool:
-    """Return whether a call takes part in no batch."""
+def _has_work(call: Call) -> bool:
+    """Return whether a call has work instead of a command, so that it takes part in no batch."""
     return isinstance(call, TaskCall) and call.work is not None
 
 

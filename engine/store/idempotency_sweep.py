@@ -24,7 +24,8 @@ from streamkeep.format.rows.records import decode_key_row
 
 if TYPE_CHECKING:
     from streamkeep.engine.store.environment import Environment
-    from streamkeep.engine.txn.txn import Txn, WriteTxn
+    from streamkeep.engine.txn.read_txn import Txn
+    from streamkeep.engine.txn.txn import WriteTxn
 
 ROUND_S: Final = 0.05  # a round begins no transaction after this time
 PRODUCERS_AT_ONCE: Final = 200

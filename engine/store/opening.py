@@ -208,10 +208,10 @@ def _lock_store(
 
     had_data = folder.exists(DATA_FILE)
 
-    def make_ready(alone: bool) -> bool:
-        if lock.is_removed() or (alone and had_data and not folder.exists(DATA_FILE)):
+    def make_ready(exclusive: bool) -> bool:
+        if lock.is_removed() or (exclusive and had_data and not folder.exists(DATA_FILE)):
             raise _Removed
-        if not alone:
+        if not exclusive:
             if force_recovery:
                 raise StoreLockedError(
                     f"{path}: open in another process; next: close it there, then recover it"

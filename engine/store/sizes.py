@@ -11,7 +11,8 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StoreError, StoreFullError
 
 _META_PAGES: Final = 2

@@ -5,7 +5,8 @@ See `format/rows/batches`.
 
 from __future__ import annotations
 
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.batches import batch_key, decode_batch, encode_batch
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from streamkeep.engine.tables.group import Group, find_group
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.errors import NoSuchGroupError, NoSuchKeyError
 
 

@@ -23,9 +23,10 @@ from streamkeep.engine.tables.lease_rows import (
 from streamkeep.engine.tables.pel import Pel
 from streamkeep.engine.tables.read_cursor import ReadCursor
 from streamkeep.engine.txn.context import CachedRow
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import bodies_with, rows_with
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import is_ascending

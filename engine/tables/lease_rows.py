@@ -18,8 +18,9 @@ from typing import Final
 
 from streamkeep.engine.tables.pel import Pel
 from streamkeep.engine.tables.pel_walks import OwnedWalk
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import at_or_below, bodies_with
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.keys import (
     CONSUMERS,

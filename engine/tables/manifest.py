@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import at_or_below, rows_with, stream_numbers
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id, next_id

@@ -12,9 +12,10 @@ from typing import Final
 import lmdb
 from mypy_extensions import i64
 
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import ABSENT, Stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.core.keys import (

@@ -22,7 +22,8 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, unpack_id

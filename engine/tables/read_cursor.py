@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.node import SlotCursor, read_header
 from streamkeep.format.node.ranges import Range, read_slots, resume_cursor

@@ -16,8 +16,9 @@ import lmdb
 
 from streamkeep.engine.journal.control_file import WANTED_TO_READ
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.deferral import CheckpointNeeded as CheckpointNeeded
-from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.engine.txn.deferral import CheckpointNeeded
+from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, RecoveryNeededError
 
 _PATIENCE_S: Final = 10.0

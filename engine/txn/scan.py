@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import lmdb
 
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import pack_number, unpack_node_key

@@ -12,7 +12,7 @@ from typing import Final
 from streamkeep.engine.archive.erase import archived_under
 from streamkeep.engine.commands.history import Live, Retired, Source, Unreadable, archived_of
 from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.node import SlotCursor, read_header
 from streamkeep.format.node.where import Where

@@ -39,7 +39,8 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os, translated
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError
 from streamkeep.format.core.id_codec import pack_id
 from streamkeep.format.core.keys import META

@@ -46,7 +46,7 @@ from streamkeep.pipeline.storage.places import plain
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.engine.txn.txn import Txn
+    from streamkeep.engine.txn.read_txn import Txn
 
 
 NAME: Final = "restore"

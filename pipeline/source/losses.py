@@ -17,7 +17,7 @@ was planned.
 
 from __future__ import annotations
 
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.node.node import end_ids

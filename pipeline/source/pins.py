@@ -7,7 +7,7 @@ import difflib
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.commands import keys
 from streamkeep.engine.tables.manifest import iter_segments
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.pipeline.options import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.pipeline.distribution.packing import partition_bytes
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.pins import pin_streams

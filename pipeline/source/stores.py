@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.options import (
     ARCHIVE,

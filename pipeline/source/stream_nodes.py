@@ -22,8 +22,8 @@ from streamkeep.engine.commands.history import (
 from streamkeep.engine.tables.manifest import overlapping
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.segment_files import SegmentFiles
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.node.columns import CopiedNode, count_entries
 from streamkeep.format.node.envelope import PAGE_VALUE

@@ -20,7 +20,7 @@ from typing import Final
 
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.tables.manifest import overlapping
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.segment.segment import segment_path

@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Final
 
 from streamkeep.engine.tables.manifest import find_segment
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.node.node import live_ids, peek_counts
 from streamkeep.pipeline.options import ARCHIVE, LATEST, LIVE, ReadOptions

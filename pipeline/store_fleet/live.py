@@ -8,7 +8,7 @@ from typing import Final
 
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.manifest import iter_segments
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord

@@ -43,7 +43,7 @@ from streamkeep.engine.store.swap import is_swapping
 from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.txn import ReadTxn
+from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.errors import (
     CorruptionError,
     NotAStoreError,
@@ -216,13 +216,15 @@ def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
                 source.close()
         return
     try:
-        with _locked(folder) as (lock, alone):
-            yield from _choose_commit(source, lock, alone)
+        with _locked(folder) as (lock, exclusive):
+            yield from _choose_commit(source, lock, exclusive)
     finally:
         source.close()
 
 
-def _choose_commit(source: Source, lock: CheckpointFile | None, alone: bool) -> Iterator[Source]:
+def _choose_commit(
+    source: Source, lock: CheckpointFile | None, exclusive: bool
+) -> Iterator[Source]:
     """Choose the commit to read, pin it, and yield the source."""
     path, folder = source.path, source.folder
     metas, meta_findings = read_metas(folder)
@@ -238,7 +240,7 @@ def _choose_commit(source: Source, lock: CheckpointFile | None, alone: bool) -> 
     if not folder.exists(DATA_FILE):
         yield source
         return
-    if alone and slot is not None and checkpoint_file is not None:
+    if exclusive and slot is not None and checkpoint_file is not None:
         state = examine(folder, slot)
         if state.torn or state.ahead:
             _use_checkpoint(source, checkpoint_file, slot, state.ahead)
@@ -255,7 +257,7 @@ def _choose_commit(source: Source, lock: CheckpointFile | None, alone: bool) -> 
         _check_is_store(source)
         yield source
         return
-    if lock is not None and not (alone or is_listed(path) or lock.try_exclusive()):
+    if lock is not None and not (exclusive or is_listed(path) or lock.try_exclusive()):
         raise StoreLockedError(
             f"{path}: another process has the store open, and reading it at the same time needs "
             f"write permission for {LOCK_FILE}; get the permission, or check a backup"
@@ -267,7 +269,7 @@ def _choose_commit(source: Source, lock: CheckpointFile | None, alone: bool) -> 
             pin = None if raw is None else raw.begin()
         if pin is not None:
             newest = _meta_of(folder, pin.id())
-            if lock is not None and alone:
+            if lock is not None and exclusive:
                 lock.share()  # the commit is pinned: other processes may open the store
         source.use_commit(newest)
         _check_is_store(source)
@@ -380,10 +382,10 @@ def _locked(store: Folder) -> Iterator[tuple[CheckpointFile | None, bool]]:
         yield None, True
         return
     try:
-        alone = lock.try_exclusive()
-        if not alone:
+        exclusive = lock.try_exclusive()
+        if not exclusive:
             lock.share()
-        yield lock, alone
+        yield lock, exclusive
     finally:
         lock.close()
 

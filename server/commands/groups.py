@@ -8,7 +8,8 @@ from streamkeep.engine.commands import xack, xclaim, xgroup, xinfo, xpending
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.engine.commands.help_texts import HELP
 from streamkeep.engine.tables.existing import existing_group, existing_stream
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import id_text, parse_id
 from streamkeep.format.node.node import PAIRS

@@ -10,7 +10,8 @@ from typing import Final
 
 from streamkeep.engine.commands import dump, keys, load
 from streamkeep.engine.commands.glob import glob
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError, NoSuchKeyError
 from streamkeep.format.core.keys import KEYS
 from streamkeep.server.commands import strings

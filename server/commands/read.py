@@ -10,7 +10,7 @@ from streamkeep.engine.commands import xread, xreadgroup
 from streamkeep.engine.commands.arguments import range_end, range_start
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, Found, SentEntries
 from streamkeep.engine.commands.xrange import read_entries
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import PAIRS, RESP
 from streamkeep.format.node.ranges import Range

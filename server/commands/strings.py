@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.commands import keys, rows
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError
 from streamkeep.format.core.keys import pack_number
 from streamkeep.server.commands.replies import OK

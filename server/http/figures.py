@@ -20,8 +20,8 @@ from streamkeep.engine.archive.segments import iter_retired
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.node.node import live_ids
 

@@ -82,7 +82,7 @@ class Served(Step):
             return error_line(error.redis_line)
         return encode(Named(found), self.client.resp3) if found else None
 
-    def run_alone(self, txn: WriteTxn) -> bytes:
+    def run(self, txn: WriteTxn) -> bytes:
         """Run it after the entries that it was served with were undone: perhaps for nothing."""
         return self.attempt(txn) or encode(NIL_ARRAY, self.client.resp3)
 

@@ -26,7 +26,8 @@ from streamkeep.server.commands.strings import (
 )
 
 if TYPE_CHECKING:
-    from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+    from streamkeep.engine.txn.read_txn import ReadTxn
+    from streamkeep.engine.txn.txn import WriteTxn
     from streamkeep.server.commands.table import Spec
     from streamkeep.server.resp.server import Server
     from streamkeep.server.resp.turn import Turn

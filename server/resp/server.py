@@ -37,7 +37,8 @@ from streamkeep.server.resp.turns import ClientState, Host, Turns
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+    from streamkeep.engine.txn.read_txn import ReadTxn
+    from streamkeep.engine.txn.txn import WriteTxn
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
 _SYNC_THREADS: Final = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import NIL_ARRAY, OK
 from streamkeep.server.commands.strings import find_string
@@ -28,7 +28,7 @@ class Exec(Step):
         self.turn = turn
         self.watched = client.watched
 
-    def run_alone(self, txn: Any) -> bytes:
+    def run(self, txn: Any) -> bytes:
         """Run them; return the replies as one."""
         client = self.connection
         for key, before in self.watched.items():
@@ -118,7 +118,7 @@ def _exec(client: Connection, words: list[bytes], turn: Turn) -> object:
         turn.run_step(step)
         return ALREADY
     try:
-        return Sent(step.run_alone(turn.read_txn()))
+        return Sent(step.run(turn.read_txn()))
     except Exception as error:
         return Sent(failure_line(error))
 

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import lmdb
 from mypy_extensions import i64, mypyc_attr
 
-from streamkeep.engine.txn.begin import CheckpointNeeded, begin_read, begin_write
-from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.engine.txn.begin import begin_read, begin_write
+from streamkeep.engine.txn.deferral import CheckpointNeeded
+from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import (
     CommandError,
     CorruptionError,
@@ -54,8 +56,8 @@ class Step:
         """Return whether it only makes room."""
         return all([spec.kind == FREES for spec, _ in self.commands])
 
-    def run_alone(self, txn: WriteTxn) -> bytes:
-        """Run it again; return its reply."""
+    def run(self, txn: WriteTxn) -> bytes:
+        """Run it; return its reply."""
         spec, words = self.commands[0]
         return run_one(txn, spec, words, self.client.resp3)
 
@@ -141,7 +143,7 @@ class Turn:
             try:  # what can be repaired is repaired by the environment
                 writer = begin_write(self.context, durable=self.durable)
             except (CheckpointNeeded, lmdb.Error):
-                writer = self.environment.begin_turn(self.durable)
+                writer = self.environment.begin_write(durable=self.durable)
             writer.durable = self.durable
             self.writer = writer
         return self.writer
@@ -172,7 +174,7 @@ class Turn:
         client.wrote = True
         self.add(step, b"")
         if self.apart:
-            self._run_alone(step)
+            self._run_in_own(step)
             return
         try:
             self._run_together(step)
@@ -190,13 +192,13 @@ class Turn:
         txn = self.write_txn()
         watcher = self.watcher
         if watcher is None:
-            _set_reply(step, step.run_alone(txn))
+            _set_reply(step, step.run(txn))
             return
         keys: list[bytes] = []
         for spec, words in step.commands:
             keys += spec.keys(words)
         watcher.before(txn, keys)
-        _set_reply(step, step.run_alone(txn))
+        _set_reply(step, step.run(txn))
         watcher.after(self, txn)
 
     def run_apart(self) -> None:
@@ -209,11 +211,12 @@ class Turn:
         steps = self.steps
         self.steps = []
         for step in steps:
-            self._run_alone(step)
+            self._run_in_own(step)
 
-    def _run_alone(self, step: Step) -> None:
+    def _run_in_own(self, step: Step) -> None:
+        """Run a command in a transaction of its own."""
         try:
-            reply = self.environment.write_with_repairs(step.run_alone, (), False, step.frees())
+            reply = self.environment.write_with_repairs(step.run, (), False, step.frees())
         except Exception as error:
             reply = failure_line(error)
         assert isinstance(reply, bytes)

@@ -13,7 +13,7 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.manifest import archived_streams, iter_segments
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.segment_files import open_segment
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.core.keys import RETIRED, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope

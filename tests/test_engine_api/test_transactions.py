@@ -16,8 +16,9 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.store.command import Write
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import ReadTxn, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.rows.extension import RESTORING, with_section, without_section
 from streamkeep.transfer.loading.staged import Load
 

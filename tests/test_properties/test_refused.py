@@ -24,7 +24,7 @@ from model.profile import configured
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.group import Group
-from streamkeep.engine.txn.txn import Txn
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.keys import CONSUMERS as CONSUMER_ROWS
 from streamkeep.format.core.keys import GROUPS as GROUP_ROWS

@@ -11,8 +11,8 @@ from streamkeep.engine.commands.history import Unreadable, history_nodes
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import Txn
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.node import PAIRS
