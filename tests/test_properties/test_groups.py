@@ -193,7 +193,7 @@ def decoded(answer: Any) -> Any:
 
 
 TestGroups = GroupMachine.TestCase
-TestGroups.settings = configured(25)
+TestGroups.settings = configured(12)
 
 
 def test_pages_of_few_entries_split_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
