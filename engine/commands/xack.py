@@ -29,7 +29,7 @@ Ids = list[bytes]  # as text: IDs are parsed after key and group were found, as 
 
 def xack(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids) -> int:
     """Acknowledge entries; return how many were pending (XACK)."""
-    group = _group_alone(txn, name, group_name)
+    group = _find_group(txn, name, group_name)
     if group is None:
         return 0
     acknowledged = group.ack_many(parse_ids(ids))
@@ -37,9 +37,9 @@ def xack(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids) -> int:
     return acknowledged
 
 
-def _group_alone(txn: WriteTxn, name: bytes, group_name: bytes) -> Group | None:
-    """Return a group without reading the row of its stream, which holds the tail node."""
-    stream = txn.find_numbered(name)
+def _find_group(txn: WriteTxn, name: bytes, group_name: bytes) -> Group | None:
+    """Return a group; None if there is none."""
+    stream = txn.find_stream(name)
     return None if stream is None else find_group(txn, stream, group_name)
 
 
@@ -55,7 +55,7 @@ def first_lost(
     Args:
         deliveries: time and number of each ID, and the delivery count that it was taken with.
     """
-    group = _group_alone(txn, name, group_name)
+    group = _find_group(txn, name, group_name)
     consumer = None if group is None else group.find_consumer(consumer_name)
     for ms, seq, count in deliveries:
         if group is None or consumer is None:
@@ -68,7 +68,7 @@ def first_lost(
 
 def acknowledge(txn: WriteTxn, name: bytes, group_name: bytes, ids: list[Id]) -> None:
     """Acknowledge entries, whose IDs are numbers."""
-    group = _group_alone(txn, name, group_name)
+    group = _find_group(txn, name, group_name)
     if group is not None:
         group.ack_many(ids)
         group.save()

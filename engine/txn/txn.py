@@ -210,22 +210,6 @@ class WriteTxn(Txn):
             self.streams[name] = stream
         return stream
 
-    def find_numbered(self, name: bytes) -> Stream | None:
-        """Return the stream `name` for its number alone; None when missing.
-
-        Its other attributes may be of an earlier commit: for a known stream the row, which holds
-        the tail node, is not read.
-        """
-        stream = self.streams.get(name)
-        if stream is None:
-            stream = self.context.cache.get(name)
-            if stream is None or (
-                stream.generation != self.context.generation
-                and self.get(KEYS, name_key(b"", name)) != stream.key_row
-            ):
-                return self.find_stream(name)
-        return stream
-
     def _refresh(self, stream: Stream) -> Stream | None:
         """Return a stream as it is stored now, given its former state; None when it is gone."""
         name = stream.name
