@@ -16,7 +16,8 @@ from streamkeep.engine.commands.rows import row_delete, row_get, row_put, row_ra
 from streamkeep.engine.notify import wait_table
 from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.txn.context import CachedRow
-from streamkeep.engine.txn.txn import Txn, WriteTxn
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.jobs.layout import (
     COUNTERS,

@@ -31,8 +31,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
 from streamkeep.engine.txn.deferral import BIG
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
-from streamkeep.engine.txn.read_txn import Txn as Txn  # `jobs.state` takes it from here
-from streamkeep.engine.txn.read_txn import stream_of
+from streamkeep.engine.txn.read_txn import Txn, stream_of
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.undo import cut_record, is_half_changed
 from streamkeep.format.core.checksum import seal_row
