@@ -82,10 +82,7 @@ class AdminCommands(Generic[Text]):
         """
         self._check_writable()
         with translated():
-            report = upkeep.maintain(self._environment)
-        if report.dropped:
-            self._collect_garbage()
-        return report
+            return upkeep.maintain(self._environment)
 
     def archive(
         self,
@@ -136,7 +133,7 @@ class AdminCommands(Generic[Text]):
         with translated():
             report = archiver.archive(self._environment, options, wait=wait, progress=progress)
             if has_remote:
-                done = publish.publish(self._environment, where, seal=seal)
+                done = publish.publish(self._environment, where, seal=seal, wait=wait)
                 report = report._replace(published=done)
         return report
 

@@ -315,7 +315,7 @@ class Store(
         call = WorkCall(self, work, when)
         check = checking(self, stop or never)
         try:
-            block_ms = check_block("XREAD", block)
+            block_ms = check_block("apply_when", block)
             found = self._wait_for(call, block_ms, check, self._waits(sync))
             return cast("list[Item]", found)
         except Stopped:

@@ -155,7 +155,7 @@ class LookCall(BlockingCall):
 
 def waiting(call: BlockingCall, block: int) -> Command[Found]:
     """Return the command of a call that waits for at most `block` milliseconds; 0: no limit."""
-    return wait(call, check_block("XREAD", block))
+    return wait(call, check_block("read_when", block))
 
 
 def _look(store: Store[Any], look: Look, txn: Txn) -> int:

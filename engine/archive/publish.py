@@ -107,20 +107,25 @@ def publish(
     *,
     seal: bool = False,
     progress: Progress | None = None,
+    wait: bool = True,
 ) -> PublishReport:
     """Bring the archive at a store's URI up to date; do nothing if the store has none.
 
     Args:
         destination: noted in the store, if it says anything.
         seal: also copy live entries, which stay in the store.
+        wait: wait for an archiver that is at work; otherwise raise.
 
     Raises:
+        StoreLockedError: an archiver is at work, and `wait` is False.
         UnreachableError: the object store does not answer. Nothing is lost; call again.
         StoreError: another copy of this store has published to the same URI.
         CorruptionError: a segment is damaged. Those before it are published at the next call.
         ArgumentError: the URI is not supported.
     """
-    with archive_lock(environment):
+    if destination.uri is None and not has_remote(environment):
+        return PublishReport()
+    with archive_lock(environment, wait=wait):
         noted = environment.read(remote_setting)
         setting = _setting(environment, noted, destination)
         if setting is None:

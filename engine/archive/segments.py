@@ -180,13 +180,18 @@ def export(
         yield folder / record.path
 
 
-def drop(environment: Environment, records: list[SegmentRecord]) -> list[SegmentRecord]:
+def drop(
+    environment: Environment, records: list[SegmentRecord], *, wait: bool = True
+) -> list[SegmentRecord]:
     """Remove segments from the manifest for good; return those that were still in it.
 
-    Their files become garbage, which is removed when this transaction is on disk.
+    Their files become garbage, which `garbage.collect` removes.
+
+    Args:
+        wait: wait for an archiver that is at work; otherwise raise StoreLockedError.
     """
     dropped: list[SegmentRecord] = []
-    with archive_lock(environment):
+    with archive_lock(environment, wait=wait):
         for start in range(0, len(records), _DROP_AT_ONCE):
             step = records[start : start + _DROP_AT_ONCE]
             dropped += environment.write(_drop_step, step, frees=True)

@@ -1,10 +1,10 @@
 """The archiver as a thread of a store: `streamkeep.open(path, archive_every=seconds)`.
 
 Each round enforces retention and archives; if the archive is kept in an object store, it also
-brings that up to date. Entries that are too few for a file remain retired,
-where history shows them, until they are enough or have waited for some rounds. A round does nothing
-while another archiver of any process is at work. No error ends the thread: a failed round is
-logged, reported by `Store.durability`, and tried again.
+brings that up to date. Entries that are too few for a file remain retired, where history shows
+them, until they are enough or have waited for some rounds. A round never waits for another archiver
+of any process: where it would have to, it ends. No error ends the thread: a failed round is logged,
+reported by `Store.durability`, and tried again.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class ArchiveThread:
 
     def _round(self) -> None:
         self._rounds += 1
-        maintain(self._environment)
         least = 0 if self._rounds % PATIENCE == 0 else WORTH_A_FILE
         options = DEFAULT_OPTIONS._replace(least_bytes=least)
         with suppress(StoreLockedError):  # another archiver is at work
+            maintain(self._environment, wait=False)
             archive(self._environment, options, wait=False)
-            publish(self._environment)
+            publish(self._environment, wait=False)

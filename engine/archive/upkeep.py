@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from streamkeep.engine.archive.garbage import collect
 from streamkeep.engine.archive.segments import drop
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.commands.retention import enforce_step, has_limits
@@ -31,8 +32,15 @@ class MaintenanceReport(NamedTuple):
     forgotten: int = 0
 
 
-def maintain(environment: Environment) -> MaintenanceReport:
-    """Do everything that is due, in transactions of a bounded number of nodes or messages."""
+def maintain(environment: Environment, *, wait: bool = True) -> MaintenanceReport:
+    """Do everything that is due, in transactions of a bounded number of nodes or messages.
+
+    The files of dropped segments are removed, also those that an earlier call has left.
+
+    Args:
+        wait: wait for an archiver that is at work, before segments are dropped; otherwise raise
+            StoreLockedError.
+    """
     report = MaintenanceReport()
     for name in environment.read(_with_limits):
         trimmed = 0
@@ -51,14 +59,13 @@ def maintain(environment: Environment) -> MaintenanceReport:
     report = report._replace(forgotten=forgotten)
     doomed = environment.read(_too_old, environment.context.clock.now_ms())
     if doomed:
-        report = report._replace(dropped=len(drop(environment, doomed)))
+        report = report._replace(dropped=len(drop(environment, doomed, wait=wait)))
+    collect(environment)
     return report
 
 
 def _with_limits(txn: Txn) -> list[bytes]:
-    return [
-        name for name, number in iter_keys(txn) if has_limits(txn, txn.load_numbered(number, name))
-    ]
+    return [name for name, number in iter_keys(txn) if has_limits(txn.load_numbered(number, name))]
 
 
 def _with_messages(txn: Txn) -> list[bytes]:

@@ -236,7 +236,7 @@ def first_needed(txn: Txn, stream: Stream) -> Id | None:
     return lowest
 
 
-def has_limits(txn: Txn, stream: Stream) -> bool:
+def has_limits(stream: Stream) -> bool:
     """Return whether a stream has settings that may remove entries."""
     policy = stream.retention()
     if policy is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,8 +16,10 @@ from crash.losses import in_child
 from inside import environment_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive import publish, upkeep
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import (
     StoreClosedError,
     StoreLockedError,
@@ -143,6 +147,36 @@ def test_a_thread_of_the_store_archives(open_store: Open) -> None:
     assert shown(store) == ids
     store.close()
     assert not [one for one in threading.enumerate() if one.name == "streamkeep-archive"]
+
+
+def test_a_thread_of_the_store_removes_the_files_of_old_segments(
+    open_store: Open, clock: ManualClock
+) -> None:
+    store = open_store(archive_every=0.02)
+    store.set_retention("s", archive=True, archive_max_age_ms=1000)
+    fill(store, 800)
+    store.xtrim("s", maxlen=0, approximate=False)
+    store.archive()
+    assert segments(store)
+    clock.ms += 10_000_000
+    wait_until(lambda: not segments(store))
+    assert rows(store, SEGMENTS) == 0
+
+
+def test_a_thread_of_the_store_waits_for_no_archiver(open_store: Open, clock: ManualClock) -> None:
+    store = open_store()
+    store.set_retention("s", archive=True, archive_max_age_ms=1000)
+    fill(store, 800)
+    store.xtrim("s", maxlen=0, approximate=False)
+    store.archive()
+    clock.ms += 10_000_000
+    environment = environment_of(store)
+    with archive_lock(environment), ThreadPoolExecutor(1) as beside:
+        with pytest.raises(StoreLockedError):
+            beside.submit(partial(upkeep.maintain, environment, wait=False)).result(PATIENCE_S)
+        # Without a URI there is nothing to wait for.
+        done = beside.submit(partial(publish.publish, environment)).result(PATIENCE_S)
+        assert done == publish.PublishReport()
 
 
 @pytest.mark.slow
