@@ -25,7 +25,6 @@ from streamkeep.format.core.id_codec import unpack_id
 
 STEP: Final = 10_000  # rows that are converted at once
 _WHOLE: Final = "fields"
-_CAST: Final = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_date)
 _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 Pairs = list[tuple[bytes, bytes]]

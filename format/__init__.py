@@ -3,6 +3,6 @@
 Rooms, from the bottom up: `core` (errors, IDs, keys, checksums), `lmdb_file` (LMDB's own pages),
 `node` (macro nodes), `rows` (records of streams, groups and settings), `journal` (its records, and
 checkpoints), `segment` (archive files), `redis` (RDB, DUMP, RESP). `describe` annotates the bytes
-of all of them; `shown` prints sizes and times for people, `quoting` keys and values. Each layout
-is defined in one module. Imports no other folder of this package.
+of all of them; `humanize` and `time_buckets` show sizes and times to people, `quoting` and `html`
+keys and values. Each layout is defined in one module. Imports no other folder of this package.
 """

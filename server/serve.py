@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 DEFAULT_BIND: Final = "127.0.0.1:6379"
 _FIRST_HANDED: Final = 3  # the first descriptor that systemd hands over
 _BACKLOG: Final = 511
-_WRITE_BUFFER: Final = 1 << 20  # bytes of replies from which on a client must read first
 
 
 @dataclass(slots=True)

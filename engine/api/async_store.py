@@ -1,10 +1,11 @@
 """The store for asyncio: the same methods, awaited.
 
-Reads run in the event loop: they take microseconds, never wait for a lock, and a thread would only
-take turns with the event loop. (So give a `count` where a stream may be long.) Writes go to the
-queue of the process (`group_commit`), where one thread writes for all tasks. Blocked reads wait for
-a named pipe that the event loop watches (`async_waiters`). So a thousand tasks need one thread and
-one descriptor.
+Reads run in the event loop: they take microseconds, and a thread would only take turns with the
+event loop. (So give a `count` where a stream may be long.) They may have to wait until a process
+has made its deferred commits: half a millisecond, or ten seconds if it is stopped just then. Writes
+go to the queue of the process (`group_commit`), where one thread writes for all tasks. Blocked
+reads wait for a named pipe that the event loop watches (`async_waiters`). So a thousand tasks need
+one thread and one descriptor.
 
 A task that is cancelled while its command runs cannot know whether it ran, as with a server. If a
 blocked read is cancelled, no entry was delivered, or its entries are pending.
@@ -165,7 +166,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         check = checking(self._store, stop or never)
         try:
             found = await self._wait_for(
-                call, check_block("XREAD", block), check, self._store._waits(sync)
+                call, check_block("apply_when", block), check, self._store._waits(sync)
             )
             return cast(list[Item], found)
         except Stopped:

@@ -83,7 +83,7 @@ class _Awake:
 
 
 class Checkpointer:
-    """The thread, which is started by the first commit."""
+    """The thread, which is started when the store is opened."""
 
     def __init__(
         self, context: EngineContext, checkpoints: Checkpoints, failures: Failures

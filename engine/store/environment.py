@@ -1,6 +1,7 @@
 """One LMDB environment per process and store: transactions, durability, growth, the end.
 
-Commands run through `read` and `write`. These repair what they can (a map that must grow, a missing
+Commands of users run through `read`, `read_brief`, `read_durable` and `command.write_once`, work of
+the engine through `read` and `write`. These repair what they can (a map that must grow, a missing
 pin, a full table of readers) and translate LMDB's errors. A map that had to begin small (`opening`)
 grows when it is used up: under the write lock, with the gate for new readers closed, after the last
 reader of this process has finished.

@@ -6,10 +6,11 @@ A commit of LMDB costs ten times as much as a small command. So while commands f
 closely, each is committed by its record in the journal, and LMDB's transaction stays open for the
 next one. It ends, and LMDB then shows all of its commits,
 
-- when it is big, or when no command has come for about a millisecond, in which no caller waited for
-  the disk;
+- when it is big or old, or when no command has come for one to eight milliseconds, in which no
+  caller waited for the disk;
 - before a read transaction of this process begins;
-- when another process wants to write or to read (`lmdb_lock`).
+- when readers wait for what was added, or another process wants to write or to read (`lmdb_lock`);
+- at a commit that waits for the disk while other processes have the store open.
 
 One thread of the environment begins and ends the deferred transactions (`image_thread`). Any thread
 that holds the write lock may put into them.

@@ -365,8 +365,8 @@ class WriteTxn(Txn):
         interrupt: BaseException | None = None
         try:
             self._note_size(aborted=False)
-            # After a commit of another process, the disk is not told early: processes that take
-            # turns wait longer for LMDB's lock than for the disk.
+            # After a commit of another process, the write to disk is not started early: processes
+            # that take turns wait longer for LMDB's lock than for the disk.
             journal.append(body, self.durable and self.follows)
             failpoints.hit("commit:journaled")
             row: bytes | None = None
@@ -449,7 +449,7 @@ class WriteTxn(Txn):
         )
 
     def try_wait(self) -> bool:
-        """Do the same, unless another thread or process is syncing; return whether it is done."""
+        """Do as `wait`, unless another thread or process is syncing; return whether it is done."""
         journal = self.context.journal
         assert journal is not None
         if self.operations is None:

@@ -1,4 +1,4 @@
 """The bytes that recovery reads first: journal records, positions in the journal, checkpoints.
 
-May import: `format.core`.
+May import: `format.core`, `format.lmdb_file`.
 """

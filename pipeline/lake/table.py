@@ -21,10 +21,10 @@ Each commit updates several of Delta's application transactions. Two commits tha
 one conflict: one succeeds, and the other gets an error. They live as long as the table.
 
 - `streamkeep/store/<store>` is the version of the file that says up to which entries the lake has
-  the streams of a store (`fleet.progress_files`), and `streamkeep/erased/<store>` that of the file
-  with the IDs that were erased from the lake (`lake.erased`).
+  the streams of a store (`store_fleet.progress_files`), and `streamkeep/erased/<store>` that of the
+  file with the IDs that were erased from the lake (`lake.erased`).
 - `streamkeep/fleet` says that positions are in these files. Earlier versions of this program had
-  those of a lake of one store in the log (`fleet.turning`).
+  those of a lake of one store in the log (`store_fleet.turning`).
 - `streamkeep/key/<bucket>` is updated by every commit that adds or erases entries of a stream. So a
   job that has read an entry before it was erased cannot add it afterwards.
 - `streamkeep/files/<bucket>` is updated by every commit that replaces files of a stream. delta-rs

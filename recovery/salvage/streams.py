@@ -386,7 +386,7 @@ class StreamRebuilder:
         return envelope
 
     def _count_losses(self, number: int, record: StreamRecord, facts: StreamFacts) -> None:
-        """Report how many entries are lost, if the record tells."""
+        """Report how many entries are lost, if the record says so."""
         missing = record.length - facts.length
         loss = self.report.streams.get(number)
         if missing > 0 and (loss is None or not loss.ranges):

@@ -37,7 +37,7 @@ NO_RIGHTS: Final = Rights(False, ())
 
 
 class Access:
-    """Who may do what, and which names the server answers to.
+    """What each user may do, and which names the server answers to.
 
     Args:
         token: the secret that requests need; None to let every request in.

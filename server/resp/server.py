@@ -63,7 +63,7 @@ class WrongPasswordError(CommandError):
 
 
 class Server(Host):
-    """Serves one store to Redis clients; `listeners` makes it reachable.
+    """Serves one store to Redis clients; `server.serve` makes it reachable.
 
     Args:
         store: open for writing, without decode_responses.

@@ -4,7 +4,7 @@ Results go to standard output, everything else to standard error. Text shows siz
 and times as `2024-06-10T07:33:20Z`; JSON is one object per line, in ASCII, with sizes in bytes and
 times in Unix milliseconds.
 
-`format/quoting.py` says how text shows keys, fields and values, and `format/core/py` how
+`format/quoting.py` says how text shows keys, fields and values, and `format/core/json_form.py` how
 JSON does.
 
 rich is loaded only where a table or a progress bar is shown: it takes longer to load than most
