@@ -73,6 +73,18 @@ def test_a_letter_with_the_id_of_a_job_that_lives_is_left_alone(path: Path) -> N
     assert objects("queue", "show", path, "1-1")[0]["state"] == "dead"
 
 
+def test_a_letter_with_the_id_of_a_job_that_ended_is_not_put_again(path: Path) -> None:
+    with queue_of(path) as queue:
+        put = queue.put({"to": "bob"}, result_ttl="1h")
+        (taken,) = queue.get_many(1)
+        taken.done("sent")
+        letter = {"job": "1-1", "payload": "{}", "from": "normal", "reason": "no ink"}
+        queue.core.store.xadd("default:dead", letter, id=put.id)
+    assert objects("queue", "show", path, put.id)[0]["state"] == "ended"
+    run("queue", "retry", path, put.id, status=6)
+    assert [one["job"] for one in objects("queue", "dead", path)[:-1]] == ["1-1"]
+
+
 def test_control(path: Path) -> None:
     run("queue", "put", path, "1")
     assert objects("queue", "pause", path)[0]["paused"] is True

@@ -141,10 +141,7 @@ def show(store_path: Path, job_id: str, name: str) -> None:
     """
     with _opened(store_path, name) as found:
         place = found.find(job_id)
-        dead = found.dead_letters() if place.state in _ENDED else []
-    letters = [one for one in dead if one.job == job_id]
-    if not letters and place.state == "unknown":
-        letters = [one for one in dead if one.id == job_id]
+        letters = _letters_of(found, job_id, place.state)
     if place.state == "unknown" and not letters:
         problem = f"there is no job {job_id!r}; it ended, and its result was not kept, or never was"
         raise Failure(problem, status=Exit.MISSING)
@@ -165,6 +162,15 @@ def show(store_path: Path, job_id: str, name: str) -> None:
     for key, value in members.items():
         if value not in (None, ""):
             output.line(f"{key:<12} {value}")
+
+
+def _letters_of(queue: Queue, job_id: str, state: str) -> list[Letter]:
+    """Return the dead letters of a job; or the letter of this ID, if there is no such job."""
+    dead = queue.dead_letters() if state in _ENDED else []
+    letters = [one for one in dead if one.job == job_id]
+    if not letters and state == "unknown":
+        letters = [one for one in dead if one.id == job_id]
+    return letters
 
 
 @queue.command("dead")
@@ -326,7 +332,10 @@ def retry(store_path: Path, job_id: str, name: str) -> None:
     with _opened(store_path, name) as found:
         if found.run_now(job_id):
             output.done(job=job_id)
-        elif (state := found.find(job_id).state) in _ENDED and found.requeue(job_id):
+            return
+        state = found.find(job_id).state
+        letters = _letters_of(found, job_id, state)
+        if letters and found.requeue(*letters):
             output.done(job=job_id, requeued=True)
         else:
             raise Failure(f"job {job_id} does not wait: it is {state}", status=Exit.MISSING)
