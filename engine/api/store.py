@@ -181,10 +181,14 @@ class Store(
             self._environment.waiters.alarm()  # blocked calls of this store end
             if self._archiving is not None:
                 self._archiving.stop()
-            checkpointer = self._environment.checkpointer
-            if self._interval_s is not None and checkpointer is not None:
-                checkpointer.remove_interval(self._interval_s)
-            self._environment.release()
+            environment = self._environment
+            try:
+                if self._interval_s is not None and environment.checkpointer is not None:
+                    environment.checkpointer.remove_interval(self._interval_s)
+                    if environment.users > 1 and not environment.context.closed:
+                        environment.sync()  # the last one makes a checkpoint
+            finally:
+                environment.release()
 
     def __enter__(self) -> Store[Text]:
         return self

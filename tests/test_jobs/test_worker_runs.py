@@ -137,3 +137,13 @@ def test_an_end_is_on_disk_before_a_caller_is_told_of_it(tmp_path: Path, how: st
 def test_a_store_that_does_not_wait_keeps_its_mode(tmp_path: Path, sync: Sync, ends: Any) -> None:
     with Store(tmp_path / "store", sync=sync) as store:
         assert Queue(store).core.sync_of_ends() == ends
+
+
+def test_a_queue_that_is_closed_leaves_no_end_to_the_next_checkpoint(tmp_path: Path) -> None:
+    with Store(tmp_path / "store") as other:
+        with Queue(tmp_path / "store") as queue:
+            queue.put("a")
+            (taken,) = queue.get_many(1)
+            end_soon(taken, 1)
+        state = other.durability()
+        assert state.durable_commit == state.last_commit
