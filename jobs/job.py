@@ -156,7 +156,8 @@ class Job:
     def result(self, timeout: Duration | None = None) -> Any:
         """Return the result; sleep until there is one.
 
-        When it returns, the end of the job is on disk, if the store's sync mode is "commit".
+        When it returns, the end of the job is on disk, if the store's sync mode is "commit". A
+        store that is open for reading only, and `state`, tell of ends that may not be there yet.
 
         Args:
             timeout: seconds, or a text such as "5s"; None for no limit, 0 for no wait.
