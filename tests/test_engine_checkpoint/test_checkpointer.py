@@ -59,12 +59,12 @@ class OnceBroken:
         self.left = times
         self.calls = 0
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         self.calls += 1
         if self.left:
             self.left -= 1
             raise self.error
-        return self.works(*args)
+        return self.works(*args, **named)
 
 
 def parts(store: Store[Any]) -> tuple[checkpointer.Checkpointer, Journal]:
