@@ -32,7 +32,7 @@ def why_not(kind: str) -> str:
     """Return why a file system of a kind cannot be mounted here; empty if it can."""
     if os.geteuid() != 0:
         return "only root can mount"
-    for tool in (_MAKE[kind][0], "losetup", "unshare"):
+    for tool in (_MAKE[kind][0], "losetup", "unshare", "fusermount3"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed"
     for device in ("/dev/loop-control", "/dev/fuse"):

@@ -108,7 +108,8 @@ class Disk:
         arguments = [mount, self.image, self.events, self.notes]
         recorder = subprocess.Popen([*program, *map(str, arguments)])
         try:
-            wait_until(self.recorded.exists, "the recorder does not start")
+            wait_until(lambda: self.recorded.exists() or recorder.poll() is not None)
+            assert recorder.poll() is None, "the recorder has ended"
             with mounted(self.recorded, self.plan.kind, self.at):
                 yield
         finally:
