@@ -94,6 +94,19 @@ while True:
     store.xrevrange("s", count=1)
     time.sleep(1)
 """
+# argv: path, the call that this process makes in its turn.
+_TURNS: Final = """
+import sys, streamkeep
+store = streamkeep.open(sys.argv[1], sync="none")
+writes = sys.argv[2] == "xadd"
+print("ready", flush=True)
+while sys.stdin.readline():
+    if writes:
+        store.xadd("s", {"f": "v"})
+    else:
+        store.xrevrange("s", count=1)
+    print("done", flush=True)
+"""
 _SINGLES: Final = """
 import sys, streamkeep
 from benchmarks.common import entries
@@ -164,6 +177,10 @@ def processes(report: Report, size: Size) -> None:
             _go(producer)
             rate = float(worker.stdout.readline())
         report.figure("one producer and one worker that blocks, COUNT 1", rate, "entries/s")
+    for command in ("xadd", "xrevrange"):
+        with scratch() as folder:
+            each = _turns(folder / "store", command, size.turn)
+        report.figure(f"xadd, then {command} of another process, in turns", each, "us, median")
 
 
 def shared_commits(report: Report, size: Size) -> None:
@@ -299,6 +316,20 @@ def _cycles(path: Path, count: int, cycles: int) -> tuple[float, float]:
         rates, slowest = rates + rate, max(slowest, slow)
         worker.wait()
     return rates, slowest
+
+
+def _turns(path: Path, command: str, count: int) -> float:
+    """Return how long an `xadd` and then a command of another process take, in us."""
+    times = []
+    with streamkeep.open(path, sync="none") as store, _started(_TURNS, path, command) as other:
+        assert other.stdout is not None
+        for _ in range(count):
+            start = time.perf_counter()
+            store.xadd(KEY, {"f": "v"})
+            _go(other)
+            assert other.stdout.readline() == "done\n"
+            times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6
 
 
 def _commits(store: Store, work: Callable[[int], None]) -> int:

@@ -234,12 +234,16 @@ class Deferral:
         """
         if self.raw is None:
             return
+        self._learn(forced)
+        self._image.do(self._finish)
+
+    def _learn(self, forced: bool) -> None:
+        """Make the next commits one by one if the transaction ends for others after few."""
         if forced and self._commits < _FEW:
             self._penalty = min(2 * self._penalty, _MOST_PENALTY)
             self._hold_off = self._penalty
         else:
             self._penalty = _LEAST_PENALTY
-        self._image.do(self._finish)
 
     def undo(self) -> None:
         """A command failed halfway: bring back the commits before it, from the journal."""
@@ -374,6 +378,9 @@ class Deferral:
     def _look(self) -> None:
         """End the transaction if it has no commits after the last look, or others wait for it.
 
+        Where processes write in turns, each would wait for the look of the other one. So it is
+        a forced end if others wait.
+
         While a caller waits for the disk, the process is not idle, and its next command comes as
         soon as the disk is ready. That may take longer than the whole pause, and no other process
         has the store open in this time.
@@ -388,7 +395,10 @@ class Deferral:
             self._seen = -1
             return
         try:
-            if self.raw is not None and self._commits == self._seen:
+            wanted = journal is not None and journal.control.wanted() != 0
+            if self.raw is not None and (wanted or self._commits == self._seen):
+                if wanted:
+                    self._learn(True)
                 self._finish()
             self._seen = self._commits
         finally:

@@ -367,3 +367,42 @@ def test_a_commit_that_waits_for_the_disk_leaves_the_lock_to_other_processes(
         os.waitpid(child, 0)
         os.close(ready)
         os.close(told)
+
+
+@pytest.mark.parametrize("command", ["xadd", "xlen"])
+def test_an_idle_process_makes_way_and_defers_less_if_another_one_waits(
+    tmp_path: Path, command: str
+) -> None:
+    """Where processes take turns, each would wait a millisecond for the other one."""
+    path = tmp_path / "store"
+    Store(path).close()
+    ready, told = os.pipe()
+    asked, go = os.pipe()
+
+    def work() -> None:
+        with Store(path, sync="none") as own:
+            os.write(told, b"open")
+            os.read(asked, 2)
+            if command == "xadd":
+                own.xadd("s", {"n": COUNT})
+            os.write(told, b"%d" % own.xlen("s"))
+
+    child = child_of(work)
+    try:
+        assert os.read(ready, 9) == b"open"
+        with deferring(path) as store:
+            deferral = context_of(store).deferral
+            os.write(go, b"go")
+            wait_until(journal_of(store).control.wanted)
+            assert deferral.raw is not None
+            deferral._image.do(lambda task: deferral._look())
+            assert deferral.raw is None
+            assert int(os.read(ready, 9)) == COUNT + (command == "xadd")
+            for number in range(10):
+                store.xadd("s", {"n": number})
+                assert deferral.raw is None
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for end in (ready, told, asked, go):
+            os.close(end)
