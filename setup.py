@@ -24,6 +24,8 @@ from setuptools.command.build_ext import build_ext  # noqa: E402
 
 # Paths through the links of src/streamkeep, so that the modules get their import names.
 HOT = [
+    "src/streamkeep/engine/archive/lock.py",
+    "src/streamkeep/engine/system/owned_lock.py",
     "src/streamkeep/engine/commands/xack.py",
     "src/streamkeep/engine/commands/reply_budget.py",
     "src/streamkeep/engine/store/command.py",

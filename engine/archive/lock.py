@@ -13,16 +13,59 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.format.core.errors import StoreLockedError
 
 
-@contextmanager
-def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[None]:
+class ArchiveLock:
+    """The archive's lock, for a `with` block. Compiled, so that an interrupt leaves it free."""
+
+    def __init__(self, environment: Environment, wait: bool) -> None:
+        """See `archive_lock`."""
+        self._environment = environment
+        self._threads = environment.archive_work
+        self._wait = wait
+        self._handle = -1
+
+    def __enter__(self) -> None:
+        """Take the lock."""
+        environment = self._environment
+        environment.context.check_open()
+        if self._threads.is_mine():
+            raise StoreLockedError(
+                f"{environment.path}: this thread is already working on the archive; next: call "
+                "the method again when the other one has returned"
+            )
+        if not self._threads.acquire(wait=self._wait):
+            raise _locked(environment)
+        try:
+            environment.context.check_open()  # again: closing holds the lock while it waits
+            folder = environment.folder.make_folder(ARCHIVE_FOLDER)
+            self._handle = folder.open(ARCHIVE_LOCK, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(self._handle, fcntl.LOCK_EX | (0 if self._wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            self._release()
+            raise _locked(environment) from None
+        except BaseException:
+            self._release()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        """Release the lock."""
+        self._release()
+
+    def _release(self) -> None:
+        handle, self._handle = self._handle, -1
+        try:
+            if handle >= 0:
+                os.close(handle)
+        finally:
+            self._threads.release()
+
+
+def archive_lock(environment: Environment, *, wait: bool = True) -> ArchiveLock:
     """Hold the archive's lock in a `with` block.
 
     Args:
@@ -33,29 +76,7 @@ def archive_lock(environment: Environment, *, wait: bool = True) -> Iterator[Non
             holds it, and was called back by the method that took it.
         StoreClosedError: the store was closed.
     """
-    environment.context.check_open()
-    threads = environment.archive_work
-    if threads.is_mine():
-        raise StoreLockedError(
-            f"{environment.path}: this thread is already working on the archive; next: call the "
-            "method again when the other one has returned"
-        )
-    if not threads.acquire(wait=wait):
-        raise _locked(environment)
-    try:
-        environment.context.check_open()  # again: closing holds the lock while it waits
-        folder = environment.folder.make_folder(ARCHIVE_FOLDER)
-        handle = folder.open(ARCHIVE_LOCK, os.O_RDWR | os.O_CREAT)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                raise _locked(environment) from None
-            yield
-        finally:
-            os.close(handle)
-    finally:
-        threads.release()
+    return ArchiveLock(environment, wait)
 
 
 def _locked(environment: Environment) -> StoreLockedError:

@@ -39,7 +39,7 @@ from streamkeep.engine.store.sizes import (
 )
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate
-from streamkeep.engine.system.lock_order import OwnedLock
+from streamkeep.engine.system.owned_lock import OwnedLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import remote_setting

@@ -253,29 +253,4 @@ def make_reentrant_lock(name: str, store: str = "") -> threading.RLock:
     return cast(threading.RLock, _CheckedLock(name, store, plain))
 
 
-class OwnedLock:
-    """A lock among the threads of a process, which is not reentrant."""
-
-    def __init__(self, name: str, store: str) -> None:
-        """Make the lock that has this name in `lock_order`."""
-        self._lock = make_lock(name, store)
-        self._owner = 0
-
-    def is_mine(self) -> bool:
-        """Return whether this thread holds the lock."""
-        return self._owner == threading.get_ident()
-
-    def acquire(self, *, wait: bool = True) -> bool:
-        """Take the lock; return False if another thread holds it and `wait` is False."""
-        taken = self._lock.acquire(blocking=wait)
-        if taken:
-            self._owner = threading.get_ident()
-        return taken
-
-    def release(self) -> None:
-        """Release the lock."""
-        self._owner = 0
-        self._lock.release()
-
-
 os.register_at_fork(after_in_child=lambda: _held.locks.clear())

@@ -22,6 +22,7 @@ from inside import checkpoint_now, environment_of, wait_table_of
 from patience import PATIENCE_S
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.archive.lock import ArchiveLock
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.txn import begin as transactions
 from tiers import slow_but
@@ -118,6 +119,35 @@ def interrupts(path: Path, sync: Any) -> None:
         thread.join(PATIENCE_S)
     lost = mine.union(*returned) - {entry.id for entry in store.xrange("s")}
     assert not lost, f"{len(lost)} entries are gone"
+    store.close()
+
+
+@pytest.mark.skipif(
+    isinstance(ArchiveLock.__enter__, FunctionType),
+    reason="between two steps of interpreted code an interrupt may take a lock away",
+)
+def test_an_interrupt_leaves_no_lock_of_the_archive(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    assert in_child(lambda: interrupt_archiving(path))
+    assert [str(finding) for finding in recovery.check(path)] == []
+
+
+def interrupt_archiving(path: Path) -> None:
+    random_ = random.Random(0)
+    signal.signal(signal.SIGALRM, raise_interrupt)
+    store = streamkeep.open(path, sync="none")
+    store.set_retention("a", maxlen=0, archive=True)
+    for number in range(5 * TRIALS):
+        if number % 50 == 0:
+            store.xadd("a", {"n": number})
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random_.uniform(20e-6, 400e-6))
+            store.archive()
+            for _ in range(100):
+                time.sleep(0.0002)  # the interrupt comes in any case, maybe only now
+        except KeyboardInterrupt:
+            pass
+        store.archive(wait=False)  # raises StoreLockedError if the lock is still taken
     store.close()
 
 
