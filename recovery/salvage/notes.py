@@ -18,6 +18,7 @@ DAMAGED_RETIRED: Final = b"T"  # value: the damaged bytes of a retired node
 DAMAGED_STREAM: Final = b"S"  # value: the damaged bytes of a stream's row
 FOUND_NODE: Final = b"N"  # a node that was found without its tree; value: candidate and envelope
 FOUND_RECORD: Final = b"R"  # a stream's row that was found so; value: the same
+DOUBTFUL_NODE: Final = b"U"  # a found node that may have been deleted; value: empty
 OLD_NODE: Final = b"O"  # an older copy of a node, from a free page; value: the same
 MAYBE_RETIRED: Final = b"W"  # a node that may have been in `retired`; value: the same
 

@@ -37,8 +37,10 @@ from streamkeep.recovery.salvage.lost_found import LostAndFound
 from streamkeep.recovery.salvage.new_store import BulkStore
 from streamkeep.recovery.salvage.node_remains import live_slots
 from streamkeep.recovery.salvage.notes import (
+    DAMAGED_NODE,
     DAMAGED_RETIRED,
     DAMAGED_STREAM,
+    DOUBTFUL_NODE,
     FOUND_NODE,
     FOUND_RECORD,
     Candidate,
@@ -48,7 +50,6 @@ from streamkeep.recovery.salvage.notes import (
 )
 
 _NUMBER_SIZE: Final = 8
-_MAX_DOUBTFUL: Final = 100_000  # nodes of one stream; more are dropped
 
 
 class Placement:
@@ -62,7 +63,9 @@ class Placement:
     def run(self) -> None:
         """Put back records, then nodes."""
         self._place_records()
-        self._place_nodes()
+        for key, noted in self.out.notes(FOUND_NODE):
+            self._place_node(key[1:], *split_candidate(noted))
+        self._place_doubtful()
 
     def _place_records(self) -> None:
         """Put back the newest copies of stream rows that no tree led to.
@@ -94,22 +97,8 @@ class Placement:
                 )
                 loss.entries = None
 
-    def _place_nodes(self) -> None:
-        """Put back nodes that no tree led to."""
-        number = -1
-        doubtful: list[bytes] = []
-        for key, noted in self.out.notes(FOUND_NODE):
-            db_key = key[1:]
-            if unpack_number(db_key[:_NUMBER_SIZE]) != number:
-                self._place_doubtful(number, doubtful)
-                number, doubtful = unpack_number(db_key[:_NUMBER_SIZE]), []
-            self._place_node(db_key, *split_candidate(noted), doubtful)
-        self._place_doubtful(number, doubtful)
-
-    def _place_node(
-        self, db_key: bytes, candidate: Candidate, value: bytes, doubtful: list[bytes]
-    ) -> None:
-        """Put back a node, drop it, or add it to `doubtful` if it may have been deleted."""
+    def _place_node(self, db_key: bytes, candidate: Candidate, value: bytes) -> None:
+        """Put back a node that no tree led to, drop it, or note that it may have been deleted."""
         envelope = decode_envelope(value, "page")
         record, tail_key, age = self._record_of(envelope.number)
         present = self.out.get(NODES, db_key)
@@ -121,7 +110,12 @@ class Placement:
             return
         try:
             last = end_ids(envelope.listpack, envelope.ms, envelope.seq).last_slot
-        except CorruptionError:
+        except CorruptionError as error:
+            if candidate.known_live:
+                self.out.note(DAMAGED_NODE + db_key, value)
+            else:
+                why = f"the node may have been deleted, and is damaged: {error.problem}"
+                keep_node(self.lost, self.report, envelope, why)
             return
         if self.out.noted(DAMAGED_RETIRED + db_key) is not None:
             if candidate.known_live and self.out.get(RETIRED, db_key) is None:
@@ -144,21 +138,22 @@ class Placement:
         )
         if sure:
             self._put_node(db_key, envelope)
-        elif len(doubtful) < _MAX_DOUBTFUL:
-            doubtful.append(db_key)
+        else:
+            self.out.note(DOUBTFUL_NODE + db_key, b"")
 
     def _put_node(self, db_key: bytes, envelope: Envelope) -> None:
         self.out.put(NODES, db_key, without_record(envelope))
         self.report.recovered += 1
 
-    def _place_doubtful(self, number: int, doubtful: list[bytes]) -> None:
-        """Put back the nodes of one stream that may have been deleted if their number proves it."""
-        if not doubtful:
-            return
-        record, _, _ = self._record_of(number)
-        present = sum(1 for _ in self.out.rows(NODES, pack_number(number)))
-        all_of_them = record is not None and record.sealed_nodes == present + len(doubtful)
-        for db_key in doubtful:
+    def _place_doubtful(self) -> None:
+        """Put back the nodes that may have been deleted, where their number proves the contrary."""
+        number = -1
+        all_of_them = False
+        for key, _ in self.out.notes(DOUBTFUL_NODE):
+            db_key = key[1:]
+            if unpack_number(db_key[:_NUMBER_SIZE]) != number:
+                number = unpack_number(db_key[:_NUMBER_SIZE])
+                all_of_them = self._has_all_nodes(number)
             noted = self.out.noted(FOUND_NODE + db_key)
             assert noted is not None
             candidate, value = split_candidate(noted)
@@ -167,6 +162,14 @@ class Placement:
                 self._put_node(db_key, envelope)
             else:
                 keep_node(self.lost, self.report, envelope, "the node may have been deleted")
+
+    def _has_all_nodes(self, number: int) -> bool:
+        """Return whether a stream has as many nodes as it states, those in doubt included."""
+        record, _, _ = self._record_of(number)
+        prefix = pack_number(number)
+        doubtful = sum(1 for _ in self.out.notes(DOUBTFUL_NODE + prefix))
+        present = sum(1 for _ in self.out.rows(NODES, prefix))
+        return record is not None and record.sealed_nodes == present + doubtful
 
     def _record_of(self, number: int) -> tuple[StreamRecord | None, bytes, tuple[int, int]]:
         """Return the record of a stream as known so far, the key of its tail, and its age."""
