@@ -58,6 +58,7 @@ from streamkeep.recovery.salvage.node_remains import (
 from streamkeep.recovery.salvage.notes import (
     DAMAGED_STREAM,
     OLD_NODE,
+    age_of,
     damaged_nodes,
     split_candidate,
     without_record,
@@ -234,9 +235,14 @@ class StreamRebuilder:
         loss.ranges.append((first_unread(more, highest), None))
 
     def _seal_tail(self, number: int, envelope: Envelope) -> None:
-        """Move the tail node to `nodes`, because other nodes follow it."""
+        """Move the tail node to `nodes`, because other nodes follow it.
+
+        An old copy of the row may have been found, with a tail node that has got entries since.
+        """
         db_key = node_key(envelope.number, envelope.ms, envelope.seq)
-        self.out.put(NODES, db_key, without_record(envelope))
+        present = self.out.get(NODES, db_key)
+        if present is None or age_of(present) < _age(envelope):
+            self.out.put(NODES, db_key, without_record(envelope))
         record = decode_stream_record(envelope.record, "stream")
         self._put_stream(number, record, None)
 
