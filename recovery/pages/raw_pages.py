@@ -42,6 +42,7 @@ from streamkeep.recovery.pages.page_file import PageFile
 
 _CHUNK: Final = 1 << 20
 _START: Final = MAGIC + bytes([FORMAT])
+_LENGTH_SIZE: Final = 4  # of the length of an envelope, which follows that
 _NUMBER_SIZE: Final = 8
 _FLAGS_AT: Final = 10
 _COUNT_AT: Final = 12  # number of pages, in the header of an overflow page
@@ -98,6 +99,22 @@ def scan_pages(
                     continue
             yield from _leaf(pages, number, chunk, at)
         progress(per_chunk)
+
+
+def envelope_at(pages: PageFile, number: int) -> bytes | None:
+    """Return the sound envelope that begins in an overflow page; None if there is none.
+
+    Its size is what its own header says, as that in the leaf may be damaged.
+    """
+    try:
+        head = pages.read(number, len(_START) + _LENGTH_SIZE, skip=HEADER_SIZE)
+        if not head.startswith(_START):
+            return None
+        value = pages.overflow(number, int.from_bytes(head[len(_START) :], "big"))
+        decode_envelope(value, "page")
+    except CorruptionError:
+        return None
+    return value
 
 
 def _overflow(pages: PageFile, number: int, chunk: bytes, at: int) -> RawEnvelope | None:

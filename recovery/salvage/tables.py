@@ -40,6 +40,7 @@ from streamkeep.format.core.keys import (
     pack_number,
     unpack_node_key,
 )
+from streamkeep.format.lmdb_file.lmdb_pages import BIG
 from streamkeep.format.lmdb_file.meta_page import decode_meta_page
 from streamkeep.format.node.envelope import Envelope
 from streamkeep.format.rows.group_records import decode_consumer, decode_group
@@ -55,8 +56,8 @@ from streamkeep.format.rows.retired import is_former_name
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.fsck.source import Source
-from streamkeep.recovery.pages.raw_pages import RawEnvelope, RawRow, scan_pages
-from streamkeep.recovery.pages.tree import Hole, Tables
+from streamkeep.recovery.pages.raw_pages import RawEnvelope, RawRow, envelope_at, scan_pages
+from streamkeep.recovery.pages.tree import Cursor, Hole, Tables
 from streamkeep.recovery.salvage.guess_bytes import ByteGuesser
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
@@ -188,14 +189,15 @@ class Salvage:
                     value = row.value()
                 except CorruptionError:
                     value = b""
-                self._copy_row(table, db_key, value)
+                self._copy_row(table, row, value)
 
-    def _copy_row(self, table: int, db_key: bytes, value: bytes) -> None:
+    def _copy_row(self, table: int, row: Cursor, value: bytes) -> None:
+        db_key = row.key()
         former_name = table == RETIRED and db_key[_NUMBER_SIZE:] == _NO_ID
         if table in (NODES, RETIRED) and not former_name:
-            self._copy_node(table, db_key, value)
+            self._copy_node(table, db_key, value, self._envelope(row, value))
         elif table == STREAMS:
-            self._copy_stream(db_key, value)
+            self._copy_stream(db_key, value, self._envelope(row, value))
         else:
             good = _good_row(table, db_key, value) or self._guesser.row(table, db_key, value)
             if good is None:
@@ -205,8 +207,19 @@ class Salvage:
             else:
                 self.out.put(table, db_key, good)
 
-    def _copy_node(self, table: int, db_key: bytes, value: bytes) -> None:
-        good = value if readable_envelope(value) is not None else self._guesser.envelope(value)
+    def _envelope(self, row: Cursor, value: bytes) -> bytes | None:
+        """Return the value of a row if it is a sound envelope, or can be made one."""
+        if readable_envelope(value) is not None:
+            return value
+        page, index = row.place()
+        if page.flags[index] == BIG and self.source.tables is not None:
+            whole = envelope_at(self.source.tables.pages, page.places[index])
+            if whole is not None:
+                self.report.rebuild("sizes of macro nodes in their leaves")
+                return whole
+        return self._guesser.envelope(value)
+
+    def _copy_node(self, table: int, db_key: bytes, value: bytes, good: bytes | None) -> None:
         envelope = None if good is None else readable_envelope(good)
         if good is None or envelope is None:
             self.damaged = True
@@ -233,8 +246,7 @@ class Salvage:
         else:
             keep_node(self.lost, self.report, envelope, "the node had the key of another node")
 
-    def _copy_stream(self, db_key: bytes, value: bytes) -> None:
-        good = value if readable_envelope(value) is not None else self._guesser.envelope(value)
+    def _copy_stream(self, db_key: bytes, value: bytes, good: bytes | None) -> None:
         envelope = None if good is None else readable_envelope(good)
         if good is not None and envelope is not None and pack_number(envelope.number) == db_key:
             self.out.put(STREAMS, db_key, good)

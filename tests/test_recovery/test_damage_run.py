@@ -45,3 +45,13 @@ def test_thousands_of_random_damages(tmp_path: Path) -> None:
     assert figures.failures == []
     assert figures.damages == LONG
     assert figures.untouched > 0
+
+
+# 992 and 1087: the tail node of an old row of the stream was put over the node that it had become.
+# 1: the size of a node is wrong in its leaf, and the node itself is whole.
+@pytest.mark.parametrize(("specimen", "seed"), [(0, 992), (3, 1087), (1, 1)])
+def test_damages_that_once_lost_a_whole_node(tmp_path: Path, specimen: int, seed: int) -> None:
+    figures = Figures()
+    run(Specimen.make(tmp_path, specimen), seed, tmp_path, figures)
+    assert figures.failures == []
+    assert figures.untouched > 0
