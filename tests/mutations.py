@@ -319,11 +319,14 @@ def _compare(
     found = all_entries(target)
     unverified = sum(loss.unverified for loss in repaired.report.streams.values())
     wrong = 0
-    # Without the table or the free list it is unknown what had been deleted or archived: then
-    # lost+found has it.
+    # Without the table, the free list or the rows of streams it is unknown what had been deleted or
+    # archived: then lost+found has it.
     aside = _put_aside(target)
     no_free_list = bool(specimen.free & touched)
-    unsure = damage.table is not None or (no_free_list and bool(specimen.main & touched))
+    no_records = any(node.tail and node.pages & touched for node in specimen.nodes)
+    unsure = (
+        damage.table is not None or no_records or (no_free_list and bool(specimen.main & touched))
+    )
     for node in specimen.nodes:
         untouched = not node.pages & touched
         figures.nodes += 1

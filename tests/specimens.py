@@ -79,6 +79,7 @@ class Node:
     pages: frozenset[int]
     entries: Entries
     retired: bool  # it waits for the archive
+    tail: bool  # it is in the row of its stream
 
 
 @dataclass(slots=True)
@@ -157,7 +158,7 @@ def _nodes_in(tables: Tables, table: int) -> list[Node]:
             for slot in read_until_damage(listpack, envelope.ms, envelope.seq)[0]:
                 if not slot.deleted:
                     entries[envelope.number, slot.ms, slot.seq] = tuple(slot.pairs)
-        nodes.append(Node(frozenset(pages), entries, table == RETIRED))
+        nodes.append(Node(frozenset(pages), entries, table == RETIRED, table == STREAMS))
         found = cursor.next()
     return nodes
 
