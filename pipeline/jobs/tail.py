@@ -38,6 +38,7 @@ from streamkeep.pipeline.storage.places import (
     located,
     log_settings,
     make_folder,
+    one_line,
     plain,
     reaching,
 )
@@ -227,9 +228,9 @@ class _DeltaSink:
             raise
         except (DeltaError, OSError, StorageError) as error:
             raise StorageError(
-                f"{self._location}: it is unknown whether batch {number} was committed ({error}); "
-                "its files stay; next: start the query again, which writes the batch if the table "
-                "does not have it"
+                f"{self._location}: it is unknown whether batch {number} was committed "
+                f"({one_line(error)}); its files stay; next: start the query again, which writes "
+                "the batch if the table does not have it"
             ) from error
         done = self._table()
         if done is None or done.transaction_version(self._application) != number:

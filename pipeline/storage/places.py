@@ -110,7 +110,7 @@ def file_system(place: str) -> tuple[pafs.FileSystem, str]:
         try:
             system, path = pafs.FileSystem.from_uri(place)
         except pa.ArrowInvalid as error:
-            raise StorageError(f"{place}: {_short(error)}") from None
+            raise StorageError(f"{place}: {one_line(error)}") from None
     return system, path
 
 
@@ -187,24 +187,24 @@ def reaching(place: str) -> Iterator[None]:
 def _advice(place: str, text: str) -> str:
     parts = urlsplit(place)
     if parts.scheme not in ("s3", "s3a"):
-        return _short(text)
+        return one_line(text)
     if _NO_BUCKET.search(text):
         return f"there is no bucket {parts.netloc!r}; next: make it"
     if _NOT_ALLOWED.search(text):
         return (
             "credentials are missing or not sufficient; next: set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, on all hosts that take part "
-            f"({_short(text)})"
+            f"({one_line(text)})"
         )
     if _NO_ANSWER.search(text):
         return (
             f"no answer from {endpoint() or 'Amazon S3'}; next: check the network, or set "
-            f"AWS_ENDPOINT_URL for another server ({_short(text)})"
+            f"AWS_ENDPOINT_URL for another server ({one_line(text)})"
         )
-    return _short(text)
+    return one_line(text)
 
 
-def _short(error: object) -> str:
+def one_line(error: object) -> str:
     """Return the error of a client in one line of limited length."""
     text = " ".join(_COLOURS.sub("", str(error)).replace("↳", ":").split())
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,33 @@ def test_a_commit_that_a_storage_shows_later_has_its_files(
         ):
             sink(frame, 1)
     late[0]()
+    sink(frame, 1)
+    assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 4
+
+
+def test_a_disk_that_takes_no_commit_has_not_refused_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta Lake's own error then is none of a refused commit, so the files stay."""
+    sink = _DeltaSink(str(tmp_path / "delta"), "query")
+    frame = spark.createDataFrame([(1,), (2,)], "n int")
+    sink(frame, 0)
+    files = set((tmp_path / "delta").glob("*.parquet"))
+    plain = DeltaTable.create_write_transaction
+
+    def on_a_full_disk(*args: Any, **options: Any) -> None:
+        most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            plain(*args, **options)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", on_a_full_disk)
+        with pytest.raises(StorageError, match=r"1 was committed \(.*: File too large .*\); its"):
+            sink(frame, 1)
+    assert set((tmp_path / "delta").glob("*.parquet")) > files
     sink(frame, 1)
     assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 4
 
