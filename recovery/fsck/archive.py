@@ -390,6 +390,8 @@ def _named_by_now(source: Source, path: str) -> bool:
     """Return whether a file was removed, or is named now, since the check began."""
     if not source.folder.exists(stored_name(path)):
         return True
+    if source.alone:  # to open it again would wait for this very check
+        return False
     with open_source(source.path) as newest:
         if newest.tables is None:
             return False

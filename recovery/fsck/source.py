@@ -85,6 +85,7 @@ class Source:
         torn: whether the store needs recovery; the commit is then that of the checkpoint.
         slot: its newest checkpoint; None if there is none.
         replayable: number of commits that recovery would replay.
+        alone: no other process can open the store until this one is closed.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -95,6 +96,7 @@ class Source:
         self.torn = False
         self.slot: CheckpointSlot | None = None
         self.replayable = 0
+        self.alone = False
 
     def use_commit(self, meta: MetaPage | None) -> None:
         """Read the tables as of the commit of a meta page."""
@@ -227,6 +229,7 @@ def _choose_commit(
 ) -> Iterator[Source]:
     """Choose the commit to read, pin it, and yield the source."""
     path, folder = source.path, source.folder
+    source.alone = exclusive
     metas, meta_findings = read_metas(folder)
     source.slot, slot_findings = read_slots(folder)
     source.found += meta_findings + slot_findings
@@ -271,6 +274,7 @@ def _choose_commit(
             newest = _meta_of(folder, pin.id())
             if lock is not None and exclusive:
                 lock.share()  # the commit is pinned: other processes may open the store
+                source.alone = False
         source.use_commit(newest)
         _check_is_store(source)
         yield source
