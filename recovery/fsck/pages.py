@@ -108,10 +108,11 @@ class PageWalk:
         self, tables: Tables, progress: Advance = _NO_PROGRESS, *, keep_free: bool = False
     ) -> None:
         self.tables = tables
-        last = min(tables.meta.last_page, tables.pages.size() // tables.pages.page_size)
-        self.map = PageMap(last + 1)
-        self.free = PageMap(last + 1) if keep_free else None
-        self.damaged = PageMap(last + 1) if keep_free else None
+        whole = tables.pages.size() // tables.pages.page_size
+        pages = min(tables.meta.last_page + 1, whole)
+        self.map = PageMap(pages)
+        self.free = PageMap(pages) if keep_free else None
+        self.damaged = PageMap(pages) if keep_free else None
         self.free_known = True
         self.main_sound = True
         self._progress = progress

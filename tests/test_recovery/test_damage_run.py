@@ -49,8 +49,12 @@ def test_thousands_of_random_damages(tmp_path: Path) -> None:
 
 # 992 and 1087: the tail node of an old row of the stream was put over the node that it had become.
 # 1: the size of a node is wrong in its leaf, and the node itself is whole.
-@pytest.mark.parametrize(("specimen", "seed"), [(0, 992), (3, 1087), (1, 1)])
-def test_damages_that_once_lost_a_whole_node(tmp_path: Path, specimen: int, seed: int) -> None:
+# 301557: a file of the archive has no row, and the check waited a minute for its own lock.
+# 300175: the last page is cut in what no value uses, and a command refused what a check passed.
+@pytest.mark.parametrize(
+    ("specimen", "seed"), [(0, 992), (3, 1087), (1, 1), (1, 301_557), (3, 300_175)]
+)
+def test_damages_that_were_once_not_held(tmp_path: Path, specimen: int, seed: int) -> None:
     figures = Figures()
     run(Specimen.make(tmp_path, specimen), seed, tmp_path, figures)
     assert figures.failures == []
