@@ -114,7 +114,7 @@ def test_a_commit_that_a_storage_shows_later_has_its_files(
 def test_a_disk_that_takes_no_commit_has_not_refused_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delta Lake's own error then is none of a refused commit, so the files stay."""
+    """Delta Lake raises another error than for a refused commit, so the files stay."""
     sink = _DeltaSink(str(tmp_path / "delta"), "query")
     frame = spark.createDataFrame([(1,), (2,)], "n int")
     sink(frame, 0)
