@@ -46,7 +46,8 @@ def test_a_store_opens_whole_after_a_power_loss(tmp_path: Path, modes: tuple[Mod
 
 @pytest.mark.parametrize("seed", slow_but(range(2, 40), 2))
 def test_a_recovery_that_is_killed_begins_again(tmp_path: Path, seed: int) -> None:
-    losses = run_losses(tmp_path, seed, MODES, steps=50, every=4, kill_recovery=True)
+    every = daily_or_all(8, 4)
+    losses = run_losses(tmp_path, seed, MODES, steps=50, every=every, kill_recovery=True)
     assert losses.killed_recoveries > 0
     assert losses.replayed > 0
 

@@ -52,7 +52,14 @@ def test_thousands_of_random_damages(tmp_path: Path) -> None:
 # 301557: a file of the archive has no row, and the check waited a minute for its own lock.
 # 300175: the last page is cut in what no value uses, and a command refused what a check passed.
 @pytest.mark.parametrize(
-    ("specimen", "seed"), [(0, 992), (3, 1087), (1, 1), (1, 301_557), (3, 300_175)]
+    ("specimen", "seed"),
+    [
+        (0, 992),
+        pytest.param(3, 1087, marks=pytest.mark.slow),
+        (1, 1),
+        (1, 301_557),
+        (3, 300_175),
+    ],
 )
 def test_damages_that_were_once_not_held(tmp_path: Path, specimen: int, seed: int) -> None:
     figures = Figures()
