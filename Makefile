@@ -12,7 +12,7 @@ COMPILED := $(shell find -L src/streamkeep/format src/streamkeep/engine -name '*
 	$(shell sed -n 's/^ *"\(src.*[.]py\)",$$/\1/p' setup.py)
 FOLDERS := arrow engine format integrations jobs metrics pipeline recovery server tools transfer
 # More than two cores can run: many tests wait, for the disk or for other processes.
-PARALLEL := -n 3
+PARALLEL := -n 4
 # What runs interpreted in `test-pure`: what may differ from the compiled modules. Of the machines,
 # the one with tiny NACK pages cannot run with compiled modules, and one with streams is enough.
 PURE_TESTS := tests/test_format tests/test_properties tests/test_engine_api/test_commands.py \
