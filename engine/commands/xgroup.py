@@ -14,16 +14,11 @@ from streamkeep.engine.tables.pel_walks import owned_by
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import (
-    CommandError,
-    GroupExistsError,
-    InvalidIdError,
-    NoSuchKeyError,
-)
+from streamkeep.format.core.errors import CommandError, GroupExistsError, NoSuchKeyError
 from streamkeep.format.rows.group_records import UNKNOWN
 
 LAST: Final = None  # `$`: the stream's last generated ID
-StartId = tuple[int, int] | InvalidIdError | None  # an ID, the error in it, or LAST
+StartId = tuple[int, int] | CommandError | None  # an ID, what is wrong with it, or LAST
 
 _KEY_REQUIRED: Final = (
     "The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the "
@@ -50,7 +45,7 @@ def xgroup_create(
     stream = txn.find_stream(name)
     if stream is None and not mkstream:
         raise NoSuchKeyError(_KEY_REQUIRED)
-    if isinstance(last_id, InvalidIdError):
+    if isinstance(last_id, CommandError):
         raise last_id
     if stream is not None and find_group(txn, stream, group_name) is not None:
         raise GroupExistsError("BUSYGROUP Consumer Group name already exists")
@@ -125,7 +120,7 @@ def xgroup_delconsumer(txn: WriteTxn, name: bytes, group_name: bytes, consumer_n
 
 
 def _resolve(stream: Stream, last_id: StartId) -> tuple[int, int]:
-    if isinstance(last_id, InvalidIdError):
+    if isinstance(last_id, CommandError):
         raise last_id
     if last_id is None:
         return stream.record.last_id()

@@ -119,10 +119,10 @@ def _xadd(txn: WriteTxn, words: list[bytes]) -> object:
             at += 2 if iid is None else 3
         else:
             new_id = xadd.parse_new_id(word)
+            if producer is not None and word[:1] != b"*":
+                check_idempotent(producer, iid, False)
             break
     trim.check(is_needed=False)
-    if producer is not None and new_id.kind != xadd.AUTO:
-        check_idempotent(producer, iid, False)
     if count - at < 3 or (count - at) % 2 == 0:
         raise wrong_count("xadd")
     pairs = words[at + 1 :]
@@ -159,20 +159,22 @@ def run_xdelex(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 
 def ids_and_policy(words: list[bytes], at: int) -> tuple[list[bytes], int]:
-    """Read `IDS numids id ...` and a policy, in any order, from a place to the end."""
+    """Read `IDS numids id ...` and a policy, in any order, from a place to the end.
+
+    Of several blocks of IDs the last one counts, as in Redis.
+    """
     ids: list[bytes] = []
     policy = -1
     while at < len(words):
         name = option(words[at])
-        if name == b"IDS" and not ids and at + 1 < len(words):
-            problem = "Number of IDs must be a positive integer"
-            count = integer(words[at + 1], problem)
-            if count < 1:
-                raise CommandError(problem)
-            ids = words[at + 2 : at + 2 + min(count, len(words))]
-            if len(ids) < count:
-                raise CommandError("The `numids` parameter must match the number of arguments")
-            at += 2 + count
+        if name == b"IDS" and at + 1 < len(words):
+            ids = counted_ids(
+                words,
+                at,
+                "Number of IDs must be a positive integer",
+                "The `numids` parameter must match the number of arguments",
+            )
+            at += 2 + len(ids)
         elif policy < 0 and name in POLICIES:
             policy = POLICIES[name]
             at += 1
@@ -181,6 +183,17 @@ def ids_and_policy(words: list[bytes], at: int) -> tuple[list[bytes], int]:
     if not ids:
         raise CommandError("IDS option is required")
     return ids, max(policy, 0)
+
+
+def counted_ids(words: list[bytes], at: int, no_number: str, too_few: str) -> list[bytes]:
+    """Return the IDs of `IDS numids id ...` at a place; raise the errors of the command."""
+    count = integer(words[at + 1], no_number)
+    if count < 1:
+        raise CommandError(no_number)
+    ids = words[at + 2 : at + 2 + min(count, len(words))]
+    if len(ids) < count:
+        raise CommandError(too_few)
+    return ids
 
 
 def run_xsetid(txn: WriteTxn, words: list[bytes], shape: int) -> object:

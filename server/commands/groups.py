@@ -13,7 +13,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import id_text, parse_id
 from streamkeep.format.node.node import PAIRS
-from streamkeep.server.commands.append import ids_and_policy
+from streamkeep.server.commands.append import counted_ids, ids_and_policy
 from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
 from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_subcommand
 
@@ -26,12 +26,7 @@ _MODES = {b"SILENT": xack.SILENT, b"FAIL": xack.FAIL, b"FATAL": xack.FATAL}
 def run_xgroup_create(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """XGROUP CREATE."""
     mkstream, entries_read = _group_options(words, True)
-    last_id: xgroup.StartId = xgroup.LAST
-    if words[4] != b"$":
-        try:
-            last_id = parse_id(words[4], 0)
-        except InvalidIdError as error:
-            last_id = error  # raised when the stream is found
+    last_id = _start_id(words, len(words) <= 8, interval=False)
     xgroup.xgroup_create(txn, words[2], words[3], last_id, mkstream, entries_read)
     return OK
 
@@ -39,16 +34,28 @@ def run_xgroup_create(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 def run_xgroup_setid(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """XGROUP SETID."""
     _, entries_read = _group_options(words, False)
-    last_id: xgroup.StartId = xgroup.LAST
-    if words[4] != b"$":
-        try:
-            if words[4][:1] == b"(":
-                parse_id(words[4], 0)  # an interval, which is not for this command
-            last_id = range_start(words[4])
-        except InvalidIdError as error:
-            last_id = error
+    last_id = _start_id(words, len(words) in (5, 7), interval=True)
     xgroup.xgroup_setid(txn, words[2], words[3], last_id, entries_read)
     return OK
+
+
+def _start_id(words: list[bytes], fits: bool, *, interval: bool) -> xgroup.StartId:
+    """Return where a group begins, or the error that is raised when the stream is found.
+
+    Args:
+        fits: whether the command has no option twice.
+        interval: whether `-` and `+` are IDs.
+    """
+    if not fits:
+        return wrong_subcommand(words)
+    if words[4] == b"$":
+        return xgroup.LAST
+    try:
+        if interval and words[4][:1] != b"(":
+            return range_start(words[4])
+        return parse_id(words[4], 0)
+    except InvalidIdError as error:
+        return error
 
 
 def _group_options(words: list[bytes], creates: bool) -> tuple[bool, int | None]:
@@ -115,15 +122,11 @@ def run_xnack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     at = 4
     while at < len(words):
         name = option(words[at])
-        if name == b"IDS" and not ids and at + 1 < len(words):
-            problem = "numids must be a positive integer"
-            count = integer(words[at + 1], problem)
-            if count < 1:
-                raise CommandError(problem)
-            ids = words[at + 2 : at + 2 + min(count, len(words))]
-            if len(ids) < count:
-                raise CommandError("number of IDs doesn't match numids")
-            at += 2 + count
+        if name == b"IDS" and at + 1 < len(words):
+            ids = counted_ids(
+                words, at, "numids must be a positive integer", "number of IDs doesn't match numids"
+            )
+            at += 2 + len(ids)
         elif name == b"RETRYCOUNT" and at + 1 < len(words):
             retrycount = integer(words[at + 1])
             if retrycount < 0:

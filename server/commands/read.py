@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,8 +18,7 @@ from streamkeep.format.node.ranges import Range
 from streamkeep.server.commands.replies import NIL_ARRAY, Named
 from streamkeep.server.commands.words import integer, option, syntax
 
-_LATEST_MS: Final = 1 << 42  # later than any time of the clock
-_MOST_MS: Final = 1 << 63
+_MOST_MS: Final = (1 << 63) - 1
 
 
 def run_xlen(txn: Txn, words: list[bytes], shape: int) -> object:
@@ -90,13 +90,10 @@ def parse_xread(words: list[bytes], shape: int) -> Waiting:
 def parse_xreadgroup(words: list[bytes], shape: int) -> Waiting:
     """Read the words of XREADGROUP."""
     options = _Options(words, True)
-    group = options.group
-    if group is None:
-        raise CommandError("Missing GROUP option for XREADGROUP")
     if options.max_size and shape == RESP:
         shape = int(PAIRS)
     delivery = xreadgroup.Delivery(
-        group, options.consumer, options.count, options.noack, options.min_idle, shape
+        options.group, options.consumer, options.count, options.noack, options.min_idle, shape
     )
     streams = [(name, xreadgroup.parse_position(text)) for name, text in options.streams()]
     call = GroupCall(streams, delivery, options.max_count, options.max_size)
@@ -112,7 +109,8 @@ class _Options:
         self.block_ms = -1
         self.max_count = 0
         self.max_size = 0
-        self.group: bytes | None = None
+        self.grouped = False
+        self.group = b""
         self.consumer = b""
         self.noack = False
         self.min_idle: int | None = None
@@ -122,6 +120,8 @@ class _Options:
             at += self._take(at, len(words) - at - 1, has_group)
         if not self.first:
             raise syntax()
+        if has_group and not self.grouped:
+            raise CommandError("Missing GROUP option for XREADGROUP")
         if 0 < self.max_count < self.count:
             raise CommandError("MAXCOUNT must be greater than or equal to COUNT")
 
@@ -151,6 +151,7 @@ class _Options:
                 self.noack = True
                 return 1
             if name == b"GROUP":
+                self.grouped = True
                 self.group = words[at + 1]
                 self.consumer = words[at + 2]
                 return 3
@@ -185,7 +186,7 @@ def _timeout(word: bytes) -> int:
     block_ms = integer(word, "timeout is not an integer or out of range")
     if block_ms < 0:
         raise CommandError("timeout is negative")
-    if block_ms >= _MOST_MS - _LATEST_MS:
+    if block_ms > _MOST_MS - time.time_ns() // 1_000_000:  # the end of the wait must be a time
         raise CommandError("timeout is out of range")
     return block_ms
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands import append, groups, keys, read, strings
-from streamkeep.server.commands.words import option, text_of, wrong_count
+from streamkeep.server.commands.words import SHOWN, integer, option, text_of, wrong_count
 
 Run = Callable[[Any, list[bytes], int], object]  # transaction, words, shape of entries
 Parse = Callable[[list[bytes], int], read.Waiting]
@@ -88,9 +88,14 @@ class Spec:
         if self.first == STREAMS:
             return _stream_keys(words)
         if self.first == SCRIPT:
-            return words[3 : 3 + int(words[2])] if words[2].isdigit() else []
+            return _script_keys(words)
         last = self.last if self.last > 0 else len(words) + self.last
         return words[self.first : last + 1 : self.step]
+
+
+_READ_OPTIONS: Final = {  # with the numbers of their words
+    b"BLOCK": 2, b"CLAIM": 2, b"COUNT": 2, b"GROUP": 3, b"MAXCOUNT": 2, b"MAXSIZE": 2, b"NOACK": 1,
+}  # fmt: skip
 
 
 def _stream_keys(words: list[bytes]) -> list[bytes]:
@@ -99,9 +104,22 @@ def _stream_keys(words: list[bytes]) -> list[bytes]:
     while at < len(words):
         name = option(words[at])
         if name == b"STREAMS":
-            return words[at + 1 : at + 1 + (len(words) - at - 1) // 2]
-        at += 3 if name == b"GROUP" else 1 if name == b"NOACK" else 2
+            count = len(words) - at - 1
+            return [] if count % 2 else words[at + 1 : at + 1 + count // 2]
+        size = _READ_OPTIONS.get(name)
+        if size is None:
+            break
+        at += size
     return []
+
+
+def _script_keys(words: list[bytes]) -> list[bytes]:
+    """Return the keys of EVAL; none where their number is not right."""
+    try:
+        count = integer(words[2])
+    except CommandError:
+        return []
+    return words[3 : 3 + count] if 0 < count <= len(words) - 3 else []
 
 
 SPECS: Final = (
@@ -161,6 +179,8 @@ SPECS: Final = (
 
 # Commands that only a server has, since it must take care of deadlines.
 SERVER_SPECS: Final = (
+    Spec("flushdb", -1, FREES, run=keys.run_flush),
+    Spec("flushall", -1, FREES, run=keys.run_flush),
     Spec("set", -3, WRITES, 1, 1, 1, strings.run_set),
     Spec("get", 2, READS, 1, 1, 1, strings.run_get),
     Spec("expire", -3, WRITES, 1, 1, 1, strings.run_expire),
@@ -192,6 +212,14 @@ def find(words: list[bytes], table: dict[bytes, Spec] = BY_NAME) -> Spec:
     Raises:
         CommandError: there is none, or it takes another number of words.
     """
+    spec = look_up(words, table)
+    if not spec.takes(len(words)):
+        raise wrong_count(spec.name)
+    return spec
+
+
+def look_up(words: list[bytes], table: dict[bytes, Spec]) -> Spec:
+    """Return the command that the words name, with any number of words."""
     spec = table.get(words[0])
     if spec is None:
         spec = table.get(words[0].upper())
@@ -201,11 +229,9 @@ def find(words: list[bytes], table: dict[bytes, Spec] = BY_NAME) -> Spec:
         sub = table.get(words[0].upper() + b"|" + words[1].upper())
         if sub is None:
             raise CommandError(
-                f"unknown subcommand '{text_of(words[1])}'. Try {spec.name.upper()} HELP."
+                f"unknown subcommand '{text_of(words[1][:SHOWN])}'. Try {spec.name.upper()} HELP."
             )
         spec = sub
-    if not spec.takes(len(words)):
-        raise wrong_count(spec.name)
     return spec
 
 
@@ -213,8 +239,8 @@ def unknown(words: list[bytes]) -> CommandError:
     """Return the error for a command that does not exist."""
     args = ""
     for word in words[1:]:
-        if len(args) >= 128:
+        if len(args) >= SHOWN:
             break
-        args += f"'{text_of(word[: 128 - len(args)])}' "
+        args += f"'{text_of(word[: SHOWN - len(args)])}' "
     more = f", with args beginning with: {args}" if args else ""
-    return CommandError(f"unknown command '{text_of(words[0])}'{more}")
+    return CommandError(f"unknown command '{text_of(words[0][:SHOWN])}'{more}")

@@ -14,7 +14,7 @@ from streamkeep.format.core.errors import CommandError
 NOT_AN_INTEGER: Final = "value is not an integer or out of range"
 _MOST_DIGITS: Final = 19
 _LIMIT: Final = 1 << 63
-_SHOWN: Final = 128  # bytes of a word in an error line
+SHOWN: Final = 128  # bytes of the names of unknown commands in an error line
 
 
 def option(word: bytes) -> bytes:
@@ -56,6 +56,6 @@ def wrong_subcommand(words: list[bytes]) -> CommandError:
 
 
 def text_of(word: bytes) -> str:
-    """Return a word as an error line has it: up to a NUL, and at most 128 bytes."""
+    """Return a word as an error line has it: up to a NUL."""
     end = word.find(b"\0")
-    return (word if end < 0 else word[:end])[:_SHOWN].decode("utf-8", "surrogateescape")
+    return (word if end < 0 else word[:end]).decode("utf-8", "surrogateescape")

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import Status
-from streamkeep.server.commands.table import READS, SERVER_SPECS, SPECS, WRITES, Spec, by_name
+from streamkeep.server.commands.table import (
+    READS,
+    SERVER_SPECS,
+    SPECS,
+    STREAMS,
+    Spec,
+    by_name,
+    look_up,
+)
 from streamkeep.server.commands.words import option
 from streamkeep.server.resp import client_commands, server_commands, transactions
 from streamkeep.server.resp.handlers import HANDLERS, TABLE, Handler
@@ -18,6 +26,8 @@ if TYPE_CHECKING:
 
 WITHOUT_PASSWORD: Final = {"hello", "auth", "quit", "reset"}
 IN_TRANSACTION: Final = {"exec", "discard", "multi", "watch", "quit", "reset"}
+# Of CLIENT REPLY in a transaction, Redis leaves out replies that the array of EXEC announces.
+NOT_IN_TRANSACTION: Final = {"shutdown", "client|reply"}
 
 
 def _command(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -51,14 +61,17 @@ def _command_docs(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> object:
-    spec = TABLE.get(words[2].upper())
-    if spec is None:
-        raise CommandError("Invalid command specified")
-    if spec.arity != len(words) - 2 if spec.arity > 0 else len(words) - 2 < -spec.arity:
+    try:
+        spec = look_up(words[2:], TABLE)
+    except CommandError:
+        raise CommandError("Invalid command specified") from None
+    if not spec.first:
+        raise CommandError("The command has no key arguments")
+    if not spec.takes(len(words) - 2):
         raise CommandError("Invalid number of arguments specified for command")
     found = spec.keys(words[2:])
-    if not found:
-        raise CommandError("The command has no key arguments")
+    if spec.first == STREAMS and not found:
+        raise CommandError("Invalid arguments specified for command")
     return found
 
 
@@ -102,13 +115,12 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("command|docs", -2, _command_docs),
     ("command|getkeys", -3, _command_getkeys),
 )
-_CONTAINERS: Final = ("client", "config", "script", "slowlog", "latency", "acl")
+_CONTAINERS: Final = ("client", "config", "script", "function", "slowlog", "latency", "acl")
 
 
 def _spec(name: str, arity: int) -> Spec:
     keys = (1, -1, 1) if name == "watch" else (0, 0, 0)
-    kind = WRITES if name in ("flushdb", "flushall") else READS
-    return Spec(name, arity, kind, *keys, container=name == "command")
+    return Spec(name, arity, READS, *keys, container=name == "command")
 
 
 ALL_SPECS: Final = (
