@@ -132,7 +132,7 @@ class Stream:
         full = self.nodes[-1].size >= max_bytes and len(self.nodes[-1].slots) == 1
         self.open_node = None if full else self.nodes[-1].key
         self.last_id = entry_id
-        self.entries_added += 1
+        self.entries_added = min(self.entries_added + 1, (1 << 63) - 1)
 
     # --- remove -----------------------------------------------------------------------------
 
