@@ -155,17 +155,17 @@ class KeyCommands(CommandBase[Text]):
 
     # --- to and from Redis ------------------------------------------------------------------------
 
-    def dump(self, name: Key, server: str = "7.2") -> bytes | None:
+    def dump(self, name: Key, server: str | None = None) -> bytes | None:
         """Return a stream with its groups in the form for RESTORE; None if it is missing (DUMP).
 
         It needs memory for the whole stream; `streamkeep dump` and RDB files do not.
 
         Args:
             server: the oldest Redis that will read it: "5.0", "7.0", "7.2" (also for every Valkey),
-                "8.6", "8.8" or "8.10". Older versions cannot hold everything; only "8.8" and later
-                lose nothing.
+                "8.6", "8.8" or "8.10". What it cannot hold is dropped; only "8.8" and later hold
+                everything. None for the oldest one from "7.2" on that holds all of this stream.
         """
-        if server not in TARGETS:
+        if server is not None and server not in TARGETS:
             raise ArgumentError(f"server must be one of {', '.join(TARGETS)}, not {server!r}")
         return self._run(read(dump.dump, (to_bytes(name, "name"), server)))
 

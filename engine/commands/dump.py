@@ -7,6 +7,7 @@ demand: only one node or one group at a time is in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from streamkeep.engine.tables.group import Group, groups_of
 from streamkeep.engine.tables.node_walk import NodeWalk
@@ -34,9 +35,12 @@ from streamkeep.format.rows.extension import IDEMPOTENCE, idempotence_of, split_
 from streamkeep.format.rows.nacks import Nack, count_nacks, decode_nack
 from streamkeep.format.rows.producers import decode_message, decode_producer, producer_prefix
 
+# What DUMP writes: the first of these that stores all of a stream.
+_LOSSLESS: Final = ("7.2", "8.6", "8.8")
 
-def stream_parts(txn: Txn, stream: Stream) -> Parts:
-    """Yield the parts of a stream."""
+
+def stream_parts(txn: Txn, stream: Stream, *, in_order: bool = False) -> Parts:
+    """Yield the parts of a stream; `in_order` is that of `group_part`."""
     walk = NodeWalk(txn, stream)
     found = walk.first()
     while found:
@@ -45,7 +49,7 @@ def stream_parts(txn: Txn, stream: Stream) -> Parts:
     groups = groups_of(txn, stream)
     yield counters_of(stream, len(groups))
     for group in groups:
-        yield group_part(group)
+        yield group_part(group, in_order=in_order)
     messages = messages_of(txn, stream)
     if messages is not None:
         yield messages
@@ -99,12 +103,13 @@ def zone_of(group: Group) -> list[Id]:
 class _PendingOf:
     """The pending entries of a group, read from its pages: there may be millions."""
 
-    def __init__(self, group: Group, places: dict[int, int]) -> None:
+    def __init__(self, group: Group, places: dict[int, int], in_order: bool) -> None:
         self._group = group
         self._places = places  # of consumers, by their numbers
+        self._walk = delivered_order if in_order else pending_of
 
     def __iter__(self) -> Iterator[Pending]:
-        for nack in pending_of(self._group):
+        for nack in self._walk(self._group):
             place = self._places.get(nack.consumer)
             if place is None:
                 where = f"group {self._group.record.number}"
@@ -115,8 +120,12 @@ class _PendingOf:
         return sum(count_nacks(data) for data in _pages_of(self._group))
 
 
-def group_part(group: Group) -> GroupPart:
-    """Return a group with everything that belongs to it; pending entries are read when needed."""
+def group_part(group: Group, *, in_order: bool = False) -> GroupPart:
+    """Return a group with everything that belongs to it; pending entries are read when needed.
+
+    Args:
+        in_order: pending entries in the order of delivery, instead of ascending by ID.
+    """
     record = group.record
     consumers = group.consumers()
     places = {consumer.number: place for place, consumer in enumerate(consumers)}
@@ -126,7 +135,7 @@ def group_part(group: Group) -> GroupPart:
         record.last_id(),
         record.entries_read,
         [ConsumerPart(one.name, one.seen_time, one.active_time) for one in consumers],
-        _PendingOf(group, places),
+        _PendingOf(group, places, in_order),
         zone_of(group),
     )
 
@@ -160,9 +169,20 @@ def _messages_of_producer(
     return messages
 
 
-def dump(txn: Txn, name: bytes, server: str) -> bytes | None:
-    """Return the DUMP payload of a stream for a server; None when it is missing."""
+def dump(txn: Txn, name: bytes, server: str | None) -> bytes | None:
+    """Return the DUMP payload of a stream; None when it is missing.
+
+    Args:
+        server: the Redis that is to read it, which drops what that cannot store; None for the
+            oldest one that loses nothing.
+    """
     stream = txn.find_stream(name)
     if stream is None:
         return None
-    return write_payload(stream_parts(txn, stream), stream.nodes(), TARGETS[server], Losses())
+    payload = b""
+    for target in _LOSSLESS if server is None else (server,):
+        losses = Losses()
+        payload = write_payload(stream_parts(txn, stream), stream.nodes(), TARGETS[target], losses)
+        if not losses:
+            break
+    return payload

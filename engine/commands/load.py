@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from streamkeep.engine.commands.dump import stream_parts
 from streamkeep.engine.commands.idempotency import Tracker
 from streamkeep.engine.commands.keys import delete
 from streamkeep.engine.notify.wait_table import replaced
+from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.group import Group, create_group, find_group
 from streamkeep.engine.tables.lag import estimate_read
 from streamkeep.engine.tables.node_walk import append_node
@@ -23,7 +25,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, CorruptionError, KeyExistsError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.check import validate
-from streamkeep.format.redis.stream_dump import open_payload, read_value
+from streamkeep.format.redis.stream_dump import check_stream_type, open_payload, read_value
 from streamkeep.format.redis.stream_parts import (
     NOBODY,
     Counters,
@@ -40,11 +42,17 @@ from streamkeep.format.rows.group_records import Consumer
 
 
 class Loader:
-    """One stream that is being loaded, under the name `name`."""
+    """One stream that is being loaded, under the name `name`.
 
-    def __init__(self, name: bytes, where: str) -> None:
+    Args:
+        in_order: pending entries come in the order of delivery, which is kept; otherwise they are
+            sorted by time.
+    """
+
+    def __init__(self, name: bytes, where: str, *, in_order: bool = False) -> None:
         self.name = name
         self.where = where
+        self._in_order = in_order
         self._last_slot: Id | None = None
 
     def begin(self, txn: WriteTxn) -> None:
@@ -143,7 +151,7 @@ class Loader:
         group.save()
 
     def add_pending(self, txn: WriteTxn, part: GroupPart, pending: Iterable[Pending]) -> None:
-        """Add pending entries that have owners; of equal times, later ones come after."""
+        """Add pending entries that have owners; sorted by time, later ones come after equal."""
         group = self._group(txn, part.name)
         owners: list[Consumer] = [
             group.make_consumer(given.name, given.seen_time) for given in part.consumers
@@ -156,7 +164,7 @@ class Loader:
                     owners[one.consumer],
                     delivery_time=one.delivery_time,
                     delivery_count=one.delivery_count,
-                    sort_by_time=True,
+                    sort_by_time=not self._in_order,
                 )
         group.save()
 
@@ -201,15 +209,29 @@ def restore(txn: WriteTxn, name: bytes, payload: bytes, replace: bool) -> bool:
     except CorruptionError as error:
         raise CommandError("DUMP payload version or checksum are wrong") from error
     try:
+        check_stream_type(kind, "payload")
         parts = list(read_value(source, kind))  # all of it, before anything changes
         if not source.ends():
             source.fail("bytes after the end of the stream")
     except CorruptionError as error:
         raise CommandError("Bad data format") from error
-    delete(txn, [name])
-    loader = Loader(name, "payload")
+    _replace(txn, Loader(name, "payload"), parts)
+    return True
+
+
+def copy(txn: WriteTxn, source: bytes, target: bytes) -> None:
+    """Put a copy of a stream in the place of a key, with the order of delivery (COPY)."""
+    parts: list[Part] = []  # all of them, before the transaction changes what is being read
+    for part in stream_parts(txn, existing_stream(txn, source), in_order=True):
+        if isinstance(part, GroupPart):
+            part = part._replace(pending=list(part.pending))
+        parts.append(part)
+    _replace(txn, Loader(target, "copy", in_order=True), parts)
+
+
+def _replace(txn: WriteTxn, loader: Loader, parts: list[Part]) -> None:
+    delete(txn, [loader.name])
     loader.begin(txn)
     for part in parts:
         loader.take(txn, part)
-    txn.events.append(replaced(name))
-    return True
+    txn.events.append(replaced(loader.name))

@@ -125,11 +125,11 @@ class Losses(dict[str, int]):
 
 
 def open_payload(payload: bytes, where: str) -> tuple[int, Source]:
-    """Check type, version and checksum of a DUMP payload; return the type and the value's source.
+    """Check version and checksum of a DUMP payload; return its type and the value's source.
 
     Raises:
-        CorruptionError: the payload is damaged, is not a stream, or has a newer RDB version than
-            this version of Streamkeep reads.
+        CorruptionError: the payload is damaged, or has a newer RDB version than this version of
+            Streamkeep reads.
     """
     if len(payload) < 1 + _FOOTER.size:
         problem = f"truncated: {len(payload)} bytes, expected at least {1 + _FOOTER.size}"
@@ -139,15 +139,19 @@ def open_payload(payload: bytes, where: str) -> tuple[int, Source]:
     computed = crc64(payload[:-8])
     if checksum not in (computed, 0):  # 0: the writer has checksums disabled
         raise CorruptionError(where, f"CRC-64 is {checksum:016x}, computed {computed:016x}")
-    kind = payload[0]
+    return payload[0], Source.of(payload[1 : -_FOOTER.size], where)
+
+
+def check_stream_type(kind: int, where: str) -> None:
+    """Raise CorruptionError for a payload that is not a stream."""
     if kind not in STREAM_TYPES:
         raise CorruptionError(where, f"type {kind} is not a stream", offset=0)
-    return kind, Source.of(payload[1 : -_FOOTER.size], where)
 
 
 def read_payload(payload: bytes, where: str) -> Parts:
     """Yield the parts of a DUMP payload; raise CorruptionError."""
     kind, source = open_payload(payload, where)
+    check_stream_type(kind, where)
     yield from read_value(source, kind)
     if not source.ends():
         source.fail("extra bytes after the end of the stream")
@@ -359,6 +363,8 @@ def write_value(
     elif messages is not None:
         count = sum(len(one.messages) for one in messages.producers)
         losses.add("tracked message of a producer", count, newer=True)
+        if not count and messages != NO_MESSAGES:
+            losses.add("stream without its settings of idempotent XADD", newer=True)
     yield bytes(out)
 
 

@@ -88,7 +88,7 @@ class GroupPart(NamedTuple):
     Attributes:
         last_id: last_delivered_id.
         entries_read: -1 if unknown; None if the source does not contain it.
-        pending: ascending by ID.
+        pending: ascending by ID, or for a copy in the order of delivery.
         zone: IDs of the unowned pending entries, in the order in which they were given back.
     """
 

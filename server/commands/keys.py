@@ -18,8 +18,6 @@ from streamkeep.server.commands import strings
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.words import integer, option, syntax
 
-DUMP_FOR: Final = "8.10"  # the newest form, which loses nothing
-
 
 def run_del(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """DEL and UNLINK."""
@@ -85,14 +83,13 @@ def run_copy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     deadline = strings.deadline_of(txn, source)
     if deadline is None or (not replace and strings.exists(txn, target)):
         return 0
-    payload = dump.dump(txn, source, DUMP_FOR)
     found = strings.find_string(txn, source)
     strings.delete_keys(txn, [target])
-    if payload is not None:
-        load.restore(txn, target, payload, True)
-        strings.set_deadline(txn, target, deadline)
-    elif found is not None:
+    if found is not None:
         strings.put_string(txn, target, *found)
+    else:
+        load.copy(txn, source, target)
+        strings.set_deadline(txn, target, deadline)
     return 1
 
 
@@ -144,35 +141,37 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 def _cursor(word: bytes) -> int:
-    if not word.isdigit() or len(word) > 20:
+    if not word.isdigit() or len(word) > 20 or int(word) >= 1 << 64:
         raise CommandError("invalid cursor")
     return int(word)
 
 
 def run_randomkey(txn: Txn, words: list[bytes], shape: int) -> object:
     """RANDOMKEY."""
-    total = _count(txn)
+    total = count_keys(txn)
     return next(islice(_names(txn), random.randrange(total), None)) if total else None
 
 
 def run_dbsize(txn: Txn, words: list[bytes], shape: int) -> object:
     """DBSIZE."""
-    return _count(txn)
+    return count_keys(txn)
 
 
-def _count(txn: Txn) -> int:
+def count_keys(txn: Txn) -> int:
     """Return the number of keys; the names of streams are not read."""
     return txn.rows(KEYS) + sum(1 for _ in strings.strings(txn))
 
 
 def run_dump(txn: Txn, words: list[bytes], shape: int) -> object:
-    """DUMP."""
-    return dump.dump(txn, words[1], "7.2")
+    """DUMP of a stream, for the oldest Redis that loses nothing of it."""
+    strings.check_streams(txn, words[1:])
+    return dump.dump(txn, words[1], None)
 
 
 def run_restore(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """RESTORE."""
     replace = absolute = False
+    hint = b""  # IDLETIME or FREQ
     at = 4
     while at < len(words):
         name = option(words[at])
@@ -182,25 +181,35 @@ def run_restore(txn: WriteTxn, words: list[bytes], shape: int) -> object:
         elif name == b"ABSTTL":
             absolute = True
             at += 1
-        elif name in (b"IDLETIME", b"FREQ") and at + 1 < len(words):
-            integer(words[at + 1])
+        elif name in _USES and hint in (b"", name) and at + 1 < len(words):
+            hint = name  # a store does not record when a key was last used, or how often
+            most, problem = _USES[name]
+            if not 0 <= integer(words[at + 1]) <= most:
+                raise CommandError(problem)
             at += 2
         else:
             raise syntax()
+    if not replace and strings.exists(txn, words[1]):
+        raise KeyExistsError("BUSYKEY Target key name already exists.")
     ttl = integer(words[2])
     if ttl < 0:
         raise CommandError("Invalid TTL value, must be >= 0")
-    if not replace and strings.find_string(txn, words[1]) is not None:
-        raise KeyExistsError("BUSYKEY Target key name already exists.")
+    deadline = ttl if absolute else txn.now_ms() + ttl
+    if deadline > strings.MOST_MS:
+        raise CommandError("Invalid TTL value, must be >= 0")
     load.restore(txn, words[1], words[3], replace)
     strings.delete_string(txn, words[1])
-    if ttl:
-        deadline = ttl if absolute else txn.now_ms() + ttl
-        if deadline <= txn.now_ms():
-            strings.delete_keys(txn, [words[1]])
-        else:
-            strings.set_deadline(txn, words[1], deadline)
+    if ttl and deadline <= txn.now_ms():
+        strings.delete_keys(txn, [words[1]])
+    elif ttl:
+        strings.set_deadline(txn, words[1], deadline)
     return OK
+
+
+_USES: Final = {
+    b"IDLETIME": ((1 << 63) - 1, "Invalid IDLETIME value, must be >= 0"),
+    b"FREQ": (255, "Invalid FREQ value, must be >= 0 and <= 255"),
+}
 
 
 def run_object_encoding(txn: Txn, words: list[bytes], shape: int) -> object:
@@ -210,7 +219,11 @@ def run_object_encoding(txn: Txn, words: list[bytes], shape: int) -> object:
     found = strings.find_string(txn, words[2])
     if found is None:
         return None
-    return b"embstr" if len(found[0]) <= 44 else b"raw"
+    try:
+        integer(found[0])
+    except CommandError:
+        return b"embstr" if len(found[0]) <= 44 else b"raw"
+    return b"int"
 
 
 def run_object_refcount(txn: Txn, words: list[bytes], shape: int) -> object:

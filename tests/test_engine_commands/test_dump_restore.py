@@ -148,7 +148,7 @@ def test_a_damaged_payload_changes_nothing(store: Store, damage: str) -> None:
         bad, error = data[:-1] + bytes([data[-1] ^ 1]), "DUMP payload version or checksum are wrong"
     elif damage == "type":
         body = b"\x00" + data[1:-8]
-        bad, error = body + crc64(body).to_bytes(8, "little"), "DUMP payload version"
+        bad, error = body + crc64(body).to_bytes(8, "little"), "Bad data format"
     else:
         body = data[:1] + b"\x05" + data[2:-8]
         bad, error = body + crc64(body).to_bytes(8, "little"), "Bad data format"
