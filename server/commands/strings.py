@@ -8,9 +8,9 @@ transactions:
     redis.strings    name                       deadline i64 in Unix ms, -1 for none; the value
     redis.deadlines  number of a stream, u64    deadline i64 in Unix ms
 
-A stream keeps its number when it is renamed, so its deadline goes with it. A string whose deadline
-has passed does not exist; its row is removed later. A stream whose deadline has passed is deleted
-by a server (`Deadlines` in `server.resp.expiry`); callers of the library see it until then.
+A stream keeps its number when it is renamed, so its deadline goes with it. A server deletes keys
+whose deadline has passed (`server.resp.expiry`). Until then, such a string does not exist for
+commands, while callers of the library see such a stream.
 
 No script is interpreted: those that clients use for locks are known by their text.
 """
@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.commands import keys, rows
+from streamkeep.engine.notify.wait_table import removed
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError
@@ -34,7 +35,7 @@ STRINGS: Final = b"redis.strings"
 DEADLINES: Final = b"redis.deadlines"
 FOREVER: Final = -1
 _STAMP: Final = struct.Struct(">q")
-_MOST_MS: Final = (1 << 63) - 1
+MOST_MS: Final = (1 << 63) - 1
 
 
 class WrongTypeError(CommandError):
@@ -88,31 +89,55 @@ def _stamp(row: bytes) -> int:
 def put_string(txn: WriteTxn, name: bytes, value: bytes, deadline: int) -> None:
     """Store a string; `deadline` FOREVER for one that does not end."""
     rows.row_put(txn, _key(name), _STAMP.pack(deadline) + value)
+    txn.events.append(removed(name, None))  # for clients that watch it, and consumers of a stream
 
 
 def delete_string(txn: WriteTxn, name: bytes) -> bool:
     """Delete a string; return whether there was one."""
-    there = find_string(txn, name) is not None
-    try:
-        rows.row_delete(txn, rows.row_key(STRINGS, name))
-    except ArgumentError:
+    if find_string(txn, name) is None:
         return False
-    return there
+    rows.row_delete(txn, _key(name))
+    txn.events.append(removed(name, None))
+    return True
 
 
 def strings(txn: Txn) -> Iterator[bytes]:
     """Yield the names of all strings."""
     now_ms = txn.now_ms()
-    for name, row in rows.row_range(txn, rows.check_space(STRINGS), b"", b"", -1, False):
-        deadline = _stamp(row)
+    for name, deadline in string_deadlines(txn):
         if deadline == FOREVER or deadline > now_ms:
             yield name
+
+
+def string_deadlines(txn: Txn) -> list[tuple[bytes, int]]:
+    """Return (name, deadline) of all strings, also of those whose deadline has passed."""
+    found = rows.row_range(txn, rows.check_space(STRINGS), b"", b"", -1, False)
+    return [(name, _stamp(row)) for name, row in found]
 
 
 def deadlines(txn: Txn) -> list[tuple[int, int]]:
     """Return (number of a stream, deadline) of all streams that have one."""
     found = rows.row_range(txn, rows.check_space(DEADLINES), b"", b"", -1, False)
     return [(int.from_bytes(key, "big"), _stamp(row)) for key, row in found]
+
+
+def expire(txn: WriteTxn, name: bytes) -> bool:
+    """Delete a key if its deadline has passed; return whether it had."""
+    now_ms = txn.now_ms()
+    deadline = deadline_of(txn, name)
+    if deadline is not None:
+        return FOREVER != deadline <= now_ms and delete_keys(txn, [name]) > 0
+    try:  # a string whose deadline has passed
+        return rows.row_delete(txn, rows.row_key(STRINGS, name))
+    except ArgumentError:
+        return False
+
+
+def check_streams(txn: Txn, names: list[bytes]) -> None:
+    """Raise if one of these keys is a string."""
+    for name in names:
+        if find_string(txn, name) is not None and txn.find_stream(name) is None:
+            raise wrong_type()
 
 
 def _deadline_key(number: int) -> bytes:
@@ -168,7 +193,8 @@ _UNITS: Final = {b"EX": (1000, False), b"PX": (1, False), b"EXAT": (1000, True),
 def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """SET. A stream is not overwritten."""
     name, value = words[1], words[2]
-    only = b""  # NX or XX
+    only = b""  # NX, XX, IFEQ or IFNE
+    other = b""  # the value that IFEQ and IFNE compare with
     returns = keeps = False
     deadline: int | None = None
     at = 3
@@ -176,6 +202,9 @@ def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
         word = option(words[at])
         if word in (b"NX", b"XX") and only in (b"", word):
             only = word
+        elif word in (b"IFEQ", b"IFNE") and only in (b"", word) and at + 1 < len(words):
+            at += 1
+            only, other = word, words[at]
         elif word == b"GET":
             returns = True
         elif word == b"KEEPTTL" and deadline is None:
@@ -190,9 +219,15 @@ def run_set(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     before = find_string(txn, name)
     if is_stream and (returns or only != b"NX"):
         raise wrong_type()
-    there = is_stream or before is not None
     reply: object = (None if before is None else before[0]) if returns else OK
-    if there if only == b"NX" else not there if only == b"XX" else False:
+    refused = {
+        b"": False,
+        b"NX": is_stream or before is not None,
+        b"XX": before is None,
+        b"IFEQ": before is None or before[0] != other,
+        b"IFNE": before is not None and before[0] == other,
+    }
+    if refused[only]:
         return reply if returns else None
     if keeps and before is not None:
         deadline = before[1]
@@ -207,7 +242,7 @@ def _deadline(txn: Txn, word: bytes, unit: int, absolute: bool, command: str) ->
     if command == "set" and number <= 0:
         raise problem
     deadline = number * unit + (0 if absolute else txn.now_ms())
-    if not -_MOST_MS <= number * unit <= _MOST_MS or deadline > _MOST_MS:
+    if not -MOST_MS <= number * unit <= MOST_MS or deadline > MOST_MS:
         raise problem
     return deadline
 

@@ -1,8 +1,8 @@
-"""Times to live: streams that end at their deadline, and strings in the way of streams.
+"""Times to live: keys that end at their deadline, and strings in the way of streams.
 
 The deadlines are rows of the store (`server.commands.strings`); a server keeps a copy in memory,
 which it renews once a second, since other servers may change them, and after each command that
-does. A stream whose deadline has passed is deleted before the next command that names it, and
+does. A key whose deadline has passed is deleted before the next command that names it, and
 otherwise within about a second. While there are no deadlines and no strings, commands run without
 any of this.
 """
@@ -18,11 +18,11 @@ from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.keys import pack_number
 from streamkeep.server.commands.strings import (
     DEADLINES,
+    FOREVER,
+    check_streams,
     deadlines,
-    delete_keys,
-    find_string,
-    strings,
-    wrong_type,
+    expire,
+    string_deadlines,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _LEAST_S: Final = 0.005
 
 CHANGES: Final = frozenset(
     ("set", "eval", "evalsha", "expire", "pexpire", "expireat", "pexpireat", "persist", "restore",
-     "copy", "rename", "renamenx", "exec", "del", "unlink")
+     "copy", "rename", "renamenx", "exec", "del", "unlink", "flushdb", "flushall")
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ class Expiry:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._by_name: dict[bytes, int] = {}
-        self._by_number: dict[int, int] = {}
+        self._by_number: dict[int, int] = {}  # streams only, which may have other names by now
         self._has_strings = False
         self._changed = True
         self._due = False
@@ -62,8 +62,8 @@ class Expiry:
 
     @property
     def count(self) -> int:
-        """The number of streams that have a deadline."""
-        return len(self._by_number)
+        """The number of keys that have a deadline."""
+        return len(self._by_name)
 
     def close(self) -> None:
         """Stop the timer."""
@@ -96,21 +96,25 @@ class Expiry:
         if self._timer is not None:
             self._timer.cancel()
         wait_s = _PERIOD_S
-        if self._by_number:
-            left_ms = min(self._by_number.values()) - server.environment.context.clock.now_ms()
+        if self._deadlines():
+            left_ms = min(self._deadlines()) - server.environment.context.clock.now_ms()
             wait_s = max(_LEAST_S, min(wait_s, left_ms / 1000))
         self._timer = server.loop.call_later(wait_s, self._on_timer)
 
     def _load(self, txn: ReadTxn) -> None:
-        found = deadlines(txn)
-        self._has_strings = next(strings(txn), None) is not None
+        found, strings = deadlines(txn), string_deadlines(txn)
+        self._has_strings = bool(strings)
         self._by_number = dict(found)
         names = {number: name for name, number in self._server.names_of(txn, set(self._by_number))}
-        self._by_name = {names[number]: when for number, when in found if number in names}
+        self._by_name = {name: when for name, when in strings if when != FOREVER}
+        self._by_name |= {names[number]: when for number, when in found if number in names}
+
+    def _deadlines(self) -> list[int]:
+        return [*self._by_name.values(), *self._by_number.values()]
 
     def _on_timer(self) -> None:
         now_ms = self._server.environment.context.clock.now_ms()
-        if any(when <= now_ms for when in self._by_number.values()):
+        if any(when <= now_ms for when in self._deadlines()):
             self._due = True
             self._server.schedule()
         else:
@@ -119,20 +123,23 @@ class Expiry:
     # --- in a turn --------------------------------------------------------------------------
 
     def run_due(self, turn: Turn) -> None:
-        """Delete the streams whose time has come."""
+        """Delete the keys whose time has come."""
         if not self._due:
             return
         self._due = False
         self._changed = self._server.turns.ends = True
         txn = turn.write_txn()
         now_ms = txn.now_ms()
-        for number, when in list(self._by_number.items()):
+        due = {name for name, when in self._by_name.items() if when <= now_ms}
+        for number, when in self._by_number.items():
             if when <= now_ms:
-                name = name_of(txn, number, [one for one, w in self._by_name.items() if w == when])
+                name = name_of(txn, number, due)
                 if name is None:
                     rows.row_delete(txn, rows.row_key(DEADLINES, pack_number(number)))
                 else:
-                    self._delete(turn, txn, name)
+                    due.add(name)
+        for name in due:
+            self._expire(turn, txn, name)
 
     def before(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
         """Delete the keys of a command whose deadline has passed."""
@@ -140,26 +147,24 @@ class Expiry:
             now_ms = self._server.environment.context.clock.now_ms()
             for key in spec.keys(words):
                 if self._by_name.get(key, now_ms + 1) <= now_ms:
-                    self._delete(turn, turn.write_txn(), key)
+                    self._expire(turn, turn.write_txn(), key)
                     self._changed = self._server.turns.ends = True
 
     def check(self, txn: Any, spec: Spec, words: list[bytes]) -> None:
         """Raise if a command of streams names a string."""
-        if (self._has_strings or self._changed) and spec.name.startswith("x"):
-            for key in spec.keys(words):
-                if find_string(txn, key) is not None and txn.find_stream(key) is None:
-                    raise wrong_type()
+        if spec.name.startswith("x"):
+            self.check_keys(txn, spec.keys(words))
 
-    def _delete(self, turn: Turn, txn: WriteTxn, name: bytes) -> None:
-        """Delete a stream if its deadline has really passed, and wake its consumers."""
-        stream = txn.find_stream(name)
-        now_ms = txn.now_ms()
-        if stream is None or dict(deadlines(txn)).get(stream.number, now_ms + 1) > now_ms:
-            return
+    def check_keys(self, txn: Any, keys: list[bytes]) -> None:
+        """Raise if one of these keys is a string."""
+        if self._has_strings or self._changed:
+            check_streams(txn, keys)
+
+    def _expire(self, turn: Turn, txn: WriteTxn, name: bytes) -> None:
+        """Delete a key if its deadline has really passed, and wake its consumers."""
         watcher = turn.watcher
         if watcher is not None:
             watcher.before(txn, [name])
-        delete_keys(txn, [name])
-        self.expired += 1
+        self.expired += expire(txn, name)
         if watcher is not None:
             watcher.after(turn, txn)

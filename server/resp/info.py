@@ -10,7 +10,7 @@ import time
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.server.commands.keys import count_keys
 from streamkeep.server.resp.slow import SYNC_BOUNDS_S, SyncTimes
 from streamkeep.server.resp.versions import REDIS_VERSION
 
@@ -160,7 +160,7 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
             ("connected_clients", len(server.clients)),
             ("cluster_connections", 0),
             ("maxclients", server.settings.max_clients),
-            ("blocked_clients", server.blocked.count),
+            ("blocked_clients", server.blocked.blocked),
         ]
     if name == "memory":
         memory = usage.ru_maxrss * 1024
@@ -237,8 +237,9 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
     if name == "cluster":
         return [("cluster_enabled", 0)]
     if name == "keyspace":
-        count = sum(1 for _ in iter_keys(turn.read_txn()))
-        return [("db0", f"keys={count},expires={server.expiry.count},avg_ttl=0")] if count else []
+        count = count_keys(turn.read_txn())
+        expires = f"expires={server.expiry.count},avg_ttl=0,subexpiry=0"
+        return [("db0", f"keys={count},{expires}")] if count else []
     return []
 
 
@@ -257,7 +258,12 @@ def prometheus_lines(server: Server) -> str:
     lines = []
     for name, kind, text, value in (
         ("clients", "gauge", "Redis clients that are connected.", len(server.clients)),
-        ("blocked_clients", "gauge", "Redis clients that wait for entries.", server.blocked.count),
+        (
+            "blocked_clients",
+            "gauge",
+            "Redis clients that wait for entries.",
+            server.blocked.blocked,
+        ),
         ("commands_total", "counter", "Commands of Redis clients.", turns.commands),
         ("changes_total", "counter", "Commands that wrote.", turns.changes),
     ):

@@ -159,7 +159,7 @@ def test_info_has_what_exporters_read(connect: Connect, peer: Peer) -> None:
     facts = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
     assert facts["connected_clients"] == "2"
     assert facts["blocked_clients"] == "0"
-    assert facts["db0"] == "keys=1,expires=0,avg_ttl=0"
+    assert facts["db0"] == "keys=1,expires=0,avg_ttl=0,subexpiry=0"
     assert int(facts["total_commands_processed"]) >= 3
     peer.call("XADD", "k")
     peer.call("PING")

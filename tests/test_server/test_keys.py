@@ -1,0 +1,107 @@
+"""DUMP, COPY, RESTORE, keys that end, and what INFO says of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from patience import wait_until
+from resp_peer import Line, Peer, Running
+from test_server.conftest import Connect
+
+
+def test_dump_is_for_the_oldest_redis_that_loses_nothing(peer: Peer) -> None:
+    def form() -> int:
+        payload = peer.ask("DUMP", "k")
+        assert peer.call("RESTORE", "copy", 0, payload, "REPLACE") == b"+OK\r\n"
+        for words in (("XINFO", "STREAM"), ("XRANGE",)):
+            more = ("FULL",) if words[0] == "XINFO" else ("-", "+")
+            assert peer.ask(*words, "copy", *more) == peer.ask(*words, "k", *more)
+        return int(payload[0])
+
+    peer.call("XADD", "k", "1-0", "f", "v")
+    peer.call("XGROUP", "CREATE", "k", "g", 0)
+    peer.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "k", ">")
+    assert form() == 21  # of Redis 7.2
+    peer.call("XCFGSET", "k", "IDMP-MAXSIZE", 7)
+    assert form() == 26
+    peer.call("XADD", "k", "IDMP", "p", "i", "*", "f", "v")
+    assert form() == 26
+    peer.call("XNACK", "k", "g", "FAIL", "IDS", 1, "1-0")
+    assert form() == 27
+
+
+def test_a_string_is_not_dumped(peer: Peer) -> None:
+    peer.call("SET", "k", "v")
+    assert peer.call("DUMP", "k").startswith(b"-WRONGTYPE")
+    assert peer.call("DUMP", "no") == b"$-1\r\n"
+
+
+def test_a_copy_keeps_the_order_of_delivery(peer: Peer) -> None:
+    for number in range(1, 7):
+        peer.call("XADD", "s", f"{number}-0", "f", "v")
+    peer.call("XGROUP", "CREATE", "s", "g", 0)
+    peer.call("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+    peer.call("XCLAIM", "s", "g", "d", 0, "3-0", "1-0", "2-0", "TIME", 5000)
+    peer.call("XCLAIM", "s", "g", "d", 0, "6-0", "5-0", "TIME", 4000)
+    peer.call("XNACK", "s", "g", "FAIL", "IDS", 2, "4-0", "2-0")
+    assert peer.ask("COPY", "s", "t") == 1
+    for key in ("t", "s"):
+        [[_, entries]] = peer.ask("XREADGROUP", "GROUP", "g", "e", "CLAIM", 0, "STREAMS", key, ">")
+        assert [one[0] for one in entries] == [b"4-0", b"2-0", b"6-0", b"5-0", b"3-0", b"1-0"]
+
+
+def test_restore_checks_as_redis_does(peer: Peer) -> None:
+    peer.call("XADD", "s", "1-0", "f", "v")
+    payload = peer.ask("DUMP", "s")
+    for words, reply in (
+        (("s", "x", b"junk"), "-BUSYKEY Target key name already exists."),
+        (("t", "x", b"junk"), "-ERR value is not an integer or out of range"),
+        (("t", -1, b"junk"), "-ERR Invalid TTL value, must be >= 0"),
+        (("t", 0, b"junk"), "-ERR DUMP payload version or checksum are wrong"),
+        (("t", 0, payload, "FREQ", 256), "-ERR Invalid FREQ value, must be >= 0 and <= 255"),
+        (("t", 0, payload, "IDLETIME", -1), "-ERR Invalid IDLETIME value, must be >= 0"),
+        (("t", 0, payload, "IDLETIME", 1, "FREQ", 1), "-ERR syntax error"),
+        (("t", (1 << 63) - 1, payload), "-ERR Invalid TTL value, must be >= 0"),
+        (("t", 1, payload, "ABSTTL", "FREQ", 1, "FREQ", 2), "OK"),
+    ):
+        assert peer.ask("RESTORE", *words) == Line(reply), words
+    assert peer.call("EXISTS", "t") == b":0\r\n"
+
+
+def facts(peer: Peer, section: str) -> dict[str, Any]:
+    """Return the lines of a section of INFO."""
+    text = peer.ask("INFO", section).decode()
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def test_info_counts_strings_and_what_has_expired(running: Running, peer: Peer) -> None:
+    peer.call("XADD", "s", "1-0", "f", "v")
+    peer.call("SET", "lock", "v")
+    assert facts(peer, "keyspace") == {"db0": "keys=2,expires=0,avg_ttl=0,subexpiry=0"}
+    peer.call("EXPIRE", "s", 1000)
+    peer.call("SET", "other", "v", "EX", 1000)
+    peer.call("SET", "short", "v", "PX", 1)
+    wait_until(lambda: facts(peer, "stats")["expired_keys"] == "1")
+    assert facts(peer, "keyspace") == {"db0": "keys=3,expires=2,avg_ttl=0,subexpiry=0"}
+    rows = running.server.store.row_range("redis.strings")
+    assert [key for key, _ in rows] == [b"lock", b"other"]
+    peer.call("SET", "short", "v", "PX", 1)
+    wait_until(lambda: peer.call("GET", "short") == b"$-1\r\n")
+    peer.call("SET", "short", "v", "NX")
+    wait_until(lambda: facts(peer, "stats")["expired_keys"] == "2")
+
+
+def test_a_wait_that_ends_with_an_error_is_a_failed_call(
+    running: Running, connect: Connect, peer: Peer
+) -> None:
+    waiting = connect()
+    number = waiting.ask("CLIENT", "ID")
+    for failed, end in ((1, ("CLIENT", "UNBLOCK", number, "ERROR")), (2, ("DEL", "s"))):
+        peer.call("XGROUP", "CREATE", "s", "g", 0, "MKSTREAM")
+        waiting.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", 0, "STREAMS", "s", ">")
+        wait_until(lambda: running.ask(lambda server: server.blocked.blocked) == 1)
+        peer.call(*end)
+        assert waiting.read().startswith(b"-")
+        stats = facts(peer, "commandstats")["cmdstat_xreadgroup"]
+        assert stats.startswith(f"calls={failed},")
+        assert stats.endswith(f",failed_calls={failed}")
