@@ -1,4 +1,4 @@
-"""Clients that wait for entries in XREAD and XREADGROUP.
+"""Clients that wait for entries in XREAD and XREADGROUP, or for nothing to happen to a key (WATCH).
 
 A command of this server that adds entries serves them before the next command runs, in the order in
 which they began to wait on a key, in the same transaction. For what other processes write, each has
@@ -28,8 +28,9 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.read import Waiting
 from streamkeep.server.commands.replies import NIL_ARRAY, Named
 from streamkeep.server.resp.encoder import encode, error_line
-from streamkeep.server.resp.turn import Step, Turn, Watcher, failure_line
+from streamkeep.server.resp.turn import Step, Turn, Watcher, failure_line, is_error
 from streamkeep.server.resp.turns import ClientState
+from streamkeep.server.resp.watches import Watches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,9 +67,10 @@ class Blocked:
 class Served(Step):
     """The command of a blocked client, run again."""
 
-    def __init__(self, blocked: Blocked) -> None:
+    def __init__(self, blocked: Blocked, check: Callable[[WriteTxn, list[bytes]], None]) -> None:
         super().__init__(blocked.client, [])
         self.blocked = blocked
+        self._check = check
 
     def frees(self) -> bool:
         """It writes deliveries."""
@@ -76,8 +78,11 @@ class Served(Step):
 
     def attempt(self, txn: WriteTxn) -> bytes | None:
         """Run it; return None if it found nothing."""
+        waiting = self.blocked.waiting
         try:
-            found = self.blocked.waiting.call.run(txn)
+            if self.blocked.kind != READ:  # XREAD goes on waiting for a stream
+                self._check(txn, waiting.keys)
+            found = waiting.call.run(txn)
         except CommandError as error:
             return error_line(error.redis_line)
         return encode(Named(found), self.client.resp3) if found else None
@@ -87,10 +92,17 @@ class Served(Step):
         return self.attempt(txn) or encode(NIL_ARRAY, self.client.resp3)
 
 
+def _count_failure(client: ClientState, reply: bytes) -> None:
+    """Count an error as one of the command that has waited."""
+    if is_error(reply):
+        client.turns.calls_of(client.last_command).failed += 1
+
+
 class BlockedClients(Watcher):
-    """The blocked clients of one server.
+    """The blocked clients of one server, and the keys that its clients watch.
 
     Args:
+        check: raises if a key of a command of streams is a string.
         unblocked: is called for a client that has got its reply, or will not wait any longer.
         later: asks for a turn, in which `run_woken` is called.
     """
@@ -99,10 +111,14 @@ class BlockedClients(Watcher):
         self,
         environment: Environment,
         loop: asyncio.AbstractEventLoop,
+        check: Callable[[WriteTxn, list[bytes]], None],
         unblocked: Callable[[ClientState], None],
         later: Callable[[], None],
     ) -> None:
         super().__init__()
+        self.watches = Watches()
+        self.blocked = 0
+        self._check = check
         self._environment = environment
         self._waiters = environment.waiters
         self._loop = loop
@@ -117,6 +133,10 @@ class BlockedClients(Watcher):
         self._added: dict[bytes, int] = {}
         self._events = 0
 
+    def recount(self) -> None:
+        """Count the blocked clients and watched keys."""
+        self.count = self.blocked + len(self.watches.by_key)
+
     # --- begin and end ----------------------------------------------------------------------
 
     def add(self, client: ClientState, waiting: Waiting) -> Blocked:
@@ -125,7 +145,8 @@ class BlockedClients(Watcher):
         for key in waiting.keys:
             self._by_key.setdefault(key, {})[blocked] = None
         self._fresh.append(blocked)
-        self.count += 1
+        self.blocked += 1
+        self.recount()
         return blocked
 
     def remove(self, blocked: Blocked) -> None:
@@ -133,7 +154,8 @@ class BlockedClients(Watcher):
         if blocked.over:
             return
         blocked.over = True
-        self.count -= 1
+        self.blocked -= 1
+        self.recount()
         for key in blocked.waiting.keys:
             waiting = self._by_key.get(key)
             if waiting is not None:
@@ -148,6 +170,7 @@ class BlockedClients(Watcher):
     def end(self, blocked: Blocked, reply: bytes) -> None:
         """End a wait with a reply."""
         self.remove(blocked)
+        _count_failure(blocked.client, reply)
         blocked.client.reply(reply)
         self._unblocked(blocked.client)
 
@@ -159,11 +182,13 @@ class BlockedClients(Watcher):
 
     def before(self, txn: WriteTxn, keys: list[bytes]) -> None:
         """Note what the transaction has noted of these keys."""
+        self.watches.before(txn, keys)
         self._added = {key: txn.added.get(key, 0) for key in keys if key in self._by_key}
         self._events = len(txn.events)
 
     def after(self, turn: Turn, txn: WriteTxn) -> None:
         """Serve the clients that wait for what the command has changed."""
+        self.watches.after(txn, txn.events[self._events :])
         for key, count in self._added.items():
             if txn.added.get(key, 0) != count:
                 self._serve(turn, txn, key, READ, None)
@@ -190,11 +215,12 @@ class BlockedClients(Watcher):
 
     def _try(self, turn: Turn, txn: WriteTxn, blocked: Blocked) -> bool:
         """Run the command of a client again; return whether it no longer waits."""
-        step = Served(blocked)
+        step = Served(blocked, self._check)
         reply = step.attempt(txn)
         if reply is None:
             return False
         self.remove(blocked)
+        _count_failure(blocked.client, reply)
         blocked.client.wrote = True
         turn.add(step, reply)
         turn.clients.append(blocked.client)

@@ -34,7 +34,6 @@ def _quit(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _reset(client: Connection, words: list[bytes], turn: Turn) -> object:
     drop_transaction(client)
-    client.watched = {}
     client.mode = "on"
     client.resp3 = False
     client.name = b""

@@ -16,7 +16,11 @@ from streamkeep.format.node.node import RESP
 from streamkeep.server.commands.table import Spec, find
 from streamkeep.server.resp.encoder import encode, error_line
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE
-from streamkeep.server.resp.session_commands import IN_TRANSACTION, WITHOUT_PASSWORD
+from streamkeep.server.resp.session_commands import (
+    IN_TRANSACTION,
+    NOT_IN_TRANSACTION,
+    WITHOUT_PASSWORD,
+)
 from streamkeep.server.resp.turn import Turn
 from streamkeep.server.resp.turns import ClientState
 
@@ -35,6 +39,7 @@ class Connection(ClientState, asyncio.Protocol):
         queued: the commands of its transaction (MULTI); None outside of one.
         broken: a command was refused while the transaction was being queued.
         watched: keys of WATCH, with what they were.
+        watched_changed: a command of this server has changed one of them.
         mode: `on`, `off`, or `skip` for the next reply (CLIENT REPLY).
     """
 
@@ -54,6 +59,7 @@ class Connection(ClientState, asyncio.Protocol):
         self.queued: list[tuple[Spec, list[bytes]]] | None = None
         self.broken = False
         self.watched: dict[bytes, object] = {}
+        self.watched_changed = False
         self.mode = "on"
         self.blocked: Blocked | None = None
         self.paused = False
@@ -150,6 +156,9 @@ class Connection(ClientState, asyncio.Protocol):
                 raise _NotAuthenticated(NO_AUTH)
             if self.authenticated:
                 self.user.check(spec, words)
+            if self.queued is not None and spec.name in NOT_IN_TRANSACTION:
+                raise CommandError("Command not allowed inside a transaction")
+            self.server.settings.check_allowed(spec)
         except CommandError:
             self.broken = self.queued is not None
             known = TABLE.get(words[0].upper())

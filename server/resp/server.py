@@ -89,9 +89,12 @@ class Server(Host):
         self.settings = Settings(store, self.turns, self.slow)
         self.statistics = info.Statistics(self.turns)
         self.clients: dict[int, Connection] = {}
-        self.blocked = BlockedClients(self.environment, self.loop, self._unblocked, self.schedule)
-        self.turns.watcher = self.blocked
         self.watches_commands = False  # deadlines or strings exist, so that each must be checked
+        self.expiry = Expiry(self)
+        self.blocked = BlockedClients(
+            self.environment, self.loop, self.expiry.check_keys, self._unblocked, self.schedule
+        )
+        self.turns.watcher = self.blocked
         self._stopped = stopped
         self._backup = backup
         self._next_id = 1
@@ -105,7 +108,6 @@ class Server(Host):
         self._sync_s = 1.0  # how long the newest sync took
         self._settling = False
         self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
-        self.expiry = Expiry(self)
 
     # --- clients ----------------------------------------------------------------------------
 
@@ -136,6 +138,8 @@ class Server(Host):
     def disconnected(self, client: Connection) -> None:
         """Forget a client."""
         self.clients.pop(client.id, None)
+        self.blocked.watches.remove(client)
+        self.blocked.recount()
         if client.blocked is not None:
             blocked, client.blocked = client.blocked, None
             self.blocked.remove(blocked)
@@ -355,9 +359,8 @@ class Server(Host):
         if self.slow.threshold_ms:
             self.slow.note_event(DISK, taken)
 
-    def wait_for_disk(self, client: Connection, reply: Callable[[], bytes]) -> None:
-        """Reply when everything that is committed now is on disk."""
-        client.reply(reply())
+    def wait_for_disk(self, client: Connection) -> None:
+        """Keep the replies of a client until everything that is committed now is on disk."""
         client.wrote = True
         client.waits_for_disk += 1
         client.stopped = True

@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
-from streamkeep.server.commands.keys import run_flush
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.strings import KNOWN_DIGESTS, load_script
-from streamkeep.server.commands.table import WRITES, Spec
 from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_count
-from streamkeep.server.resp.encoder import encode
 from streamkeep.server.resp.handlers import ALREADY, TABLE, Handler
 from streamkeep.server.resp.turn import Turn
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
-
-FLUSH: Final = Spec("flushall", -1, WRITES, run=run_flush)
-
 
 # --- keys that the user may read ----------------------------------------------------------------
 
@@ -68,8 +62,9 @@ def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
         raise CommandError("value is out of range, must be positive")
     if integer(words[3], "timeout is not an integer or out of range") < 0:
         raise CommandError("timeout is negative")
-    client.server.wait_for_disk(client, lambda: encode([local, 0], client.resp3))
-    return ALREADY
+    if local:
+        client.server.wait_for_disk(client)
+    return [local, 0]
 
 
 def _lastsave(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -91,16 +86,6 @@ def _shutdown(client: Connection, words: list[bytes], turn: Turn) -> object:
             raise syntax()
     client.server.stop()
     client.close()
-    return ALREADY
-
-
-def _flush(client: Connection, words: list[bytes], turn: Turn) -> object:
-    if not client.server.settings.allow_flush:
-        raise CommandError(
-            f"{option(words[0]).decode()} deletes every stream of the store; start the server with "
-            "--allow-flush to allow it"
-        )
-    turn.run(client, FLUSH, words)
     return ALREADY
 
 
@@ -138,6 +123,10 @@ def _script_exists(client: Connection, words: list[bytes], turn: Turn) -> object
 
 def _ok(client: Connection, words: list[bytes], turn: Turn) -> object:
     return OK
+
+
+def _function_list(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return []
 
 
 def _slowlog_get(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -195,8 +184,6 @@ COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("lastsave", 1, _lastsave),
     ("bgsave", -1, _bgsave),
     ("shutdown", -1, _shutdown),
-    ("flushdb", -1, _flush),
-    ("flushall", -1, _flush),
     ("info", -1, _info),
     ("config|get", -3, _config_get),
     ("config|set", -4, _config_set),
@@ -205,6 +192,8 @@ COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("script|load", 3, _script_load),
     ("script|exists", -3, _script_exists),
     ("script|flush", -2, _ok),
+    ("function|flush", -2, _ok),
+    ("function|list", -2, _function_list),
     ("slowlog|get", -2, _slowlog_get),
     ("slowlog|len", 2, _slowlog_len),
     ("slowlog|reset", 2, _slowlog_reset),

@@ -21,10 +21,12 @@ from streamkeep.format.rows.extension import (
     with_section,
 )
 from streamkeep.format.rows.records import PAGE_FIT
+from streamkeep.server.commands.keys import run_flush
 from streamkeep.server.commands.words import integer, text_of
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
+    from streamkeep.server.commands.table import Spec
     from streamkeep.server.resp.slow import SlowLog
     from streamkeep.server.resp.turns import Turns
 
@@ -77,6 +79,14 @@ class Settings:
         self._turns = turns
         turns.durable = self.sync == "commit"
         self.shown: dict[str, str] = {"dir": str(store.path), "dbfilename": "data.mdb"}
+
+    def check_allowed(self, spec: Spec) -> None:
+        """Raise for a command that deletes the store, unless that is allowed."""
+        if spec.run is run_flush and not self.allow_flush:
+            raise CommandError(
+                f"{spec.name.upper()} deletes every stream of the store; start the server with "
+                "--allow-flush to allow it"
+            )
 
     def values(self) -> dict[str, str]:
         """Return all settings as text."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import NIL_ARRAY, OK
-from streamkeep.server.commands.strings import find_string
 from streamkeep.server.commands.table import READS, Spec
-from streamkeep.server.resp.encoder import Sent, encode
+from streamkeep.server.resp.encoder import Sent, encode, error_line
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, CodedError, Handler
 from streamkeep.server.resp.turn import Step, Turn, failure_line, run_one
+from streamkeep.server.resp.watches import state_of
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
@@ -27,50 +27,47 @@ class Exec(Step):
         self.connection = client
         self.turn = turn
         self.watched = client.watched
+        self.watched_changed = client.watched_changed
 
     def run(self, txn: Any) -> bytes:
         """Run them; return the replies as one."""
         client = self.connection
-        for key, before in self.watched.items():
-            if state_of(txn, key) != before:
-                return encode(NIL_ARRAY, client.resp3)
-        replies: list[object] = []
-        for spec, words in self.commands:
-            handler = HANDLERS.get(spec.name)
-            try:
-                client.server.expiry.check(txn, spec, words)
-                if handler is None:
-                    replies.append(Sent(run_one(txn, spec, words, client.resp3)))
-                else:
-                    replies.append(handler(client, words, self.turn))
-            except CommandError as error:
-                replies.append(error)
-        return encode(replies, client.resp3)
+        if self.watched_changed or any(
+            state_of(txn, key) != before for key, before in self.watched.items()
+        ):
+            return encode(NIL_ARRAY, client.resp3)
+        return encode([Sent(self._reply(txn, *one)) for one in self.commands], client.resp3)
 
-
-def state_of(txn: Txn, key: bytes) -> object:
-    """Return what WATCH compares: everything that a writer of this stream changes."""
-    stream = txn.find_stream(key)
-    if stream is None:
-        return find_string(txn, key)
-    record = stream.record
-    return (
-        stream.number,
-        record.length,
-        record.last_id(),
-        record.first_id(),
-        record.max_deleted_id(),
-        record.entries_added,
-        record.extension,
-    )
+    def _reply(self, txn: Any, spec: Spec, words: list[bytes]) -> bytes:
+        """Run one of them; return its reply, in the protocol that the client speaks then."""
+        client = self.connection
+        handler = HANDLERS.get(spec.name)
+        began = time.perf_counter_ns()
+        try:
+            client.server.expiry.check(txn, spec, words)
+            if handler is None:
+                reply = run_one(txn, spec, words, client.resp3)
+            else:
+                reply = encode(handler(client, words, self.turn), client.resp3)
+        except CommandError as error:
+            reply = error_line(error.redis_line)
+        client.turns.calls_of(spec.name).note(reply, time.perf_counter_ns() - began)
+        return reply
 
 
 def drop_transaction(client: Connection) -> None:
     """Forget what a client has queued and watches."""
     client.queued = None
     client.broken = False
-    client.watched = {}
+    unwatch(client)
     client.renew_plain()
+
+
+def unwatch(client: Connection) -> None:
+    """Forget what a client watches."""
+    blocked = client.server.blocked
+    blocked.watches.remove(client)
+    blocked.recount()
 
 
 def _multi(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -92,15 +89,16 @@ def _discard(client: Connection, words: list[bytes], turn: Turn) -> object:
 def _watch(client: Connection, words: list[bytes], turn: Turn) -> object:
     if client.queued is not None:
         raise CommandError("WATCH inside MULTI is not allowed")
-    txn = turn.read_txn()
+    blocked = client.server.blocked
     for key in words[1:]:
-        if key not in client.watched:
-            client.watched[key] = state_of(txn, key)
+        blocked.watches.add(client, key, turn.read_txn())
+    blocked.recount()
+    turn.watcher = blocked
     return OK
 
 
 def _unwatch(client: Connection, words: list[bytes], turn: Turn) -> object:
-    client.watched = {}
+    unwatch(client)
     return OK
 
 

@@ -64,10 +64,10 @@ class Step:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Watcher:
-    """Serves the blocked clients of this server after a command has written.
+    """Looks at what a command has changed, for the clients that wait for it or watch it.
 
     Attributes:
-        count: of blocked clients.
+        count: of blocked clients and watched keys.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Watcher:
         raise NotImplementedError
 
     def after(self, turn: Turn, txn: WriteTxn) -> None:
-        """Serve the clients that wait for what the command has changed."""
+        """Serve, or mark, the clients that wait for what the command has changed."""
         raise NotImplementedError
 
 
@@ -100,7 +100,7 @@ class Turn:
 
     Attributes:
         clients: those that may have replies to send.
-        watcher: serves blocked clients; None while no client is blocked.
+        watcher: looks at changes; None while no client waits for any.
         durable: a caller will wait until the commit is on disk.
         called: the counters of the command that is running; None for none.
     """
@@ -215,10 +215,17 @@ class Turn:
 
     def _run_in_own(self, step: Step) -> None:
         """Run a command in a transaction of its own."""
+
+        def run(txn: WriteTxn) -> bytes:
+            self.writer = txn  # what the step reads, it reads here
+            return step.run(txn)
+
         try:
-            reply = self.environment.write_with_repairs(step.run, (), False, step.frees())
+            reply = self.environment.write_with_repairs(run, (), False, step.frees())
         except Exception as error:
             reply = failure_line(error)
+        finally:
+            self.writer = None
         assert isinstance(reply, bytes)
         _set_reply(step, reply)
 

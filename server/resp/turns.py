@@ -35,6 +35,12 @@ class Calls:
         self.rejected: i64 = 0  # refused before they ran
         self.failed: i64 = 0
 
+    def note(self, reply: bytes, nanos: int) -> None:
+        """Count a call, with its reply and how long it took."""
+        self.count += 1
+        self.nanos += nanos
+        self.failed += is_error(reply)
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientState:

@@ -87,12 +87,18 @@ def test_commands_run_apart_if_their_transaction_fails(
 
     monkeypatch.setattr(turn, "begin_write", begin_once)
     peer.socket.sendall(
-        encode_command("XADD", "k", "1-0", "f", "v") + encode_command("XADD", "k", "2-0", "f", "v")
+        b"".join(
+            encode_command(*line.split())
+            for line in ("XADD k 1-0 f v", "MULTI", "XADD k 2-0 f v", "KEYS *", "EXEC")
+        )
     )
-    assert [peer.read() for _ in range(2)] == [b"$3\r\n1-0\r\n", b"$3\r\n2-0\r\n"]
+    assert [peer.read() for _ in range(4)] == [
+        b"$3\r\n1-0\r\n", b"+OK\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n",
+    ]  # fmt: skip
+    assert peer.ask("XLEN", "k") == [b"2-0", [b"k"]]  # of EXEC
     assert failed
     assert b"1-0" in reader.read()
-    assert peer.call("XLEN", "k") == b":2\r\n"
+    assert peer.read() == b":2\r\n"
 
 
 QUICK_OR_SLOW = pytest.mark.parametrize(
