@@ -185,10 +185,12 @@ def ids_and_policy(words: list[bytes], at: int) -> tuple[list[bytes], int]:
     return ids, max(policy, 0)
 
 
-def counted_ids(words: list[bytes], at: int, no_number: str, too_few: str) -> list[bytes]:
+def counted_ids(
+    words: list[bytes], at: int, no_number: str, too_few: str, most: int = 1 << 63
+) -> list[bytes]:
     """Return the IDs of `IDS numids id ...` at a place; raise the errors of the command."""
     count = integer(words[at + 1], no_number)
-    if count < 1:
+    if not 1 <= count <= most:
         raise CommandError(no_number)
     ids = words[at + 2 : at + 2 + min(count, len(words))]
     if len(ids) < count:

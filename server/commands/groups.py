@@ -124,7 +124,11 @@ def run_xnack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
         name = option(words[at])
         if name == b"IDS" and at + 1 < len(words):
             ids = counted_ids(
-                words, at, "numids must be a positive integer", "number of IDs doesn't match numids"
+                words,
+                at,
+                "numids must be a positive integer",
+                "number of IDs doesn't match numids",
+                (1 << 31) - 1,
             )
             at += 2 + len(ids)
         elif name == b"RETRYCOUNT" and at + 1 < len(words):

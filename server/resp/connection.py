@@ -15,12 +15,13 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
 from streamkeep.server.commands.table import Spec, find
 from streamkeep.server.resp.encoder import encode, error_line
-from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE
+from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, CodedError
 from streamkeep.server.resp.session_commands import (
     IN_TRANSACTION,
     NOT_IN_TRANSACTION,
     WITHOUT_PASSWORD,
 )
+from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import Turn
 from streamkeep.server.resp.turns import ClientState
 
@@ -159,11 +160,16 @@ class Connection(ClientState, asyncio.Protocol):
             if self.queued is not None and spec.name in NOT_IN_TRANSACTION:
                 raise CommandError("Command not allowed inside a transaction")
             self.server.settings.check_allowed(spec)
-        except CommandError:
+        except CommandError as error:
             self.broken = self.queued is not None
             known = TABLE.get(words[0].upper())
             if known is not None:
                 self.turns.calls_of(known.name).rejected += 1
+                if known.name == "exec":
+                    drop_transaction(self)
+                    raise CodedError(
+                        f"EXECABORT Transaction discarded because of: {error}"
+                    ) from None
             raise
         if self.queued is not None and spec.name not in IN_TRANSACTION:
             self.queued.append((spec, words))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.server.commands.strings import deadline_of, find_string
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Watches:
 
     def __init__(self) -> None:
         self.by_key: dict[bytes, set[Connection]] = {}
-        self._states: dict[bytes, object] = {}
+        self._before: dict[bytes, object] = {}
 
     def add(self, client: Connection, key: bytes, txn: Txn) -> None:
         """Let a client watch a key."""
@@ -41,23 +42,28 @@ class Watches:
         client.watched = {}
         client.watched_changed = False
 
-    def before(self, txn: Txn, keys: Iterable[bytes]) -> None:
+    def before(self, txn: WriteTxn, keys: Iterable[bytes]) -> None:
         """Note what these keys are before a command changes them."""
-        self._states = {key: state_of(txn, key) for key in keys if key in self.by_key}
+        self._before = {key: _changes_of(txn, key) for key in keys if key in self.by_key}
 
-    def after(self, txn: Txn, events: list[Event]) -> None:
+    def after(self, txn: WriteTxn, events: list[Event]) -> None:
         """Mark the clients that watch a key which has changed, or which events name."""
-        changed = {key for key, before in self._states.items() if state_of(txn, key) != before}
+        changed = {key for key, before in self._before.items() if _changes_of(txn, key) != before}
         changed |= {event.key for event in events if event.group is None}
         for key in changed & self.by_key.keys():
             for client in self.by_key[key]:
                 client.watched_changed = True
 
 
-def state_of(txn: Txn, key: bytes) -> object:
-    """Return what WATCH compares: of a stream, whatever Redis counts as a change; None for none.
+def _changes_of(txn: WriteTxn, key: bytes) -> object:
+    """Return the state of a key, and how many entries were added, which may be gone again."""
+    return state_of(txn, key), txn.added.get(key, 0)
 
-    Redis does not count what happens to groups, nor to the last ID.
+
+def state_of(txn: Txn, key: bytes) -> object:
+    """Return what WATCH compares; None if there is no such key.
+
+    Of a stream that is, as in Redis, neither groups nor counters.
     """
     deadline = deadline_of(txn, key)
     if deadline is None or 0 <= deadline <= txn.now_ms():
@@ -65,4 +71,6 @@ def state_of(txn: Txn, key: bytes) -> object:
     stream = txn.find_stream(key)
     if stream is None:
         return find_string(txn, key)
-    return stream.number, stream.record.length, stream.record.entries_added, deadline
+    record = stream.record
+    newest = record.last_live_ms, record.last_live_seq
+    return stream.number, record.length, record.first_id(), newest, deadline

@@ -23,6 +23,12 @@ JUNK: Final = (b"", b"-", b"+", b"$", b">", b"x", b"-1", b"0", b"5-", b"(3-0", b
 NEWER_JUNK: Final = (b"IDS", b"KEEPREF", b"ACKED", b"CLAIM", b"MAXCOUNT", b"MAXSIZE", b"IDMP",
         b"IDMPAUTO", b"SILENT", b"FATAL", b"RETRYCOUNT", b"1-0")  # fmt: skip
 
+# Numbers at the edges of 16, 32 and 64 bits.
+HUGE: Final = tuple(b"%d" % number for number in (
+    32768, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1, 2**64,
+    -(2**31), -(2**63), -(2**63) - 1,
+))  # fmt: skip
+
 ALWAYS_A_CONSUMER: Final = (7, 2)  # XREADGROUP and XCLAIM create it even if they deliver nothing
 LAST_ENTRY: Final = (7, 4)  # XREAD takes `+`
 POLICIES: Final = (8, 2)  # KEEPREF, DELREF, ACKED, XDELEX, XACKDEL
@@ -40,13 +46,19 @@ _SINCE: Final = {
 }
 
 
+# Commands with these words stay as they are made: they would wait, or count entries backwards.
+_AS_MADE: Final = {b"BLOCK", b"ENTRIESADDED"}
+
+
 class Generator:
     """Makes commands of streams at random, some of them malformed."""
 
     def __init__(self, seed: int, version: Version) -> None:
         self.random = random.Random(seed)
         self.version = version
-        self._junk = JUNK + (NEWER_JUNK if version >= BUDGETS else ())
+        self._added = 0
+        self._newest = version >= BUDGETS  # an older one refuses other words
+        self._junk = JUNK + (NEWER_JUNK + HUGE if self._newest else ())
         self._made = {
             name[5:]: getattr(self, name)
             for name in dir(self)
@@ -60,7 +72,9 @@ class Generator:
             return [self._made[name]()]
         words = [name.upper().encode(), *self._made[name]()]
         if self.random.random() < 0.15:
-            words = self._damaged(words)
+            damaged = self._damaged(words)
+            if not _AS_MADE.intersection(damaged):
+                words = damaged
         follow = []
         if self.version < ALWAYS_A_CONSUMER and words[0] == b"XGROUP" and len(words) > 3:
             follow = [[b"XGROUP", b"CREATECONSUMER", *words[2:4], one] for one in CONSUMERS]
@@ -70,6 +84,8 @@ class Generator:
 
     def _damaged(self, words: Words) -> Words:
         place = self.random.randrange(1, len(words)) if len(words) > 1 else 0
+        if self._newest and self.random.random() < 0.4:
+            return self._disordered(words, place)
         kind = self.random.random()
         if kind < 0.3:
             return words[:place] + words[place + 1 :]
@@ -78,6 +94,22 @@ class Generator:
         if kind < 0.9:
             return [*words[:place], self.random.choice(self._junk), *words[place + 1 :]]
         return [*words, self.random.choice(self._junk)]
+
+    def _disordered(self, words: Words, place: int) -> Words:
+        """Return a command with words twice, at another place, or of another command."""
+        taken = words[place : place + self.random.randrange(1, 4)]
+        kind = self.random.random()
+        if kind < 0.4:
+            other = words
+        elif kind < 0.8:
+            other = words[:place] + words[place + len(taken) :]
+        else:
+            other = words
+            taken = self._made[self.random.choice(sorted(self._made))]()
+            first = self.random.randrange(len(taken))
+            taken = taken[first : first + self.random.randrange(1, 4)]
+        target = self.random.randrange(1, len(other) + 1) if other else 0
+        return [*other[:target], *taken, *other[target:]]
 
     def _maybe(self, *words: bytes, chance: float = 0.3, since: Version = ()) -> Words:
         return list(words) if self.version >= since and self.random.random() < chance else []
@@ -270,7 +302,8 @@ class Generator:
 
     def make_xsetid(self) -> Words:
         """XSETID."""
-        added = self._maybe(b"ENTRIESADDED", b"%d" % self.random.randrange(60))
+        self._added += 10_000  # never below what a group has read, which Redis counts on from
+        added = self._maybe(b"ENTRIESADDED", b"%d" % self._added)
         return [self._key(), b"%d-0" % self.random.randrange(30, 40), *added]
 
     def make_del(self) -> Words:

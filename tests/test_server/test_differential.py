@@ -7,11 +7,13 @@ compare with; for one that is older than 8.10, `real_redis.replies` says what di
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from real_redis.commands import Generator
+from real_redis.clients import Clients
+from real_redis.commands import BUDGETS, Generator
 from real_redis.replies import Replies
 from real_redis.server import RealRedis, running_redis
 from resp_peer import Peer, Running, serving
@@ -66,6 +68,26 @@ def test_replies_are_the_bytes_of_redis(
                 found = our_replies.comparable(words, mine.read())
                 assert found == expected, (done, words)
             done += len(batch)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize(
+    ("seed", "count"),
+    [(1, daily_or_all(300, 2_000)), *(pytest.param(seed, 6_000, marks=[pytest.mark.slow])
+                                      for seed in range(2, 6))],
+)  # fmt: skip
+def test_clients_that_wait_and_watch_get_the_replies_of_redis(
+    real: RealRedis, ours: Running, seed: int, count: int, protocol: int
+) -> None:
+    if real.version < BUDGETS:
+        pytest.skip("an older server wakes clients otherwise; STREAMKEEP_REDIS_SERVER names one")
+    real.call(b"FLUSHALL")
+    ours.server.settings.allow_flush = True
+    paths = (real_path(real), ours.path)
+    with closing(Clients(Generator(seed, real.version), paths, protocol)) as clients:
+        for done in range(count):
+            for client, words, replies in clients.step():
+                assert replies[0] == replies[1], (done, client, words)
 
 
 def real_path(real: RealRedis) -> str:

@@ -20,7 +20,12 @@ from test_server.conftest import served
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
-STREAMS = ["-k", "TestRedisCommands and test_x or Stream"]
+STREAMS = [
+    *("tests/test_commands.py", "tests/test_asyncio/test_commands.py"),
+    *("tests/test_pipeline.py", "tests/test_asyncio/test_pipeline.py"),
+    "tests/test_legacy_responses_arg.py",
+    *("-k", "test_x or Stream or stream"),
+]
 LOCKS = ["tests/test_lock.py", "tests/test_asyncio/test_lock.py"]
 VERSIONS = "test/test_mixins/test_specific_redis_versions/test_redis_"
 
@@ -66,11 +71,7 @@ def test_the_tests_of_redis_py(suites: Path, tmp_path: Path, protocol: str) -> N
     with served(tmp_path / "s", bind=["127.0.0.1:0"], allow_flush=True) as shown:
         port = shown["port"]
         where = ["--redis-url", f"redis://127.0.0.1:{port}/0", "--protocol", protocol]
-        for words, least in (
-            (["tests/test_commands.py", *STREAMS], 60),
-            (["tests/test_asyncio/test_commands.py", *STREAMS], 50),
-            (LOCKS, 80),
-        ):
+        for words, least in ((STREAMS, 170), (LOCKS, 80)):
             assert passed(suites, "redis", *where, *words, port=port) > least
 
 
