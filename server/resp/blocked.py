@@ -209,9 +209,10 @@ class BlockedClients(Watcher):
             else:
                 if shares:
                     emptied.add(blocked.group)
-                queue = self._by_key[key]
-                del queue[blocked]
-                queue[blocked] = None  # at its end, as in Redis
+                for each in dict.fromkeys(blocked.waiting.keys):  # as if it began to wait now
+                    queue = self._by_key[each]
+                    del queue[blocked]
+                    queue[blocked] = None
 
     def _try(self, turn: Turn, txn: WriteTxn, blocked: Blocked) -> bool:
         """Run the command of a client again; return whether it no longer waits."""

@@ -85,7 +85,7 @@ class Clients:
                 peer.send(*words[:2], b"%d" % number, *how)
         else:
             client = self.random.choice(free)
-            words = self._words(client)
+            words = self._restored() if self.random.random() < 0.02 else self._words(client)
             for peer in client.peers:
                 peer.send(*words)
         found: list[tuple[int, Words, list[Any]]] = []
@@ -148,6 +148,11 @@ class Clients:
         words = self.generator.command()[0]
         return [b"PING"] if b"BLOCK" in words else words  # no time decides what a reply says
 
+    def _restored(self) -> Words:
+        """Return RESTORE of what one of the servers dumps."""
+        payload = self.random.choice(self.bystander.peers).ask("DUMP", self.random.choice(KEYS))
+        return [b"RESTORE", self.random.choice(KEYS), b"0", payload or b"none", b"REPLACE"]
+
     def _some(self, names: list[bytes]) -> Words:
         return [self.random.choice(names) for _ in range(self.random.randrange(1, 3))]
 
@@ -171,6 +176,8 @@ class Clients:
         """A command of keys and strings."""
         key, string = self.random.choice(KEYS), self.random.choice(STRINGS)
         value = self.random.choice([b"x", b"y"])
+        one = self.random.choice([key, string])
+        later = b"400000000%d" % self.random.randrange(5)
         return self.random.choice([
             [b"SET", string, value],
             [b"SET", string, value, self.random.choice([b"NX", b"XX", b"GET"])],
@@ -179,9 +186,14 @@ class Clients:
             [b"DEL", *self._some([*KEYS, *STRINGS])],
             [b"RENAME", key, self.random.choice(KEYS)],
             [b"RENAMENX", string, self.random.choice(STRINGS)],
+            [b"COPY", string, self.random.choice(STRINGS), b"REPLACE"],
             [b"COPY", key, self.random.choice(KEYS), *([b"REPLACE"] * self.random.randrange(2))],
-            [b"EXPIRE", self.random.choice([key, string]), b"1000"],
-            [b"PERSIST", self.random.choice([key, string])],
+            [b"SET", string, value, b"PXAT", later + b"123", b"GET"],
+            [b"SET", string, value, b"KEEPTTL"],
+            [b"EXPIREAT", one, later],
+            [b"EXPIREAT", one, later, self.random.choice([b"NX", b"XX", b"GT", b"LT"])],
+            [b"PEXPIRETIME", one],
+            [b"PERSIST", one],
             [b"XADD", key, b"%d-0" % self.random.randrange(20, 60), b"f", b"v"],
             [b"XADD", key, b"MAXLEN", b"1", b"%d-0" % self.random.randrange(20, 60), b"f", b"v"],
             [b"XGROUP", b"CREATE", key, self.random.choice(GROUPS), b"$", b"MKSTREAM"],

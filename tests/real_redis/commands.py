@@ -21,7 +21,9 @@ JUNK: Final = (b"", b"-", b"+", b"$", b">", b"x", b"-1", b"0", b"5-", b"(3-0", b
         b"99999999999999999999", b"~", b"=", b"18446744073709551615-18446744073709551615",
         b"a\r\nb", b"\xff\xfe", b"MAXLEN", b"JUSTID", b"FORCE", b"NOACK", b"STREAMS")  # fmt: skip
 NEWER_JUNK: Final = (b"IDS", b"KEEPREF", b"ACKED", b"CLAIM", b"MAXCOUNT", b"MAXSIZE", b"IDMP",
-        b"IDMPAUTO", b"SILENT", b"FATAL", b"RETRYCOUNT", b"1-0")  # fmt: skip
+        b"IDMPAUTO", b"SILENT", b"FATAL", b"RETRYCOUNT", b"1-0", b"05-2", b"+5-1", b" 5-1", b"5-+7",
+        b"-5", b"5--1", b"5-*", b"*-5", b"5-1\x00-", b"MINID", b"LIMIT", b"ENTRIESREAD",
+        b"MKSTREAM", b"MAXDELETEDID", b"IDLE", b"TIME", b"LASTID", b"FULL")  # fmt: skip
 
 # Numbers at the edges of 16, 32 and 64 bits.
 HUGE: Final = tuple(b"%d" % number for number in (
@@ -42,6 +44,7 @@ _SINCE: Final = {
     "xcfgset": IDEMPOTENT,
     "xdelex": POLICIES,
     "xidmp": IDEMPOTENT,
+    "xidmprecord": IDEMPOTENT,
     "xnack": NACKS,
 }
 
@@ -161,6 +164,8 @@ class Generator:
         options += self._maybe(b"MINID", b"=", self._id(), chance=0.05)
         options += self._policy(0.2)
         options += self._maybe(b"IDMP", b"p", b"i", chance=0.02, since=IDEMPOTENT)
+        if self.random.random() < 0.15:
+            return [self._key(), *options, b"%d-*" % self.random.randrange(40), *pairs]
         return [self._key(), *options, self._id(), *pairs]
 
     def make_xidmp(self) -> Words:
@@ -189,6 +194,11 @@ class Generator:
         options = self._maybe(b"IDMP-DURATION", seconds, chance=0.6)
         options += self._maybe(b"IDMP-MAXSIZE", most, chance=0.6)
         return [self.random.choice([*KEYS, CLOCKED]), *options]
+
+    def make_xidmprecord(self) -> Words:
+        """XIDMPRECORD."""
+        producer = self.random.choice([b"p", b"q", b""])
+        return [self._key(), producer, b"%d" % self.random.randrange(3), self._id()]
 
     def make_xtrim(self) -> Words:
         """XTRIM, exact: `~` depends on tombstones, which a store removes."""
@@ -256,37 +266,51 @@ class Generator:
         kind = self.random.random()
         if kind < 0.6:
             start = self.random.choice([b"0", b"$", self._id()])
-            return [b"CREATE", *self._group(), start, *self._maybe(b"MKSTREAM", chance=0.7)]
+            made = self._maybe(b"MKSTREAM", chance=0.7)
+            return [b"CREATE", *self._group(), start, *made, *self._entries_read()]
         if kind < 0.75:
-            return [b"SETID", *self._group(), self.random.choice([b"0", b"$", self._id()])]
-        if kind < 0.85:
+            start = self.random.choice([b"0", b"$", self._id()])
+            return [b"SETID", *self._group(), start, *self._entries_read()]
+        if kind < 0.82:
             return [b"DELCONSUMER", *self._group(), self.random.choice(CONSUMERS)]
+        if kind < 0.85:
+            return [b"CREATECONSUMER", *self._group(), self.random.choice(CONSUMERS)]
         if kind < 0.9:
             return [b"DESTROY", *self._group()]
         return [self.random.choice([b"NOSUCH", b"HELP", b"create"])]
+
+    def _entries_read(self) -> Words:
+        return self._maybe(b"ENTRIESREAD", self._number(), chance=0.2)
+
+    def _min_idle(self) -> bytes:
+        """Return a time that every entry was idle for, or none."""
+        return b"0" if self.random.random() < 0.85 else b"1000000000000"
 
     def make_xclaim(self) -> Words:
         """XCLAIM, with times that no clock changes."""
         options = [
             *self._maybe(b"TIME", b"1000"),
+            *self._maybe(b"IDLE", b"100000000", chance=0.1),
             *self._maybe(b"RETRYCOUNT", self._number()),
             *self._maybe(b"FORCE"),
             *self._maybe(b"JUSTID"),
             *self._maybe(b"LASTID", self._id(), chance=0.1),
         ]
-        return [*self._group(), self.random.choice(CONSUMERS), b"0", *self._ids(), *options]
+        least = self._min_idle()
+        return [*self._group(), self.random.choice(CONSUMERS), least, *self._ids(), *options]
 
     def make_xautoclaim(self) -> Words:
         """XAUTOCLAIM."""
         options = [*self._maybe(b"COUNT", self._number()), *self._maybe(b"JUSTID")]
         start = self.random.choice([b"0", b"-", self._id()])
-        return [*self._group(), self.random.choice(CONSUMERS), b"0", start, *options]
+        least = self._min_idle()
+        return [*self._group(), self.random.choice(CONSUMERS), least, start, *options]
 
     def make_xpending(self) -> Words:
         """XPENDING."""
         if self.random.random() < 0.4:
             return self._group()
-        idle = self._maybe(b"IDLE", b"0", chance=0.2)
+        idle = self._maybe(b"IDLE", self._min_idle(), chance=0.2)
         consumer = self._maybe(self.random.choice(CONSUMERS))
         return [*self._group(), *idle, self._bound(), self._bound(), self._number(), *consumer]
 
@@ -307,6 +331,7 @@ class Generator:
         """XSETID."""
         self._added += 10_000  # never below what a group has read, which Redis counts on from
         added = self._maybe(b"ENTRIESADDED", b"%d" % self._added)
+        added += self._maybe(b"MAXDELETEDID", self._id(), chance=0.2, since=BUDGETS)
         return [self._key(), b"%d-0" % self.random.randrange(30, 40), *added]
 
     def make_del(self) -> Words:
