@@ -130,8 +130,11 @@ class BlockedClients(Watcher):
         self._woken: list[Blocked] = []  # a commit of another process may have entries for them
         self._to_note: list[Blocked] = []  # it must be written that their consumers were seen
         self._bell: Bell | None = None
+        # Of the step that is running: its keys, and which of them are ready.
         self._added: dict[bytes, int] = {}
         self._events = 0
+        self._noted = 0
+        self._ready: dict[bytes, None] = {}
 
     def recount(self) -> None:
         """Count the blocked clients and watched keys."""
@@ -184,26 +187,39 @@ class BlockedClients(Watcher):
         """Note what the transaction has noted of these keys."""
         self.watches.before(txn, keys)
         self._added = {key: txn.added.get(key, 0) for key in keys if key in self._by_key}
-        self._events = len(txn.events)
+        self._events = self._noted = len(txn.events)
+        self._ready.clear()
+
+    def note(self, txn: WriteTxn) -> None:
+        """Note which keys the last command has made ready, in the order in which it happens."""
+        for key, count in self._added.items():
+            if txn.added.get(key, 0) != count:
+                self._added[key] = txn.added[key]
+                self._ready[key] = None
+        for event in txn.events[self._noted :]:
+            self._ready[event.key] = None
+        self._noted = len(txn.events)
 
     def after(self, turn: Turn, txn: WriteTxn) -> None:
         """Serve the clients that wait for what the command has changed."""
+        self.note(txn)
         self.watches.after(txn, txn.events[self._events :])
-        for key, count in self._added.items():
-            if txn.added.get(key, 0) != count:
-                self._serve(turn, txn, key, READ, None)
-        for event in txn.events[self._events :]:
-            if event.key in self._by_key:
-                self._serve(turn, txn, event.key, event.least_kind, event.group)
+        for key in self._ready:
+            if key in self._by_key:
+                self._serve(turn, txn, key)
 
-    def _serve(
-        self, turn: Turn, txn: WriteTxn, key: bytes, least_kind: int, group: bytes | None
-    ) -> None:
+    def _serve(self, turn: Turn, txn: WriteTxn, key: bytes) -> None:
+        """Run the commands of the clients of a key again; without a stream, XREAD goes on waiting.
+
+        As in Redis, each client runs its whole command, whatever has made the key ready.
+        """
+        is_stream = txn.find_stream(key) is not None
         emptied: set[bytes] = set()  # groups that have no entry left for a further consumer
-        for blocked in list(self._by_key.get(key, ())):
-            if blocked.kind < least_kind or (group is not None and blocked.group != group):
+        for blocked in list(self._by_key[key]):
+            if blocked.kind == READ and not is_stream:
                 continue
-            shares = blocked.kind == GROUP  # one that claims may find what others do not
+            # One that claims, or has more keys, may find what others do not.
+            shares = blocked.kind == GROUP and len(blocked.waiting.keys) == 1
             if not (shares and blocked.group in emptied) and self._try(turn, txn, blocked):
                 blocked.client.served_here = True
             else:

@@ -36,7 +36,13 @@ class Exec(Step):
             state_of(txn, key) != before for key, before in self.watched.items()
         ):
             return encode(NIL_ARRAY, client.resp3)
-        return encode([Sent(self._reply(txn, *one)) for one in self.commands], client.resp3)
+        replies: list[object] = []
+        watcher = self.turn.watcher
+        for spec, words in self.commands:
+            replies.append(Sent(self._reply(txn, spec, words)))
+            if watcher is not None and spec.kind != READS:
+                watcher.note(txn)
+        return encode(replies, client.resp3)
 
     def _reply(self, txn: Any, spec: Spec, words: list[bytes]) -> bytes:
         """Run one of them; return its reply, in the protocol that the client speaks then."""

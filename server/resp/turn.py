@@ -77,6 +77,10 @@ class Watcher:
         """Note what the transaction has noted of these keys."""
         raise NotImplementedError
 
+    def note(self, txn: WriteTxn) -> None:
+        """Note what one of several commands has changed."""
+        raise NotImplementedError
+
     def after(self, turn: Turn, txn: WriteTxn) -> None:
         """Serve, or mark, the clients that wait for what the command has changed."""
         raise NotImplementedError
