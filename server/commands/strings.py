@@ -350,10 +350,11 @@ def kind_of(script: bytes) -> str | None:
 
 def run_eval(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """EVAL of a script of a lock."""
+    names, args = _keys_and_args(words)
     kind = kind_of(words[1])
     if kind is None:
         raise CommandError("only the scripts by which clients release and extend locks can be run")
-    return _run_script(txn, kind, words)
+    return _run_script(txn, kind, names, args)
 
 
 def run_evalsha(txn: WriteTxn, words: list[bytes], shape: int) -> object:
@@ -361,7 +362,7 @@ def run_evalsha(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     kind = KNOWN_DIGESTS.get(words[1].lower())
     if kind is None:
         raise NoScriptError("NOSCRIPT No matching script. Please use EVAL.")
-    return _run_script(txn, kind, words)
+    return _run_script(txn, kind, *_keys_and_args(words))
 
 
 def load_script(script: bytes) -> bytes:
@@ -381,13 +382,17 @@ KNOWN_DIGESTS: Final = {
 }
 
 
-def _run_script(txn: WriteTxn, kind: str, words: list[bytes]) -> object:
+def _keys_and_args(words: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Return the keys of a script, and its arguments."""
     count = integer(words[2])
     if count < 0:
         raise CommandError("Number of keys can't be negative")
     if count > len(words) - 3:
         raise CommandError("Number of keys can't be greater than number of args")
-    names, args = words[3 : 3 + count], words[3 + count :]
+    return words[3 : 3 + count], words[3 + count :]
+
+
+def _run_script(txn: WriteTxn, kind: str, names: list[bytes], args: list[bytes]) -> object:
     if len(names) != 1 or len(args) < (1 if kind == _RELEASE else 2):
         raise CommandError("the script of a lock has one key, its value, and a time")
     if txn.find_stream(names[0]) is not None:

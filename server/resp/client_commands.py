@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import NIL_ARRAY, OK, Status
-from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_count
+from streamkeep.server.commands.words import (
+    integer,
+    option,
+    syntax,
+    text_of,
+    wrong_count,
+    wrong_subcommand,
+)
 from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.handlers import ALREADY, CodedError, Handler
 from streamkeep.server.resp.transactions import drop_transaction
@@ -129,9 +136,9 @@ def _client_getname(client: Connection, words: list[bytes], turn: Turn) -> objec
 def _client_setinfo(client: Connection, words: list[bytes], turn: Turn) -> object:
     name = option(words[2])
     if name == b"LIB-NAME":
-        client.library = _checked_name(words[3], "lib-name")
+        client.library = _checked_name(words[3], text_of(words[2]))
     elif name == b"LIB-VER":
-        client.library_version = _checked_name(words[3], "lib-ver")
+        client.library_version = _checked_name(words[3], text_of(words[2]))
     else:
         raise CommandError(f"Unrecognized option '{text_of(words[2])}'")
     return OK
@@ -146,16 +153,20 @@ def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) > 2:
         name = option(words[2])
         if name == b"TYPE" and len(words) == 4:
-            kind = option(words[3])
-            if kind not in (b"NORMAL", b"MASTER", b"REPLICA", b"PUBSUB"):
-                raise CommandError(f"Unknown client type '{text_of(words[3])}'")
-            chosen = chosen if kind == b"NORMAL" else []
+            chosen = chosen if _is_type(words[3]) else []
         elif name == b"ID" and len(words) > 3:
             ids = {integer(word, "Invalid client ID") for word in words[3:]}
             chosen = [one for one in chosen if one.id in ids]
         else:
             raise syntax()
     return "".join(client.server.describe(one) for one in chosen).encode()
+
+
+def _is_type(word: bytes) -> bool:
+    """Return whether the clients of a type are those that there are."""
+    if option(word) not in (b"NORMAL", b"MASTER", b"REPLICA", b"SLAVE", b"PUBSUB"):
+        raise CommandError(f"Unknown client type '{text_of(word)}'")
+    return option(word) == b"NORMAL"
 
 
 def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -187,7 +198,7 @@ def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
                 raise CommandError(f"No such user '{text_of(value)}'")
             chosen = [one for one in chosen if one.user.name == value]
         elif name == b"TYPE":
-            chosen = chosen if option(value) == b"NORMAL" else []
+            chosen = chosen if _is_type(value) else []
         elif name == b"SKIPME" and option(value) in (b"YES", b"NO"):
             skips_me = option(value) == b"YES"
         else:
@@ -217,7 +228,7 @@ def _client_reply(client: Connection, words: list[bytes], turn: Turn) -> object:
 def _client_unblock(client: Connection, words: list[bytes], turn: Turn) -> object:
     with_error = False
     if len(words) > 4:
-        raise wrong_count("client|unblock")
+        raise wrong_subcommand(words)
     if len(words) == 4:
         how = option(words[3])
         if how not in (b"TIMEOUT", b"ERROR"):

@@ -10,12 +10,21 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.strings import KNOWN_DIGESTS, load_script
-from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_count
+from streamkeep.server.commands.words import (
+    integer,
+    option,
+    syntax,
+    text_of,
+    wrong_subcommand,
+)
 from streamkeep.server.resp.handlers import ALREADY, TABLE, Handler
 from streamkeep.server.resp.turn import Turn
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
+
+_FLUSH_MODES: Final = (b"SYNC", b"ASYNC")
+
 
 # --- keys that the user may read ----------------------------------------------------------------
 
@@ -55,9 +64,9 @@ def _wait(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
-    local = integer(words[1], "value is out of range, must be between 0 and 1")
+    local = integer(words[1])
     if local not in (0, 1):
-        raise CommandError("value is out of range, must be between 0 and 1")
+        raise CommandError("value is out of range, value must between 0 and 1")
     if integer(words[2]) < 0:
         raise CommandError("value is out of range, must be positive")
     if integer(words[3], "timeout is not an integer or out of range") < 0:
@@ -79,11 +88,11 @@ def _bgsave(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _shutdown(client: Connection, words: list[bytes], turn: Turn) -> object:
-    for word in words[1:]:
-        if option(word) == b"ABORT":
-            raise CommandError("No shutdown in progress.")
-        if option(word) not in (b"SAVE", b"NOSAVE", b"NOW", b"FORCE"):
-            raise syntax()
+    chosen = {option(word) for word in words[1:]}
+    if chosen == {b"ABORT"}:
+        raise CommandError("No shutdown in progress.")
+    if not chosen <= {b"SAVE", b"NOSAVE", b"NOW", b"FORCE"} or {b"SAVE", b"NOSAVE"} <= chosen:
+        raise syntax()
     client.server.stop()
     client.close()
     return ALREADY
@@ -99,7 +108,7 @@ def _config_get(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _config_set(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) % 2:
-        raise wrong_count("config|set")
+        raise syntax()
     client.server.settings.set(list(zip(words[2::2], words[3::2], strict=True)))
     return OK
 
@@ -125,8 +134,32 @@ def _ok(client: Connection, words: list[bytes], turn: Turn) -> object:
     return OK
 
 
+def _script_flush(client: Connection, words: list[bytes], turn: Turn) -> object:
+    if len(words) > 3 or (len(words) == 3 and option(words[2]) not in _FLUSH_MODES):
+        raise CommandError("SCRIPT FLUSH only support SYNC|ASYNC option")
+    return OK
+
+
+def _function_flush(client: Connection, words: list[bytes], turn: Turn) -> object:
+    if len(words) > 3:
+        raise wrong_subcommand(words)
+    if len(words) == 3 and option(words[2]) not in _FLUSH_MODES:
+        raise CommandError("FUNCTION FLUSH only supports SYNC|ASYNC option")
+    return OK
+
+
 def _function_list(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return []
+    at = 2
+    while at < len(words):
+        name = option(words[at])
+        if name == b"LIBRARYNAME":
+            if at + 1 == len(words):
+                raise CommandError("library name argument was not given")
+            at += 1
+        elif name != b"WITHCODE":
+            raise CommandError(f"Unknown argument {text_of(words[at])}")
+        at += 1
+    return []  # there are no functions
 
 
 def _slowlog_get(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -191,8 +224,8 @@ COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("config|rewrite", 2, _config_rewrite),
     ("script|load", 3, _script_load),
     ("script|exists", -3, _script_exists),
-    ("script|flush", -2, _ok),
-    ("function|flush", -2, _ok),
+    ("script|flush", -2, _script_flush),
+    ("function|flush", -2, _function_flush),
     ("function|list", -2, _function_list),
     ("slowlog|get", -2, _slowlog_get),
     ("slowlog|len", 2, _slowlog_len),
