@@ -37,7 +37,7 @@ class Exec(Step):
         ):
             return encode(NIL_ARRAY, client.resp3)
         replies: list[object] = []
-        watcher = self.turn.watcher
+        watcher = None if self.turn.apart else self.turn.watcher
         for spec, words in self.commands:
             replies.append(Sent(self._reply(txn, spec, words)))
             if watcher is not None and spec.kind != READS:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from patience import wait_until
-from resp_peer import Peer, Running, serving
+from resp_peer import Line, Peer, Running, serving
 from stores import open_at
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
@@ -63,7 +63,8 @@ def test_commands_run_apart_if_their_transaction_fails(
         pytest.skip("compiled modules take no other transaction; the interpreted run does this")
     reader = connect()
     reader.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
-    wait_until(lambda: running.ask(lambda server: server.blocked.count) == 1)
+    connect().send("XREAD", "BLOCK", 0, "STREAMS", "k", "9-0")
+    wait_until(lambda: running.ask(lambda server: server.blocked.blocked) == 2)
 
     class Failing:
         """A transaction whose commit fails."""
@@ -89,13 +90,13 @@ def test_commands_run_apart_if_their_transaction_fails(
     peer.socket.sendall(
         b"".join(
             encode_command(*line.split())
-            for line in ("XADD k 1-0 f v", "MULTI", "XADD k 2-0 f v", "KEYS *", "EXEC")
+            for line in ("XADD k 1-0 f v", "MULTI", "SET l v", "XADD k 2-0 f v", "KEYS *", "EXEC")
         )
     )
-    assert [peer.read() for _ in range(4)] == [
-        b"$3\r\n1-0\r\n", b"+OK\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n",
+    assert [peer.read() for _ in range(5)] == [
+        b"$3\r\n1-0\r\n", b"+OK\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n", b"+QUEUED\r\n",
     ]  # fmt: skip
-    assert peer.ask("XLEN", "k") == [b"2-0", [b"k"]]  # of EXEC
+    assert peer.ask("XLEN", "k") == [Line("OK"), b"2-0", [b"k", b"l"]]  # of EXEC
     assert failed
     assert b"1-0" in reader.read()
     assert peer.read() == b":2\r\n"
