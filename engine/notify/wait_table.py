@@ -103,6 +103,11 @@ def removed(key: bytes, group: bytes | None) -> Event:
     return Event(key, group, GROUP, EVERYONE)
 
 
+def touched(key: bytes) -> Event:
+    """A key has changed, such as its time to live: wakes no reader."""
+    return Event(key, None, CLAIM, 0)
+
+
 def given_back(key: bytes, group: bytes, count: int) -> Event:
     """Pending entries were released: wakes one consumer that claims for each of them."""
     return Event(key, group, CLAIM, count)

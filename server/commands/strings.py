@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.commands import keys, rows
-from streamkeep.engine.notify.wait_table import removed
+from streamkeep.engine.notify.wait_table import removed, touched
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError
@@ -161,10 +161,12 @@ def set_deadline(txn: WriteTxn, name: bytes, deadline: int) -> None:
         found = find_string(txn, name)
         if found is not None:
             put_string(txn, name, found[0], deadline)
-    elif deadline == FOREVER:
+        return
+    if deadline == FOREVER:
         rows.row_delete(txn, _deadline_key(stream.number))
     else:
         rows.row_put(txn, _deadline_key(stream.number), _STAMP.pack(deadline))
+    txn.events.append(touched(name))
 
 
 def delete_keys(txn: WriteTxn, names: list[bytes]) -> int:

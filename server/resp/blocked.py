@@ -197,7 +197,8 @@ class BlockedClients(Watcher):
                 self._added[key] = txn.added[key]
                 self._ready[key] = None
         for event in txn.events[self._noted :]:
-            self._ready[event.key] = None
+            if event.count:
+                self._ready[event.key] = None
         self._noted = len(txn.events)
 
     def after(self, turn: Turn, txn: WriteTxn) -> None:
@@ -211,7 +212,7 @@ class BlockedClients(Watcher):
     def _serve(self, turn: Turn, txn: WriteTxn, key: bytes) -> None:
         """Run the commands of the clients of a key again; without a stream, XREAD goes on waiting.
 
-        As in Redis, each client runs its whole command, whatever has made the key ready.
+        As in Redis, each client runs its whole command, for any change that makes the key ready.
         """
         is_stream = txn.find_stream(key) is not None
         emptied: set[bytes] = set()  # groups that have no entry left for a further consumer

@@ -49,9 +49,9 @@ _SINCE: Final = {
 }
 
 
-# Commands with these words stay as they are made: they would wait, or count entries backwards. So
-# does XAUTOCLAIM with a huge COUNT, for which a server may have no memory.
-_AS_MADE: Final = {b"BLOCK", b"ENTRIESADDED"}
+# Commands with these words stay as they are made: they would wait, count entries backwards, or have
+# an ID of the clock. So does XAUTOCLAIM with a huge COUNT, for which a server may have no memory.
+_AS_MADE: Final = {b"BLOCK", b"ENTRIESADDED", b"*"}
 
 
 class Generator:
