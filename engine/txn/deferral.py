@@ -450,7 +450,7 @@ class Deferral:
         assert raw is not None
         try:
             self._operations += self.unsaved.count()
-            self.unsaved.save(raw, context.tables, context.epoch)
+            self.unsaved.save(raw, context.tables)
             if self._operations > SMALL_COMMIT:
                 note_commit(context, raw, self._operations, aborted=False)
             raw.put(POSITION_KEY, row)

@@ -55,7 +55,6 @@ class Stream:
         self.tail_seq = 0
         self.trimmed = b""  # bitmap of the tail's trimmed slots
         self.stored = b""  # the value of the row in `streams` that LMDB's transaction got last
-        self.commit_number = -1  # of the commit that changed it last
         self.key_row = b""  # the value of the row in `keys`, likewise
         self.generation = 0  # of the cache, when both were last compared with what is stored
         self.sealed_changes = 0  # how often a sealed node was changed or removed
@@ -157,16 +156,9 @@ class Stream:
         """Return whether the row must be written."""
         return self._nodes_changed or self.record.encode() != self._record
 
-    def is_half_changed(self) -> bool:
-        """Return whether a command that failed may have left a change."""
-        builder = self._builder
-        grown = self._head >= 0 and builder is not None and len(builder.body) != self._body
-        return grown or self.differs()
-
-    def written(self, value: bytes, commit_number: int) -> None:
-        """Note that the row in `streams` now has this value, of this commit."""
+    def written(self, value: bytes) -> None:
+        """Note that the row in `streams` now has this value, and that the journal has it."""
         self.stored = value
-        self.commit_number = commit_number
         self._nodes_changed = False
         self._record = self.record.encode()
         self._note_row()
@@ -180,19 +172,21 @@ class Stream:
             self._head = HEADER_SIZE + len(self._record) + int(builder.head_size())
             self._body = len(builder.body)
 
-    def extend(self, operations: Operations, table: int, epoch: int, commit_number: int) -> bool:
-        """Journal the changes of the row without encoding it; return False if they need that.
+    def extend(
+        self, operations: Operations, table: int, epoch: int, commit_number: int
+    ) -> UnsavedRow | None:
+        """Journal the changes of the row without encoding it; return None if they need that.
 
         The row can be extended if entries were appended to its node, or if nothing but the record
         changed, and if the bytes that stay keep their place.
         """
         builder = self._builder
         if builder is None or self._head < 0:
-            return False
+            return None
         record = self.record.encode()
         head_size = HEADER_SIZE + len(record) + int(builder.head_size())
         if head_size != self._head:
-            return False
+            return None
         writer = BytesWriter()
         tail_size = int(builder.size())
         put_header(
@@ -208,14 +202,22 @@ class Stream:
         )
         writer.write(record)
         builder.put_head(writer)
-        operations.extend(
-            table, self.db_key, writer.getvalue(), self._body, builder.end_from(self._body)
-        )
-        self.commit_number = commit_number
+        head = writer.getvalue()
+        size = len(builder.body)
+        operations.extend(table, self.db_key, head, self._body, builder.part(self._body, size))
         self._nodes_changed = False
         self._record = record
-        self._body = len(builder.body)
-        return True
+        self._body = size
+        return UnsavedRow(self, head, builder, size)
+
+    def rewrite(
+        self, operations: Operations, table: int, epoch: int, commit_number: int, old: bytes
+    ) -> bytes:
+        """Journal the whole row, or where it differs from `old`; return its value."""
+        value = self.encode(epoch, commit_number)
+        operations.splice(table, self.db_key, old, value, self._changing_size())
+        self.written(value)
+        return value
 
     # --- counters of entries ----------------------------------------------------------------
 
@@ -316,7 +318,7 @@ class Stream:
         """Return the size of all listpacks."""
         return self.record.sealed_bytes + self.tail_size()
 
-    def changing_size(self) -> int:
+    def _changing_size(self) -> int:
         """Return how many bytes at the start of the row an append changes at most."""
         return HEADER_SIZE + self.record.size() + _LISTPACK_HEAD
 
@@ -346,6 +348,32 @@ class Stream:
         return close_envelope(writer)
 
 
+class UnsavedRow:
+    """The row of a stream as the newest record of the journal has it, not encoded yet.
+
+    The tail's builder goes on with the stream, but it only grows: what it got since, in a
+    transaction that may still fail, comes after the bytes that belong to the row. So the row can
+    be encoded at any time, and contains no change without a record.
+    """
+
+    def __init__(self, stream: Stream, head: bytes, builder: NodeBuilder, size: int) -> None:
+        self._stream = stream
+        self._head = head
+        self._builder = builder
+        self._size = size  # bytes of the builder's body
+
+    def encode(self) -> bytes:
+        """Return the value of the row."""
+        writer = BytesWriter()
+        writer.write(self._head)
+        writer.write(self._builder.part(0, self._size))
+        return close_envelope(writer)
+
+    def saved(self, value: bytes) -> None:
+        """Note that LMDB's transaction has got the value."""
+        self._stream.stored = value
+
+
 def decode_stream(number: int, name: bytes, value: bytes) -> Stream:
     """Parse a row of `streams`; raise CorruptionError."""
     where = f"stream {number}"
@@ -354,5 +382,5 @@ def decode_stream(number: int, name: bytes, value: bytes) -> Stream:
         raise CorruptionError(where, f"the row holds stream {envelope.number}")
     stream = Stream(number, name, decode_stream_record(envelope.record, where))
     stream.replace_tail(envelope.ms, envelope.seq, envelope.listpack, envelope.trimmed)
-    stream.written(value, envelope.commit_number)
+    stream.written(value)
     return stream

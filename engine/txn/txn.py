@@ -33,7 +33,7 @@ from streamkeep.engine.txn.deferral import BIG
 from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
 from streamkeep.engine.txn.read_txn import Txn, stream_of
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.undo import cut_record, is_half_changed
+from streamkeep.engine.txn.undo import cut_record
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
@@ -119,7 +119,9 @@ class WriteTxn(Txn):
                 if value is not None:
                     return value
             elif table == STREAMS:
-                self._save(table)
+                row = unsaved.streams.get(db_key)
+                if row is not None:
+                    return row.encode()
         return self.raw.get(db_key, None, self.tables[table])
 
     def cursor(self, table: int) -> lmdb.Cursor[bytes]:
@@ -139,7 +141,7 @@ class WriteTxn(Txn):
             self.saving = True
             if table == STREAMS:
                 if unsaved.streams:
-                    unsaved.save_streams(self.raw, self.tables[STREAMS], self.context.epoch)
+                    unsaved.save_streams(self.raw, self.tables[STREAMS])
             elif table in unsaved.rows:
                 unsaved.save_rows(self.raw, table, self.tables[table])
             self.saving = False
@@ -309,16 +311,15 @@ class WriteTxn(Txn):
         old = stream.stored
         if self.deferred:
             unsaved = self.context.deferral.unsaved.streams
-            if stream.extend(changes, STREAMS, epoch, number):
-                unsaved[stream.db_key] = stream
+            row = stream.extend(changes, STREAMS, epoch, number)
+            if row is not None:
+                unsaved[stream.db_key] = row
                 self.put_later += 1
                 return
             if unsaved.pop(stream.db_key, None) is not None:
                 old = b""  # it is no longer what the journal has
-        value = stream.encode(epoch, number)
+        value = stream.rewrite(changes, STREAMS, epoch, number, old)
         self.raw.put(stream.db_key, value, True, True, False, self.tables[STREAMS])
-        changes.splice(STREAMS, stream.db_key, old, value, stream.changing_size())
-        stream.written(value, number)
 
     def commit(self) -> None:
         """Make everything visible at once, and end the transaction."""
@@ -421,7 +422,7 @@ class WriteTxn(Txn):
         try:
             if not self.deferred:
                 self._abort_raw()
-            elif is_half_changed(self):
+            elif self.touched or self.saving:
                 self.context.deferral.undo()
         finally:
             self._release()

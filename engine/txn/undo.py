@@ -1,4 +1,4 @@
-"""Undoing: what remains of a command that failed halfway, and of a commit that LMDB did not make.
+"""Undoing a commit that LMDB did not make.
 
 Compiled by mypyc.
 """
@@ -13,18 +13,6 @@ from streamkeep.format.journal.position import POSITION_KEY
 
 if TYPE_CHECKING:
     from streamkeep.engine.txn.context import EngineContext
-    from streamkeep.engine.txn.txn import WriteTxn
-
-
-def is_half_changed(txn: WriteTxn) -> bool:
-    """Return whether a command may have left changes in the deferred transaction."""
-    if txn.touched or txn.saving:
-        return True
-    unsaved = txn.context.deferral.unsaved.streams
-    for stream in txn.streams.values():
-        if unsaved.get(stream.db_key) is stream and stream.is_half_changed():
-            return True
-    return False
 
 
 def cut_record(context: EngineContext, commit_number: int) -> None:

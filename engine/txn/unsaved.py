@@ -5,15 +5,16 @@ A stream changes its row with each append, and a group with each delivery. In a 
 put into its transaction when that ends, or before code looks at their table in another way than by
 a single key.
 
-The row of a stream is not even encoded before: what an append changes is in its record. Compiled by
-mypyc.
+The row of a stream is not even encoded before: what an append changes is in its record. All rows
+here are as the newest record of the journal has them. So they can be saved at any time, also in a
+transaction that has changed the same streams and may still fail. Compiled by mypyc.
 """
 
 from __future__ import annotations
 
 import lmdb
 
-from streamkeep.engine.txn.stream import Stream
+from streamkeep.engine.txn.stream import UnsavedRow
 from streamkeep.format.core.keys import CONSUMERS, GROUPS, STREAMS
 
 
@@ -21,7 +22,7 @@ class Unsaved:
     """The rows of one deferred transaction: of streams, groups and consumers."""
 
     def __init__(self) -> None:
-        self.streams: dict[bytes, Stream] = {}  # by the key of the row
+        self.streams: dict[bytes, UnsavedRow] = {}  # by the key of the row
         self.rows: dict[int, dict[bytes, bytes]] = {GROUPS: {}, CONSUMERS: {}}
         self.saved = 0  # how many rows the transaction has got
 
@@ -30,20 +31,18 @@ class Unsaved:
         unsaved = len(self.streams) + len(self.rows[GROUPS]) + len(self.rows[CONSUMERS])
         return self.saved + unsaved
 
-    def save(
-        self, raw: lmdb.Transaction[bytes], tables: dict[int, lmdb._Database], epoch: int
-    ) -> None:
+    def save(self, raw: lmdb.Transaction[bytes], tables: dict[int, lmdb._Database]) -> None:
         """Put all rows into LMDB's transaction. What fails stays unsaved."""
-        self.save_streams(raw, tables[STREAMS], epoch)
+        self.save_streams(raw, tables[STREAMS])
         for table in self.rows:
             self.save_rows(raw, table, tables[table])
 
-    def save_streams(self, raw: lmdb.Transaction[bytes], table: lmdb._Database, epoch: int) -> None:
+    def save_streams(self, raw: lmdb.Transaction[bytes], table: lmdb._Database) -> None:
         """Put the rows of streams into LMDB's transaction."""
-        for stream in self.streams.values():
-            value = stream.encode(epoch, stream.commit_number)
-            raw.put(stream.db_key, value, True, True, False, table)
-            stream.written(value, stream.commit_number)
+        for db_key, row in self.streams.items():
+            value = row.encode()
+            raw.put(db_key, value, True, True, False, table)
+            row.saved(value)
         self.saved += len(self.streams)
         self.streams.clear()
 

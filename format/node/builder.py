@@ -112,9 +112,9 @@ class NodeBuilder:
         put_header(writer, self.size(), self.elements)
         put_integer(writer, self.count)
 
-    def end_from(self, start: i64) -> bytes:
-        """Return the rest of the listpack from byte `start` of `body` on."""
-        return self.body.getvalue()[start:] + b"\xff"
+    def part(self, start: i64, size: i64) -> bytes:
+        """Return the rest of the listpack from byte `start` on, when `body` had `size` bytes."""
+        return self.body.getvalue()[start:size] + b"\xff"
 
     def put(self, writer: BytesWriter) -> None:
         """Append the node to `writer` as a listpack."""

@@ -54,13 +54,13 @@ def test_max_deleted_id_never_falls() -> None:
 def test_a_stream_differs_until_its_row_is_written_and_after_every_change() -> None:
     stream = new_stream()
     assert stream.differs()
-    stream.written(stream.encode(1, 1), 1)
+    stream.written(stream.encode(1, 1))
     assert not stream.differs()
     stream.set_last_id((7, 7))
     assert stream.differs()
-    stream.written(stream.encode(1, 2), 2)
+    stream.written(stream.encode(1, 2))
     stream.sealed_added(100)
-    stream.written(stream.encode(1, 3), 3)
+    stream.written(stream.encode(1, 3))
     stream.sealed_resized(100, 100)  # other bytes of the same size
     assert stream.differs()
 
