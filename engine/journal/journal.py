@@ -21,7 +21,6 @@ Files before the newest checkpoint are no longer needed.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from typing import Final
@@ -43,7 +42,7 @@ from streamkeep.engine.journal.reader import (
     journal_names,
     named_number,
 )
-from streamkeep.engine.journal.syncs import Syncs
+from streamkeep.engine.journal.syncs import Syncs, sync_failed
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -220,7 +219,11 @@ class Journal:
             self._clean = False
         chain = record_checksum(body, self._chain)
         self._written = self._number, self._offset
-        self._write(self._offset, encode_record(body, chain))
+        try:
+            self._write(self._offset, encode_record(body, chain))
+        except StoreError:
+            self._written = 0, 0  # it is not whole
+            raise
         self._next_offset = self._offset + size
         self._next_chain = chain
         if durable:
@@ -264,14 +267,25 @@ class Journal:
             self.control.set_made(self._commit_number)
 
     def cut(self) -> None:
-        """Remove the record that was just written, if any was: its commit has failed."""
+        """Remove the record that was just written, if any was: its commit has failed.
+
+        Raises:
+            RecoveryNeededError: the record could not be removed. A recovery would make the commit
+                although its caller got an error, so no process may go on as if it were gone.
+        """
         number, offset = self._written
-        if (number, offset) >= (self._number, self._offset):
-            with contextlib.suppress(OSError, StoreError):  # the store may have been deleted
-                self.control.check_not_moved()
+        try:
+            if (number, offset) >= (self._number, self._offset):
                 if self._opened != number:
                     self._open_file(number)
                 self._write(offset, END)
+        except FileNotFoundError:
+            pass  # the store was deleted
+        except (OSError, StoreError) as error:
+            self.control.poison()
+            raise sync_failed() from error
+        finally:
+            self.reopen()
 
     def reopen(self) -> None:
         """Open the file again for the next record: another process may have begun it again."""

@@ -14,6 +14,7 @@ NAMES: Final = (
     "create:written",  # LMDB has its tables, uncommitted
     "create:named",  # the file names are on disk; there is no checkpoint yet
     "commit:journaled",  # the record is written; LMDB has not committed
+    "commit:failed",  # the commit could not be made; its record is still in the journal
     "commit:unpublished",  # LMDB has the commit, or the journal if it is deferred; `head` lacks it
     "commit:made",  # LMDB has committed, or will do so later; the caller does not know yet
     "image:ending",  # LMDB is about to make the commits that were deferred

@@ -383,9 +383,12 @@ class WriteTxn(Txn):
                 interrupt = journal.publish()
             self.committed = True
         except BaseException:
-            if self.deferred or self.raw_open:
+            failpoints.hit("commit:failed")
+            # A commit of LMDB that fails, of this transaction or of the whole deferred one, has
+            # released the lock, and another process may have written its record here since.
+            locked = deferral.raw is not None if self.deferred else self.raw_open
+            if locked:
                 journal.cut()
-                journal.reopen()
             else:
                 cut_record(context, self.commit_number)
             raise

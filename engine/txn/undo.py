@@ -31,6 +31,5 @@ def cut_record(context: EngineContext, commit_number: int) -> None:
         journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
         if max(journal.commit_number(), journal.control.newest_deferred()) + 1 == commit_number:
             journal.cut()
-            journal.reopen()
     finally:
         raw.commit()  # nothing was written

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import lmdb
 import pytest
 
 import streamkeep
@@ -17,6 +18,7 @@ from crash.kill_worker import die_at
 from crash.losses import in_child
 from inside import context_of, defer_for_long, journal_of
 from patience import wait_until
+from stopped import child_of
 from streamkeep import recovery
 from streamkeep.engine.system import failpoints
 from tiers import pairs_of, slow_but
@@ -77,6 +79,46 @@ def test_an_interrupt_at_the_end_of_a_big_commit_leaves_no_hole_in_the_journal(
 
     path = tmp_path / "store"
     acknowledged = killed(path, tmp_path / "told", work)
+    assert entries_after_recovery(path) == acknowledged
+
+
+def test_a_big_commit_that_fails_leaves_what_another_process_has_committed_since(
+    tmp_path: Path,
+) -> None:
+    """LMDB has released its lock before the record of the failed commit is cut."""
+    path = tmp_path / "store"
+    streamkeep.open(path).close()
+    go, done = os.pipe(), os.pipe()
+
+    def disk_error() -> None:
+        raise lmdb.DiskError("simulated")
+
+    def let_other_write() -> None:
+        os.write(go[1], b"y")
+        os.read(done[0], 1)
+
+    def other() -> None:
+        os.read(go[0], 1)
+        store = streamkeep.open(path)
+        for number in range(5):
+            store.xadd("s", {"of the other one": number})
+        os.write(done[1], b"y")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def fails(store: streamkeep.Store[bytes]) -> int:
+        defer_for_long(store)
+        quick = store.using("none")
+        for number in range(20):
+            quick.xadd("s", {"n": number})
+        assert context_of(store).deferral.raw is not None
+        failpoints.arm("image:ending", disk_error)
+        failpoints.arm("commit:failed", let_other_write)
+        quick.xadd("s", {"big": bytes(200_000)})  # LMDB can make it the second time
+        return 20 + 1 + 5
+
+    child = child_of(other)
+    acknowledged = killed(path, tmp_path / "told", fails)
+    os.waitpid(child, 0)
     assert entries_after_recovery(path) == acknowledged
 
 

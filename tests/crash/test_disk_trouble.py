@@ -19,12 +19,12 @@ import pytest
 import streamkeep
 from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot
-from inside import checkpoint_now, journal_of
+from inside import checkpoint_now, defer_nothing, journal_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.engine.checkpoint import checkpoint
-from streamkeep.engine.system import files
+from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
 from tiers import pairs_of
 
@@ -235,6 +235,32 @@ def test_a_failed_sync_stops_all_writing_until_recovery(tmp_path: Path, name: st
             assert [entry.id for entry in store.xrange("s")][: len(acknowledged)] == acknowledged
             assert store.durability().last_recovery is not None
             store.xadd("s", FIELDS)
+    assert_sound(path)
+
+
+def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(tmp_path: Path) -> None:
+    """A recovery would make its commit, whose caller got an error: it is told the truth."""
+    path = tmp_path / "store"
+
+    def fail() -> None:
+        raise RuntimeError("halfway")
+
+    store = Store(path, sync="none")
+    defer_nothing(store)
+    store.xadd("s", FIELDS)
+    file = journal_of(store)._file
+    assert file is not None
+    file._writes = True  # as where overwritten blocks move
+    failpoints.arm("commit:journaled", fail)
+    refused = pytest.raises(streamkeep.RecoveryNeededError, match="writing to the disk has failed")
+    with failing("write_at", errno.ENOSPC, at=2), refused:
+        store.xadd("s", FIELDS)
+    assert store.xlen("s") == 1
+    for call in (lambda: store.xadd("s", FIELDS), store.close):
+        with refused:
+            call()
+    with Store(path) as store:
+        store.xadd("s", FIELDS)
     assert_sound(path)
 
 
