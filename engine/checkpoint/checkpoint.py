@@ -220,7 +220,7 @@ class Checkpoints:
             except lmdb.Error as error:
                 journal.control.poison()
                 raise sync_failed() from error
-            journal.folder.sync()
+            journal.syncs.sync_names()
             failpoints.hit("checkpoint:synced")
             self.file.write(
                 CheckpointSlot(

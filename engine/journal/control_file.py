@@ -13,7 +13,7 @@
     80    the mount on which the file was set up, 0 if the system has no such number
     88    the process that has a deferred transaction open, or had one when it died; 0 for none
     96    whether a process waits for a deferred commit: 1 to write, 2 to read (`deferral`)
-    104   8 bytes that are not used
+    104   number of journal files that were begun before the names of all were last on disk
     112   16 bytes: the boot for which this file is valid
 
 The first two numbers are written under LMDB's write lock and only rise. The file number is written
@@ -60,6 +60,7 @@ _OPENINGS: Final = 9
 _MOUNT: Final = 10
 _DEFERRING: Final = 11
 _WANTED: Final = 12
+_NAMED: Final = 13
 WANTED_TO_WRITE: Final = 1
 WANTED_TO_READ: Final = 2
 
@@ -132,6 +133,7 @@ class ControlFile:
         Args:
             durable_file: the first journal file that may not be on disk.
         """
+        self.count_begun()  # by a process that may have died before its name was on disk
         self.set_made(position.commit_number)
         self.set_file(position.file_number)
         self.set_durable(durable_file, durable_commit)
@@ -159,6 +161,14 @@ class ControlFile:
             StoreFullError: there is no room.
         """
         self._publish(_BEGUN, self._words[_BEGUN] + 1)
+
+    def named(self) -> int:
+        """Return how many files were begun when the names of all of them were last on disk."""
+        return self._words[_NAMED]
+
+    def set_named(self, begun: int) -> None:
+        """Publish that the names of this many files that were begun are on disk."""
+        self._try_word(_NAMED, begun)  # without room, the folder is synced again
 
     def newest_deferred(self) -> int:
         """Return the newest commit that was deferred: LMDB has all others."""

@@ -169,13 +169,19 @@ class Syncs:
             failpoints.hit("journal:sync")
             for number in range(first, last + 1):
                 self._sync_file(number)
-            if first != last:
-                self._folder.sync()
+            if control.named() != control.begun():
+                self.sync_names()
             failpoints.hit("journal:synced")
         except OSError as error:
             raise self.fail(error) from error
         control.set_durable(last, made)
         return True
+
+    def sync_names(self) -> None:
+        """Return after the names of the journal's files are on disk, for all processes."""
+        begun = self._control.begun()  # first: a file that is begun in the meantime counts as new
+        self._folder.sync()
+        self._control.set_named(begun)
 
     def _sync_file(self, number: int) -> None:
         # A process may have begun the file again, after a commit that failed. To ask the system

@@ -29,7 +29,7 @@ def create_folder(path: Path) -> bool:
             folder.mkdir()
         except FileExistsError:  # another process was faster
             continue
-        sync_folder(folder.parent)
+        _sync_folder_at(folder.parent)
     return True
 
 
@@ -75,11 +75,16 @@ def begin_writing(handle: int, offset: int, size: int) -> None:
     os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
 
 
-def sync_folder(path: Path) -> None:
+def sync_folder(handle: int) -> None:
+    """Return after the names in an open folder are on disk."""
+    os.fsync(handle)
+
+
+def _sync_folder_at(path: Path) -> None:
     """Return after the names in the folder `path` are on disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(handle)
+        sync_folder(handle)
     finally:
         os.close(handle)
 
@@ -106,4 +111,4 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(FileNotFoundError):
             os.unlink(beside)
         raise
-    sync_folder(path.absolute().parent)
+    _sync_folder_at(path.absolute().parent)

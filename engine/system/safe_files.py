@@ -166,7 +166,7 @@ class Folder:
             parent, found = found, found.folder(last)
             self.modes.set_folder(found.handle)
             if durable:
-                files.sync_folder(parent.path)
+                files.sync_folder(parent.handle)
         return found
 
     def _below(self, name: str) -> Folder:
@@ -370,7 +370,8 @@ class Folder:
 
     def sync(self, name: str = "") -> None:
         """Return after the names in this folder, or in the folder `name`, are on disk."""
-        files.sync_folder(self.path / name if name else self.path)
+        folder = self.folder(name) if name else self
+        files.sync_folder(folder.handle)
 
     # --- named pipes ------------------------------------------------------------------------
 

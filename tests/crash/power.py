@@ -139,8 +139,9 @@ def watched(folder: Path, *, blind_to: str = "nothing", safe: bool = False) -> I
         if not os.readlink(f"/proc/self/fd/{handle}").endswith(blind_to):
             disk.file_synced(handle)
 
-    def folder_synced(path: Path) -> None:
-        sync_folder(path)
+    def folder_synced(handle: int) -> None:
+        sync_folder(handle)
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
         if path == folder or folder in path.parents:
             disk.folder_synced(path)
 

@@ -447,8 +447,8 @@ def segments_failing(name: str, code: int, at: int) -> Iterator[list[int]]:
     calls = [0]
     real: Callable[..., Any] = getattr(files, name)
 
-    def fail(where: Any, *args: Any) -> Any:
-        place = where if isinstance(where, Path) else Path(os.readlink(f"/proc/self/fd/{where}"))
+    def fail(where: int, *args: Any) -> Any:
+        place = Path(os.readlink(f"/proc/self/fd/{where}"))
         if "archive" in place.parts and place.name != "archive":
             calls[0] += 1
             if calls[0] == at:

@@ -28,7 +28,7 @@ from crash.losses import (
     watching,
 )
 from crash.power import another_boot, copy_store, watched
-from inside import checkpoint_now, environment_of
+from inside import checkpoint_now, defer_nothing, environment_of, journal_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.control_file import ControlFile
@@ -68,6 +68,33 @@ def test_a_power_loss_after_processes_died_finds_every_unsynced_journal_file(
             die(store)
     with another_boot(), streamkeep.open(lost) as store:
         assert store.xlen("s") == 301
+
+
+def test_a_power_loss_finds_a_journal_file_that_was_begun_twice(tmp_path: Path) -> None:
+    """The first commit of the file failed, while another thread synced the file."""
+    path, lost = tmp_path / "store", tmp_path / "lost"
+    made = 0
+    with small_journal(), watched(path) as disk, streamkeep.open(path, sync="none") as store:
+        defer_nothing(store)
+        journal = journal_of(store)
+        begun = journal.control.begun()
+
+        def fail_in_a_new_file(name: str) -> None:
+            if name == "commit:journaled" and journal.control.begun() > begun:
+                journal.syncs.wait_for(journal.commit_number())
+                raise RuntimeError("halfway")
+
+        with watching(fail_in_a_new_file), pytest.raises(RuntimeError, match="halfway"):
+            while True:
+                store.xadd("s", {"n": made, "pad": "x" * 300})
+                made += 1
+        store.using("commit").xadd("s", {"n": made})
+        disk.lose_power(lost, NothingKept(0))
+        die(store)
+    with another_boot(), streamkeep.open(lost) as store:
+        found = store.xrange("s")
+        assert [int(entry.fields[b"n"]) for entry in found] == list(range(made + 1))
+        assert b"pad" not in found[-1].fields  # the one that failed has not come back
 
 
 def test_a_checkpoint_counts_only_when_it_is_on_disk(tmp_path: Path) -> None:

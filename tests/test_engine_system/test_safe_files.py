@@ -17,6 +17,7 @@ from inside import journal_of, wait_table_of
 from other_users import contents_below
 from patience import handles_below, wait_until
 from streamkeep import Store, UntrustedFileError
+from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.recovery.backups.backup import backup
@@ -345,6 +346,24 @@ def test_a_folder_that_is_not_there_is_as_one_in_which_there_is_nothing(tmp_path
         folder.open("a", os.O_RDWR | os.O_CREAT)
     assert not folder.remove("a")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_names_of_the_open_folder_are_synced_wherever_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a" / "below").mkdir(parents=True)
+    folder = Folder(tmp_path / "a", outside=True)
+    (tmp_path / "a").rename(tmp_path / "b")
+    (tmp_path / "a" / "below").mkdir(parents=True)
+    synced: list[str] = []
+    monkeypatch.setattr(
+        files, "sync_folder", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+    )
+    folder.sync()
+    folder.sync("below")
+    folder.make_folder("new")
+    moved = str(tmp_path / "b")
+    assert synced == [moved, f"{moved}/below", moved]
 
 
 def test_no_descriptor_is_left_open(path: Path) -> None:
