@@ -268,33 +268,41 @@ class Deferral:
         """Begin a transaction of the calling thread, in which LMDB lacks no commit.
 
         Args:
-            checkpoint: a checkpoint is to be made. Without a pin nothing can be replayed first,
-                so it is made of what LMDB has.
+            checkpoint: a checkpoint is to be made. Where nothing can be replayed first, it is made
+                of what LMDB has.
 
         Raises:
-            CheckpointNeeded: LMDB lacks commits, and the process has no pin.
+            CheckpointNeeded: LMDB lacks commits, and the process must not write: it has no pin, or
+                its memory holds what was erased.
         """
-        self.end(forced=True)
         context = self._context
         journal = context.journal_or_raise()
         control = journal.control
         while True:
-            self.lock.let_others(control)
-            raw = self.lock.begin(control, self._image)
-            try:
-                journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-            except BaseException:
-                raw.commit()  # nothing was written
-                raise
+            raw = self.begin_behind()
             if control.newest_deferred() <= journal.commit_number():
                 self.lags = False
                 return raw
-            if context.pin is None:  # a commit could reuse pages of the checkpoint
+            # Without a pin, a commit could reuse pages of the checkpoint.
+            if context.pin is None or control.erasures() != context.erasures:
                 if checkpoint:
                     return raw  # of the image as it is; the journal goes on after it
                 raw.commit()
                 raise CheckpointNeeded
             self._replay(raw, journal)
+
+    def begin_behind(self) -> lmdb.Transaction[bytes]:
+        """Begin a transaction of the calling thread, in which LMDB may lack commits."""
+        self.end(forced=True)
+        journal = self._context.journal_or_raise()
+        self.lock.let_others(journal.control)
+        raw = self.lock.begin(journal.control, self._image)
+        try:
+            journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
+        except BaseException:
+            raw.commit()  # nothing was written
+            raise
+        return raw
 
     def begin_replayed(self) -> lmdb.Transaction[bytes]:
         """Begin a transaction that has all commits, which the caller must abort."""
@@ -415,7 +423,11 @@ class Deferral:
             ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
             if not self._room.reserve():
                 self._hold_off = _MOST_PENALTY
-            elif ready and control.newest_deferred() <= journal.commit_number():
+            elif (
+                ready
+                and control.newest_deferred() <= journal.commit_number()
+                and control.may_write(context.erasures)  # another process was waited for
+            ):
                 control.defer(os.getpid())
                 self._commits = self._bytes = self._operations = 0
                 self.unsaved.clear()

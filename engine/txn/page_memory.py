@@ -59,7 +59,7 @@ def clear_memory(context: EngineContext) -> bool:
     context.check_not_writing()
     with context.write_lock:
         context.check_open()
-        raw = context.deferral.begin_own()
+        raw = context.deferral.begin_behind()  # a replay would use this memory
         erasures = journal.control.erasures()
         table = context.tables[GARBAGE]
         full = False

@@ -233,6 +233,60 @@ def test_an_undone_transaction_is_remembered_for_erasures(tmp_path: Path) -> Non
         assert kept_pages(context_of(store)) > before
 
 
+def is_clear(store: Store[bytes]) -> bool:
+    """Return whether the memory of this process has been cleared since the last erasure."""
+    context = context_of(store)
+    return context.erasures == journal_of(store).control.erasures()
+
+
+def test_memory_is_cleared_after_an_erasure_for_which_a_writer_waited(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    ready, go = os.pipe(), os.pipe()
+
+    def work() -> None:
+        with streamkeep.open(path, sync="none") as own, own.transaction() as txn:
+            os.write(ready[1], b"y")
+            os.read(go[0], 1)
+            journal_of(own).begin_clean_file()  # as an erasure does
+            txn.xadd("s", {"n": "of the other one"})
+
+    clear: list[bool] = []
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"n": "first"})
+        child = child_of(work)
+        os.read(ready[0], 1)
+        defer_for_long(store)
+        failpoints.watch(lambda name: clear.append(is_clear(store)))
+        writer = threading.Thread(target=lambda: [store.xadd("s", {"n": 1}) for _ in range(20)])
+        writer.start()
+        wait_until(lambda: journal_of(store).control.wanted() != 0)
+        os.write(go[1], b"y")
+        writer.join()
+        os.waitpid(child, 0)
+        failpoints.disarm()
+        assert clear
+        assert all(clear)
+        assert store.xlen("s") == 22
+
+
+def test_memory_is_cleared_before_the_commits_of_a_dead_process_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def work() -> None:
+        store = deferring(path)
+        journal_of(store).control.count_erasure()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    clear: list[bool] = []
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"n": "first"})
+        assert in_child(work) != 0
+        failpoints.arm("image:replayed", lambda: clear.append(is_clear(store)))
+        assert store.xlen("s") == 1 + COUNT
+        assert clear == [True]
+        failpoints.disarm()
+
+
 def test_room_is_reserved_after_the_pages_of_another_process(tmp_path: Path) -> None:
     path = tmp_path / "store"
     ready, go = os.pipe(), os.pipe()
