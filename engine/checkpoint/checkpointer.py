@@ -233,6 +233,7 @@ class Checkpointer:
         if interval is not None and now - awake.synced >= interval:
             awake.synced = now
             failed = attempt(_SYNC, journal.syncs.wait_for, context.last_commit)
+        journal.control.forget_killed()
         attempt(_RECYCLED, journal.prepare_recycled)
         self._serve_readers()
         if now >= awake.chores_at:

@@ -9,7 +9,7 @@
     48    number of erasures; a process that sees a new number clears its memory (`scrub`)
     56    number of journal files that were begun: a name may belong to another file since
     64    8 bytes that are not used any more
-    72    number of times the file is open; too high after a process was killed
+    72    number of times the file is open; after a process was killed it may be too high
     80    the mount on which the file was set up, 0 if the system has no such number
     88    the process that has a deferred transaction open, or had one when it died; 0 for none
     96    whether a process waits for a deferred commit: 1 to write, 2 to read (`deferral`)
@@ -20,6 +20,9 @@ The first two numbers are written under LMDB's write lock and only rise. The fil
 before a commit of that file counts. So a reader that takes a commit number first and the file
 number afterwards knows every file that it must sync. The other numbers are hints: the durable
 commit may be a later one.
+
+Each process that has the file open also has a shared lock of its first byte, which ends with the
+process. So one that is alone finds that out although the number of openings is too high.
 
 The file is never synced and need not survive a power loss: a process that opens the store alone
 after a boot sets it up again and ignores the old contents. So a file that is missing, empty, or of
@@ -44,6 +47,8 @@ from streamkeep.format.journal.position import LogPosition
 
 CONTROL_FILE: Final = "head"
 _SIZE: Final = 4096
+_OPENING: Final = files.FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
+_OPENINGS_OF_OTHERS: Final = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 _BOOT: Final = 112
 _BOOT_END: Final = 128
 
@@ -101,6 +106,8 @@ class ControlFile:
                 self._file.write(0, bytes(_SIZE))
                 self._file.write(_BOOT, here)
                 self._file.set_word(_MOUNT, boot_id.mount_id(folder.path))
+            with suppress(OSError):  # without such locks, the number may stay too high
+                fcntl.fcntl(self.handle, fcntl.F_OFD_SETLK, _OPENING)
             self._file.set_word(_OPENINGS, self._words[_OPENINGS] + 1)
         except BaseException:
             os.close(self.handle)
@@ -257,8 +264,24 @@ class ControlFile:
         self._try_word(_DURABLE, commit_number)  # without room, a sync covers these commits again
 
     def openings(self) -> int:
-        """Return how often the file is open; too high after a process was killed."""
+        """Return how often the file is open; it may be too high after a process was killed."""
         return self._words[_OPENINGS]
+
+    def forget_killed(self) -> None:
+        """Correct the number of openings if only this process is left, and others were killed."""
+        if not self.is_shared():
+            return
+        try:  # a process that opens or closes the file has the lock
+            fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        try:
+            with suppress(OSError):
+                found = fcntl.fcntl(self.handle, fcntl.F_OFD_GETLK, _OPENINGS_OF_OTHERS)
+                if files.FLOCK.unpack(found)[0] == fcntl.F_UNLCK:
+                    self._file.set_word(_OPENINGS, 1)
+        finally:
+            fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def is_shared(self) -> bool:
         """Return whether another process may have the file open."""

@@ -21,7 +21,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import struct
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -29,6 +28,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from streamkeep.engine.liveness.marks import FREE, MOST, SIZE, Marks, marks_in
+from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import UntrustedFileError
 
@@ -38,7 +38,6 @@ _WORK_FOR_S: Final = 30 * 86_400.0  # after this time, what a dead process worke
 _MOST_BYTES: Final = MOST * SIZE
 _NAME_SIZE: Final = 16
 _DIGITS: Final = frozenset("0123456789abcdef")
-_FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
 
 
 class State(Enum):
@@ -181,9 +180,9 @@ def holder_of(folder: Folder, number: int) -> Holder:
 
 def holder_by(handle: int) -> Holder:
     """Return who holds a lease of another process, by a descriptor of its file."""
-    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    wanted = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
+        kind, _, _, _, pid = files.FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, wanted))
     except OSError:
         return Holder(State.UNKNOWN, 0)
     if kind == fcntl.F_UNLCK:

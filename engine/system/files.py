@@ -7,11 +7,13 @@ otherwise a power loss may remove a store whose data is safely on disk.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
 _ZEROS: Final = bytes(1 << 20)
 _ZERO_PAGE: Final = bytes(4096)
 

@@ -13,6 +13,8 @@ import streamkeep
 from crash.kill_worker import die_at
 from crash.losses import in_child
 from crash.power import another_boot
+from inside import journal_of
+from patience import wait_until
 from streamkeep.engine.journal.control_file import (
     WANTED_TO_READ,
     WANTED_TO_WRITE,
@@ -70,6 +72,33 @@ def test_a_process_that_waits_is_seen_through_every_opening(
         assert control.wanted() == use
     other.close()
     assert not control.is_shared()
+
+
+def test_who_is_alone_finds_out_that_the_others_were_killed(
+    control: ControlFile, tmp_path: Path
+) -> None:
+    killed, other = ControlFile(Folder(tmp_path)), ControlFile(Folder(tmp_path))
+    killed.abandon()  # as the system does for a process that was killed
+    control.forget_killed()
+    assert control.openings() == 3
+    other.close()
+    assert control.is_shared()
+    control.forget_killed()
+    assert control.openings() == 1
+
+
+def test_a_process_that_was_killed_does_not_slow_the_others_down_for_ever(tmp_path: Path) -> None:
+    with streamkeep.open(tmp_path / "store") as store:
+
+        def work() -> None:
+            streamkeep.open(tmp_path / "store")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        control = journal_of(store).control
+        assert not in_child(work)
+        assert control.is_shared()
+        store.xadd("s", {"n": 1})  # wakes the checkpointer
+        wait_until(lambda: not control.is_shared())
 
 
 def test_a_failed_sync_is_seen_through_every_opening(control: ControlFile, tmp_path: Path) -> None:
