@@ -13,8 +13,9 @@ it as several calls do. So the leader of a large batch leads until the batch is 
 meantime, as many callers gather as will share the next commit.
 
 A command that breaks a rule of Redis changes nothing, so it fails for its own caller only. Any
-other failure undoes the shared transaction, and each command runs again in one of its own. So a
-batch uses the reserve of a full store only if all its commands make room.
+other failure undoes the shared transaction, and each command runs again in one of its own; so does
+a refusal after a row was written. So a batch uses the reserve of a full store only if all its
+commands make room.
 
 A thread that is interrupted (Ctrl-C) while a leader has its call waits for that leader. The call
 has then happened, or it never will. Compiled by mypyc.
@@ -65,9 +66,12 @@ class Call:
         """Run the command."""
         self.txn = txn
         self.error = None
+        before = txn.count_changes()
         try:
             self.result = self.command.run(txn, *self.command.args)
         except CommandError as error:
+            if txn.count_changes() != before:
+                raise  # the others must not commit a part of it
             self.error = error
 
     def run_or_raise(self, txn: WriteTxn) -> None:

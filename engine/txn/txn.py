@@ -196,6 +196,10 @@ class WriteTxn(Txn):
             self.operations = Operations(self.commit_number)
         return self.operations
 
+    def count_changes(self) -> int:
+        """Return how many changes of rows the record of this transaction has."""
+        return 0 if self.operations is None else self.operations.count
+
     def find_stream(self, name: bytes) -> Stream | None:
         """Return the stream `name` with the changes of this transaction; None if it is missing."""
         stream = self.streams.get(name)

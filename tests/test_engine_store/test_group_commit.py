@@ -12,12 +12,14 @@ from typing import Any, Final
 import pytest
 
 import streamkeep
-from inside import defer_nothing, group_commit_of
+from inside import begin_read, defer_nothing, group_commit_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store.command import Write
 from streamkeep.engine.system import files
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.keys import ROWS
 from tiers import slow_but
 
 THREADS: Final = 16
@@ -175,6 +177,30 @@ def test_what_breaks_a_shared_transaction_breaks_itself_only(
         thread.join(PATIENCE_S)
     assert [str(error) for error in errors] == ["out of order"]
     assert store.xlen("s") == 4
+
+
+def test_a_refused_command_that_has_written_rows_is_undone(
+    open_store: Callable[..., Store],
+) -> None:
+    """None does: `test_refused.py`. If one did, the batch would commit the half of it."""
+
+    def broken(txn: WriteTxn) -> None:
+        txn.put_row(ROWS, b"half", b"of it")
+        raise streamkeep.CommandError("too late")
+
+    store = open_store()
+    store.xadd("s", {"n": 0})
+    held = Held(store)
+    works = [lambda: store.xadd("s", {"n": "t"})] * 3
+    threads, errors = start(*works, lambda: store._run(Write(broken, ())))
+    held.wait_for(4)
+    held.let_go()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert [str(error) for error in errors] == ["too late"]
+    assert store.xlen("s") == 4
+    with begin_read(store) as txn:
+        assert txn.get(ROWS, b"half") is None
 
 
 def test_a_batch_lends_the_reserve_to_no_append(open_store: Callable[..., Store]) -> None:
