@@ -328,7 +328,7 @@ class AdminCommands(Generic[Text]):
         key: Key | None = None,
         *,
         stream_number: int | None = None,
-        before: RangeId = "+",
+        before: RangeId | None = None,
     ) -> list[SegmentRecord]:
         """Remove the segments whose entries are all older than `before`; return their records.
 
@@ -337,9 +337,19 @@ class AdminCommands(Generic[Text]):
 
         Args:
             key: only segments of this stream; by default of all, including deleted streams.
-            before: an ID, or a time as in `xrange`; `+` drops all.
+            before: an ID, or a time as in `xrange`; `+`, the default with a stream, drops all.
+
+        Raises:
+            ArgumentError: neither a stream nor `before` is given, which would drop everything.
         """
         self._check_writable()
+        if before is None:
+            if key is None and stream_number is None:
+                raise ArgumentError(
+                    "drop_segments() without arguments would drop the archive of all streams; "
+                    "next: name a stream, or give before, which is '+' for all segments"
+                )
+            before = "+"
         number = self._archived_number(key, stream_number)
         limit = start_bound("before", before, self._environment.context.clock.now_ms)
         every = before in ("+", b"+")

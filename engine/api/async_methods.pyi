@@ -92,7 +92,11 @@ class AsyncMethods(Generic[Text]):
         progress: Progress | None = None,
     ) -> AsyncIterator[Path]: ...
     async def drop_segments(
-        self, key: Key | None = None, *, stream_number: int | None = None, before: RangeId = "+"
+        self,
+        key: Key | None = None,
+        *,
+        stream_number: int | None = None,
+        before: RangeId | None = None,
     ) -> list[SegmentRecord]: ...
     async def erase(
         self, key: Key, *ids: Id, timeout: float = 60.0, progress: Progress | None = None

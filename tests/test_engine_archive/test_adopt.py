@@ -307,7 +307,7 @@ def test_verifying_names_every_problem(store: Store) -> None:
     segment_files_of(store).close()
     (folder / one.path).unlink()
     shutil.rmtree(folder)
-    assert len(store.drop_segments()) == 4
+    assert len(store.drop_segments(before="+")) == 4
 
 
 def test_exports_take_a_range_and_replace_nothing(store: Store, tmp_path: Path) -> None:
@@ -330,9 +330,12 @@ def test_old_segments_are_dropped_and_their_files_go(open_store: Callable[..., S
     assert len(store.drop_segments(before=5000)) == 1
     left = store.archived_segments()
     assert [one.first_id for one in left] == [(5000, 0)]
+    with pytest.raises(ArgumentError, match="would drop the archive of all streams"):
+        store.drop_segments()
+    assert store.archived_segments() == left
     failpoints.arm("drop:step", lambda: exec("raise KeyboardInterrupt"))
     with pytest.raises(KeyboardInterrupt):
-        store.drop_segments()
+        store.drop_segments(before="+")
     assert store.archived_segments() == []
     assert len(files_of(store)) == 1
     store.close()

@@ -60,7 +60,7 @@ def test_a_readonly_store_refuses_to_write_beside_one_that_writes(open_store: Op
         lambda: reader.erase("s", "1-0"),
         lambda: reader.archive(),
         lambda: reader.maintain(),
-        lambda: reader.drop_segments(),
+        lambda: reader.drop_segments("s"),
         lambda: list(reader.adopt_segments("nothing.seg")),
         lambda: reader.restore_archive("s"),
         lambda: reader.sync(),
