@@ -22,6 +22,8 @@ LMDB_LOCK: Final = "the lock of the store"
 _LIMIT_S: Final = 10.0
 LOOK_S: Final = 1.0
 _MARGIN_S: Final = 0.1
+_MOMENT_S: Final = 0.001
+_get_ident: Final = threading.get_ident
 
 log = logging.getLogger("streamkeep")
 
@@ -111,6 +113,10 @@ class LongWait:
         return f"for {self.limit_s:g} seconds {self._lock} has been taken by {next_step}"
 
 
+class WouldWait(Exception):
+    """A thread that must not wait would have to; nothing has happened."""
+
+
 class PatientLock:
     """A lock among threads, whose holder may wait for another process.
 
@@ -122,15 +128,34 @@ class PatientLock:
     def __init__(self, lock: threading.Lock, wait: LongWait) -> None:
         self._lock = lock
         self._wait = wait
+        self._hurried: set[int] = set()  # the threads that are in `hurry`
+
+    def hurry(self, call: Callable[..., object], *args: object) -> object:
+        """Make a call in which this thread waits for the lock for a moment at most.
+
+        Raises:
+            WouldWait: it would take longer.
+        """
+        thread = _get_ident()
+        self._hurried.add(thread)
+        try:
+            return call(*args)
+        finally:
+            self._hurried.discard(thread)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; return whether it was taken.
 
         Raises:
             StoreLockedError: its holder waits for a process that is stopped, or hangs.
+            WouldWait: the thread is in `hurry`, and the lock is taken for longer.
         """
         if not blocking or timeout >= 0:
             return self._lock.acquire(blocking, timeout)
+        if self._hurried and _get_ident() in self._hurried:
+            if not self._lock.acquire(True, _MOMENT_S):
+                raise WouldWait
+            return True
         while not self._lock.acquire(True, LOOK_S):
             self._wait.check()
         return True

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from inside import context_of
+from inside import context_of, defer_for_long
 from patience import PATIENCE_S, wait_until
 from streamkeep import aio, facade
 from streamkeep.aio import AsyncStore
@@ -124,6 +124,39 @@ def test_reads_that_wait_for_the_disk(play: Callable[..., None]) -> None:
         assert await store.xrange("s") == [(b"1-1", {b"f": b"v"})]
 
     play(use, read_durable=True)
+
+
+def test_a_read_leaves_the_loop_to_others_while_a_thread_has_the_store(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store(sync="none")
+    defer_for_long(store)
+    for number in range(9):
+        store.xadd("s", {"n": number})
+    assert context_of(store).deferral.raw is not None
+    begun, go_on = threading.Event(), threading.Event()
+    waited: list[bool] = []
+
+    def hold(txn: object) -> None:
+        begun.set()
+        waited.append(go_on.wait(PATIENCE_S / 10))
+
+    thread = threading.Thread(target=store._run, args=(Write(hold, ()),))
+
+    async def main() -> None:
+        tasks = AsyncStore(store)
+        thread.start()
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        reads = asyncio.gather(tasks.xlen("s"), tasks.xrange("s"), tasks.xread({"s": 0}))
+        await asyncio.sleep(0)  # all three have begun
+        await asyncio.sleep(0)
+        go_on.set()
+        length, entries, found = await reads
+        assert length == len(entries) == len(found[0][1]) == 9
+
+    asyncio.run(main())
+    thread.join(PATIENCE_S)
+    assert waited == [True]
 
 
 def test_scan_deletes_what_it_stands_on(play: Callable[..., None]) -> None:
