@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.blocking.calls import Wait
@@ -127,8 +129,8 @@ class BlockedClients(Watcher):
         self._by_key: dict[bytes, dict[Blocked, None]] = {}
         self._by_ticket: weakref.WeakValueDictionary[int, Blocked] = weakref.WeakValueDictionary()
         self._fresh: list[Blocked] = []  # they are not in the wait table yet
-        self._woken: list[Blocked] = []  # a commit of another process may have entries for them
-        self._to_note: list[Blocked] = []  # it must be written that their consumers were seen
+        self._woken: deque[Blocked] = deque()  # a commit of another process may be for them
+        self._to_note: deque[Blocked] = deque()  # it must be written that their consumers were seen
         self._bell: Bell | None = None
         # Of the step that is running: its keys, and which of them are ready.
         self._added: dict[bytes, int] = {}
@@ -232,9 +234,17 @@ class BlockedClients(Watcher):
                     queue[blocked] = None
 
     def _try(self, turn: Turn, txn: WriteTxn, blocked: Blocked) -> bool:
-        """Run the command of a client again; return whether it no longer waits."""
+        """Run the command of a client again; return whether it no longer waits.
+
+        A failure is raised: the caller calls `run_apart`, which runs the command by itself.
+        """
         step = Served(blocked, self._check)
-        reply = step.attempt(txn)
+        failure: Exception | None = None
+        reply: bytes | None = b""
+        try:
+            reply = step.attempt(txn)
+        except Exception as error:
+            failure = error
         if reply is None:
             return False
         self.remove(blocked)
@@ -243,6 +253,8 @@ class BlockedClients(Watcher):
         turn.add(step, reply)
         turn.clients.append(blocked.client)
         self._unblocked(blocked.client)
+        if failure is not None:
+            raise failure
         return True
 
     # --- commits of other processes ---------------------------------------------------------
@@ -262,6 +274,7 @@ class BlockedClients(Watcher):
                 self._start(blocked)
 
     def _start(self, blocked: Blocked) -> None:
+        """Enter the wait table."""
         blocked.timer = None
         if self._bell is None:
             self._bell = self._waiters.take_bell()
@@ -316,33 +329,43 @@ class BlockedClients(Watcher):
 
     def run_woken(self, turn: Turn) -> None:
         """Run the commands of the clients that were woken, and write which consumers were seen."""
-        woken, self._woken = self._woken, []
-        noted, self._to_note = self._to_note, []
-        for blocked in woken:
+        while self._woken or self._to_note:
+            notes = not self._woken
+            blocked = (self._to_note if notes else self._woken).popleft()
             if blocked.over:
                 continue
             try:
-                found = self._try(turn, turn.write_txn(), blocked)
-            except Exception as error:
-                self.end(blocked, failure_line(error))
-                turn.clients.append(blocked.client)
-                turn.run_apart()
-                continue
-            blocked.wait.owes = False
-            blocked.client.served_here = False
-            if not found:
-                self._fresh.append(blocked)
-        for blocked in noted:
-            if blocked.over:
-                continue
-            try:
-                if blocked.waiting.call.unseen:
-                    blocked.waiting.call.note(turn.write_txn())
-            except CommandError:
-                pass  # its group is gone, which the next look finds
+                if notes:
+                    self._note(turn.write_txn(), blocked)
+                else:
+                    self._run_again(turn, blocked)
             except Exception:
                 turn.run_apart()
-            self._loop.call_soon(self._step, blocked, False)
+                if notes:
+                    self._note_apart(turn, blocked)
+                self._later()  # the others share the transaction of another turn
+                return
+
+    def _run_again(self, turn: Turn, blocked: Blocked) -> None:
+        found = self._try(turn, turn.write_txn(), blocked)
+        blocked.wait.owes = False
+        blocked.client.served_here = False
+        if not found:
+            self._fresh.append(blocked)
+
+    def _note(self, txn: WriteTxn, blocked: Blocked) -> None:
+        if blocked.waiting.call.unseen:
+            with suppress(CommandError):  # its group is gone, which the next look finds
+                blocked.waiting.call.note(txn)
+        self._loop.call_soon(self._step, blocked, False)
+
+    def _note_apart(self, turn: Turn, blocked: Blocked) -> None:
+        """Write it in a transaction of its own, for which the map may grow."""
+        try:
+            self._environment.write(self._note, blocked)
+        except Exception as error:
+            self.end(blocked, failure_line(error))
+            turn.clients.append(blocked.client)
 
     def close(self) -> None:
         """End all waits without a reply."""

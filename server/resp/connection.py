@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
 from streamkeep.server.commands.table import Spec, find
-from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.encoder import encode
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, CodedError
 from streamkeep.server.resp.session_commands import (
     IN_TRANSACTION,
@@ -22,7 +22,7 @@ from streamkeep.server.resp.session_commands import (
     WITHOUT_PASSWORD,
 )
 from streamkeep.server.resp.transactions import drop_transaction
-from streamkeep.server.resp.turn import Turn
+from streamkeep.server.resp.turn import Turn, failure_line
 from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ class Connection(ClientState, asyncio.Protocol):
         before, steps, mode = len(self.out), len(turn.steps), self.mode
         try:
             self._command(words, turn)
-        except CommandError as error:
-            self.reply(error_line(error.redis_line))
+        except Exception as error:
+            self.reply(failure_line(error))
         if mode == "skip" or (mode == self.mode == "off"):
             for step in turn.steps[steps:]:
                 if step.client is self:
@@ -197,11 +197,7 @@ class Connection(ClientState, asyncio.Protocol):
     def read(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
         """Run XREAD or XREADGROUP, and wait if it finds nothing."""
         assert spec.parse is not None
-        try:
-            waiting = spec.parse(words, int(RESP))
-        except CommandError as error:
-            self.reply(error_line(error.redis_line))
-            return
+        waiting = spec.parse(words, int(RESP))
         if waiting.block_ms < 0:
             turn.run(self, spec, words)
             return

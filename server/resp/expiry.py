@@ -24,13 +24,14 @@ from streamkeep.server.commands.strings import (
     expire,
     string_deadlines,
 )
+from streamkeep.server.resp.turn import Step, Turn
+from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
     from streamkeep.engine.txn.read_txn import ReadTxn
     from streamkeep.engine.txn.txn import WriteTxn
     from streamkeep.server.commands.table import Spec
     from streamkeep.server.resp.server import Server
-    from streamkeep.server.resp.turn import Turn
 
 _PERIOD_S: Final = 1.0
 _LEAST_S: Final = 0.005
@@ -46,6 +47,7 @@ class Expiry:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._nobody = _Nobody(server.turns)
         self._by_name: dict[bytes, int] = {}
         self._by_number: dict[int, int] = {}  # streams only, which may have other names by now
         self._has_strings = False
@@ -127,28 +129,27 @@ class Expiry:
         if not self._due:
             return
         self._due = False
-        self._changed = self._server.turns.ends = True
-        txn = turn.write_txn()
-        now_ms = txn.now_ms()
+        now_ms = self._server.environment.context.clock.now_ms()
         due = {name for name, when in self._by_name.items() if when <= now_ms}
+        gone: list[int] = []
         for number, when in self._by_number.items():
             if when <= now_ms:
-                name = name_of(txn, number, due)
+                name = name_of(turn.read_txn(), number, due)
                 if name is None:
-                    rows.row_delete(txn, rows.row_key(DEADLINES, pack_number(number)))
+                    gone.append(number)
                 else:
                     due.add(name)
-        for name in due:
-            self._expire(turn, txn, name)
+        self._expire(turn, list(due), gone)
 
     def before(self, spec: Spec, words: list[bytes], turn: Turn) -> None:
         """Delete the keys of a command whose deadline has passed."""
         if self._by_name and spec.first:
             now_ms = self._server.environment.context.clock.now_ms()
-            for key in spec.keys(words):
-                if self._by_name.get(key, now_ms + 1) <= now_ms:
-                    self._expire(turn, turn.write_txn(), key)
-                    self._changed = self._server.turns.ends = True
+            names = [
+                key for key in spec.keys(words) if self._by_name.get(key, now_ms + 1) <= now_ms
+            ]
+            if names:
+                self._expire(turn, names, [])
 
     def check(self, txn: Any, spec: Spec, words: list[bytes]) -> None:
         """Raise if a command of streams names a string."""
@@ -160,11 +161,45 @@ class Expiry:
         if self._has_strings or self._changed:
             check_streams(txn, keys)
 
-    def _expire(self, turn: Turn, txn: WriteTxn, name: bytes) -> None:
-        """Delete a key if its deadline has really passed, and wake its consumers."""
-        watcher = turn.watcher
-        if watcher is not None:
-            watcher.before(txn, [name])
-        self.expired += expire(txn, name)
-        if watcher is not None:
-            watcher.after(turn, txn)
+    def _expire(self, turn: Turn, names: list[bytes], gone: list[int]) -> None:
+        self._changed = self._server.turns.ends = True
+        turn.run_step(_Deletion(self._nobody, self, names, gone))
+
+
+class _Deletion(Step):
+    """Deletes keys if their deadlines have really passed, and wakes their consumers.
+
+    A step: where a turn must run its commands apart, those after it must not see the old keys.
+
+    Args:
+        gone: numbers of streams that are gone, and have left a deadline.
+    """
+
+    def __init__(
+        self, nobody: ClientState, expiry: Expiry, names: list[bytes], gone: list[int]
+    ) -> None:
+        super().__init__(nobody, [])
+        self._expiry = expiry
+        self._names = names
+        self._gone = gone
+        self._deleted = 0
+
+    def keys(self) -> list[bytes]:
+        """Return the keys."""
+        return self._names
+
+    def run(self, txn: WriteTxn) -> bytes:
+        """Delete them; there is no reply."""
+        deleted = sum(expire(txn, name) for name in self._names)
+        for number in self._gone:
+            rows.row_delete(txn, rows.row_key(DEADLINES, pack_number(number)))
+        self._expiry.expired += deleted - self._deleted
+        self._deleted = deleted
+        return b""
+
+
+class _Nobody(ClientState):
+    """The client of a step that none has sent: it takes no reply."""
+
+    def reply(self, data: bytes) -> None:
+        """Take nothing."""

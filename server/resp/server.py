@@ -27,7 +27,7 @@ from streamkeep.server.resp import info
 from streamkeep.server.resp.access import Access
 from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection
-from streamkeep.server.resp.encoder import encode, error_line, error_text
+from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.expiry import Expiry
 from streamkeep.server.resp.requests import ProtocolError
 from streamkeep.server.resp.settings import Settings
@@ -214,14 +214,18 @@ class Server(Host):
             self.expiry.run_due(turn)
             self.blocked.run_woken(turn)
             self.turns.ends = True
-        except Exception as error:
-            self.log(f"what was due in a turn failed: {error}")
+        except Exception:
+            log.exception("%s: what was due in a turn failed", self.store.path)
             turn.run_apart()
+            self.schedule()  # for what was not reached
 
     def end(self) -> None:
         """Do what commands of a turn have asked for."""
-        self.expiry.renew_if_changed()
-        self.blocked.start_fresh()
+        try:
+            self.expiry.renew_if_changed()
+            self.blocked.start_fresh()
+        except Exception:
+            log.exception("%s: what a turn asked for failed", self.store.path)
 
     def note_error(self, reply: bytes) -> None:
         """Count an error reply."""
@@ -238,12 +242,13 @@ class Server(Host):
         client.reply(error_text(f"ERR Protocol error: {error}"))
         client.close()
 
-    def overflow(self, client: ClientState) -> None:
-        """End the connection of a client that sends too long a command."""
+    def drop(self, client: ClientState, why: str) -> None:
+        """End the connection of a client at once, without its replies."""
         assert isinstance(client, Connection)
-        self.log(f"closed client {client.id}: its query buffer is over the limit")
+        self.log(f"closed client {client.id} at {client.address}: {why}")
         client.close()
         client.out.clear()
+        client.transport.abort()  # `close` would keep what the peer does not read
 
     def attempt(
         self, client: Connection, spec: Spec, words: list[bytes], waiting: Waiting, turn: Turn
@@ -252,26 +257,23 @@ class Server(Host):
         try:
             if spec.kind == READS:
                 found = waiting.call.run(turn.read_txn())
-                if not found:
-                    return None
-                client.reply(encode(Named(found), client.resp3))
-                return True
-            if turn.apart:
-                found = self.environment.write(waiting.call.run)
             else:
-                found = waiting.call.run(turn.write_txn())
-        except CommandError as error:
-            client.reply(error_line(error.redis_line))
-            return True
+                found = turn.change(waiting.call.run)
+            reply = encode(Named(found), client.resp3) if found else None
         except Exception as error:
-            if spec.kind != READS and not turn.apart:
-                turn.run_apart()
-            client.reply(failure_line(error))
-            return True
-        client.wrote = True
-        if not found:
+            if spec.kind == READS or turn.apart or isinstance(error, CommandError):
+                client.reply(failure_line(error))
+                return True
+            turn.run_apart()
+            return self.attempt(client, spec, words, waiting, turn)
+        if spec.kind != READS:
+            client.wrote = True
+        if reply is None:
             return None
-        turn.add(Step(client, [(spec, words)]), encode(Named(found), client.resp3))
+        if spec.kind == READS:
+            client.reply(reply)
+        else:
+            turn.add(Step(client, [(spec, words)]), reply)
         return True
 
     def _unblocked(self, client: ClientState) -> None:

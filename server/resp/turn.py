@@ -14,7 +14,9 @@ Compiled by mypyc.
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
@@ -42,6 +44,8 @@ _MOST_REPLY: Final[i64] = 1 << 20  # bytes of replies of one client in one turn
 _MINUS: Final[i64] = 45
 _clock_ns: Final = time.perf_counter_ns
 
+log: Final = logging.getLogger("streamkeep.server")
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Step:
@@ -55,6 +59,13 @@ class Step:
     def frees(self) -> bool:
         """Return whether it only makes room."""
         return all([spec.kind == FREES for spec, _ in self.commands])
+
+    def keys(self) -> list[bytes]:
+        """Return the keys that it may change."""
+        keys: list[bytes] = []
+        for spec, words in self.commands:
+            keys += spec.keys(words)
+        return keys
 
     def run(self, txn: WriteTxn) -> bytes:
         """Run it; return its reply."""
@@ -130,7 +141,7 @@ class Turn:
             return self.writer
         if self.reader is None:
             context = self.context
-            if context.deferral.raw is not None:
+            if context.deferral.raw is not None and not self.apart:
                 return self.write_txn()  # a snapshot would end the deferred transaction
             try:
                 reader = begin_read(context)
@@ -151,6 +162,13 @@ class Turn:
             writer.durable = self.durable
             self.writer = writer
         return self.writer
+
+    def change(self, change: Callable[[WriteTxn], Any]) -> Any:
+        """Run something that may change the store and is not a step."""
+        if self.apart:
+            self.close_reader()  # later commands see its changes
+            return self.environment.write(change)
+        return change(self.write_txn())
 
     def close_reader(self) -> None:
         """End the snapshot."""
@@ -198,10 +216,7 @@ class Turn:
         if watcher is None:
             _set_reply(step, step.run(txn))
             return
-        keys: list[bytes] = []
-        for spec, words in step.commands:
-            keys += spec.keys(words)
-        watcher.before(txn, keys)
+        watcher.before(txn, step.keys())
         _set_reply(step, step.run(txn))
         watcher.after(self, txn)
 
@@ -211,7 +226,10 @@ class Turn:
         txn = self.writer
         self.writer = None
         if txn is not None:
-            txn.abort()
+            try:
+                txn.abort()
+            except Exception as error:
+                log.error("the transaction of a turn cannot be undone", exc_info=error)
         steps = self.steps
         self.steps = []
         for step in steps:
@@ -219,6 +237,7 @@ class Turn:
 
     def _run_in_own(self, step: Step) -> None:
         """Run a command in a transaction of its own."""
+        self.close_reader()
 
         def run(txn: WriteTxn) -> bytes:
             self.writer = txn  # what the step reads, it reads here
@@ -246,10 +265,13 @@ class Turn:
             ):
                 environment.check_limit(txn)
             txn.commit()
-        except Exception:
-            if txn.committed:
-                raise
-            self.run_apart()
+        except Exception as error:
+            if not txn.committed:
+                self.run_apart()
+                return None
+            self.writer = None  # whether the commit reaches the disk is unknown
+            for step in self.steps:
+                _set_reply(step, failure_line(error))
             return None
         self.writer = None
         if not self.context.keeps_up():
@@ -266,7 +288,7 @@ def _set_reply(step: Step, reply: bytes) -> None:
 
 
 def failure_line(error: Exception) -> bytes:
-    """Return the error line for a failure that is not a rule of Redis."""
+    """Return the error line for a failure; log one that nobody foresaw."""
     text = str(error)
     if isinstance(error, CommandError):
         return error_line(error.redis_line)
@@ -276,6 +298,7 @@ def failure_line(error: Exception) -> bytes:
         return error_text(f"ERR the store is damaged: {text}; run `streamkeep fsck`")
     if isinstance(error, StreamkeepError):
         return error_text(f"MISCONF the store cannot serve the command: {text}")
+    log.error("a command failed with an internal error", exc_info=error)
     return error_text(f"ERR internal error: {type(error).__name__}: {text}")
 
 
@@ -309,17 +332,21 @@ def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
         turn.commands += 1
         client.served += 1
         replies = len(client.out)
-        spec = BY_NAME.get(words[0]) if client.plain else None
-        if spec is not None and not spec.container and spec.takes(len(words)):
-            client.last_command = spec.name
-            turn.called = turns.calls_of(spec.name)
-            if spec.parse is not None and _may_wait(words):
-                client.read(spec, words, turn)
+        turn.called = None
+        try:
+            spec = BY_NAME.get(words[0]) if client.plain else None
+            if spec is not None and not spec.container and spec.takes(len(words)):
+                client.last_command = spec.name
+                turn.called = turns.calls_of(spec.name)
+                if spec.parse is not None and _may_wait(words):
+                    client.read(spec, words, turn)
+                else:
+                    turn.run(client, spec, words)
             else:
-                turn.run(client, spec, words)
-        else:
-            turn.called = None
-            client.command(words, turn)
+                client.command(words, turn)
+        except Exception as error:  # of this command; the others of the turn go on
+            del client.out[replies:]
+            client.reply(failure_line(error))
         now = i64(_clock_ns())
         nanos: i64 = now - then
         then = now

@@ -155,8 +155,8 @@ class Host:
         """End the connection of a client that did not send a command."""
         raise NotImplementedError
 
-    def overflow(self, client: ClientState) -> None:
-        """End the connection of a client that sends too long a command."""
+    def drop(self, client: ClientState, why: str) -> None:
+        """End the connection of a client at once, without its replies."""
         raise NotImplementedError
 
 
@@ -273,7 +273,7 @@ class Turns:
                 if more:
                     self.ready(client)
                 elif client.parser.pending() > self.query_limit:
-                    host.overflow(client)
+                    host.drop(client, "its query buffer is over the limit")
             txn = turn.finish()
         finally:
             self.in_turn = False
