@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
 from streamkeep.server.commands.table import Spec, find
+from streamkeep.server.commands.words import option
 from streamkeep.server.resp.encoder import encode
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, CodedError
 from streamkeep.server.resp.session_commands import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.server import Server
 
 _MOST_PENDING: Final = 1 << 20  # unread bytes of a client that cannot run commands now
+_OF_HTTP: Final = (b"POST", b"HOST:")  # first words of lines that a browser sends, never a client
 NO_AUTH: Final = "NOAUTH Authentication required."
 
 
@@ -150,6 +152,10 @@ class Connection(ClientState, asyncio.Protocol):
             self.mode = "skip"
 
     def _command(self, words: list[bytes], turn: Turn) -> None:
+        if option(words[0]) in _OF_HTTP:
+            # A page has its visitor's browser send this; the body would run as commands.
+            self.server.drop(self, "it sent HTTP: perhaps a web page attacks this server")
+            return
         try:
             spec = find(words, TABLE)
             self.last_command = spec.name

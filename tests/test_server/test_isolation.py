@@ -216,6 +216,28 @@ def test_a_number_of_keys_with_thousands_of_digits_is_no_number(peer: Peer) -> N
     assert peer.call("PING") == b"+PONG\r\n"
 
 
+def test_a_page_that_posts_to_the_server_runs_nothing(
+    running: Running, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = b"XADD orders * evil 1\r\n"
+    for head in (
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1:6379\r\nContent-Length: 22\r\n\r\n",
+        b"post / HTTP/1.1\r\n\r\n",
+        b"GET /x HTTP/1.1\r\nHost: 127.0.0.1:6379\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nhOsT: 127.0.0.1:6379\r\n\r\n",
+        b"*1\r\n$4\r\nPOST\r\n",
+        b"MULTI\r\nPOST / HTTP/1.1\r\n\r\nEXEC\r\n",
+    ):
+        one = connect()
+        one.socket.sendall(head + body)
+        while not one.is_closed():
+            one._data = b""
+    with connect() as other:
+        assert other.call("XLEN", "orders") == b":0\r\n"
+    wait_until(lambda: not running.ask(lambda server: server.clients))
+    assert "a web page" in caplog.text
+
+
 def test_a_stream_that_expired_stays_gone_after_a_command_failed(
     running: Running, peer: Peer
 ) -> None:
