@@ -16,7 +16,7 @@ from streamkeep.engine.api.command_base import (
 )
 from streamkeep.engine.commands import dump, keys, load, retention
 from streamkeep.engine.commands.arguments import no_arguments, to_bytes
-from streamkeep.engine.commands.glob import glob
+from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import Text
@@ -129,13 +129,13 @@ class KeyCommands(CommandBase[Text]):
             match: a glob pattern.
             count: a hint in Redis, without effect here.
         """
-        pattern = None if match is None else glob(to_bytes(match, "match"))
+        pattern = None if match is None else Glob(to_bytes(match, "match"))
         txn, must_close = self._begin_scan()
         try:
             with translated():
                 for name, _ in keys.iter_keys(txn):
                     check_lives(txn)
-                    if pattern is None or pattern.fullmatch(name):
+                    if pattern is None or pattern.matches(name):
                         yield self._as_text(name)
         finally:
             if must_close:
@@ -197,5 +197,5 @@ def _type(txn: Txn, name: bytes) -> bytes:
 def _keys(txn: Txn, pattern: bytes) -> list[bytes]:
     if pattern == b"*":
         return [name for name, _ in keys.iter_keys(txn)]
-    matcher = glob(pattern)
-    return [name for name, _ in keys.iter_keys(txn) if matcher.fullmatch(name)]
+    matcher = Glob(pattern)
+    return [name for name, _ in keys.iter_keys(txn) if matcher.matches(name)]

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from streamkeep.engine.commands import dump, keys, load
-from streamkeep.engine.commands.glob import glob
+from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError, NoSuchKeyError
@@ -100,8 +100,8 @@ def _names(txn: Txn) -> Iterator[bytes]:
 
 def run_keys(txn: Txn, words: list[bytes], shape: int) -> object:
     """KEYS."""
-    matcher = glob(words[1])
-    return [name for name in _names(txn) if matcher.fullmatch(name)]
+    matcher = Glob(words[1])
+    return [name for name in _names(txn) if matcher.matches(name)]
 
 
 def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
@@ -122,7 +122,7 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
             if count < 1:
                 raise syntax()
         elif name == b"MATCH":
-            matcher = glob(words[at + 1])
+            matcher = Glob(words[at + 1])
         elif name == b"TYPE":
             kind = option(words[at + 1])
         else:
@@ -136,7 +136,7 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
         found += strings.strings(txn)
     return [
         b"%d" % following,
-        [name for name in found if matcher is None or matcher.fullmatch(name)],
+        [name for name in found if matcher is None or matcher.matches(name)],
     ]
 
 

@@ -6,12 +6,12 @@ All of it is read from records: no entry is read but the first pending ones.
 from __future__ import annotations
 
 import time
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.commands import keys
+from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.commands.xread import has_above
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.tables.existing import existing_stream
@@ -53,6 +53,8 @@ def list_streams(
     found: list[dict[str, Any]] = []
     more = False
     edges = None
+    pattern = Glob(match) if match and b"*" in match else None
+    text = b"" if match is None or pattern is not None else match.lower()
     if span_ms is not None:
         end = now_ms()
         edges = bucket_edges(end - span_ms, end, SPARK_BUCKETS)
@@ -60,7 +62,9 @@ def list_streams(
         for name, _ in keys.iter_keys(snapshot.txn):
             if (after is not None and name <= after) or not rights.sees(name):
                 continue
-            if match and not _matches(name, match):
+            if pattern is not None and not pattern.matches(name):
+                continue
+            if text not in name.lower():
                 continue
             if len(found) == count:
                 more = True
@@ -74,12 +78,6 @@ def list_streams(
         "time_ms": now_ms(),
         "edges_ms": edges,
     }
-
-
-def _matches(name: bytes, match: bytes) -> bool:
-    if b"*" in match:
-        return fnmatchcase(name.decode("latin-1"), match.decode("latin-1").replace("[", "[[]"))
-    return match.lower() in name.lower()
 
 
 def _row(snapshot: Snapshot[bytes], name: bytes, edges: list[int] | None) -> dict[str, Any]:

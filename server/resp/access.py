@@ -17,7 +17,7 @@ import hmac
 from pathlib import Path
 from typing import Final
 
-from streamkeep.engine.commands.glob import glob
+from streamkeep.engine.commands.glob import Glob
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.server.commands.table import BY_NAME, READ, READS, WRITE, Spec
 
@@ -60,7 +60,7 @@ class User:
         for rule in rules:
             self._take(rule)
         self._keys = [(rights, text) for text, rights in self._rights.items()]
-        self._patterns = [(rights, glob(text.encode())) for rights, text in self._keys]
+        self._patterns = [(rights, Glob(text.encode())) for rights, text in self._keys]
 
     def _take(self, rule: str) -> None:
         if rule in ("on", "off"):
@@ -129,7 +129,7 @@ class User:
     def _may_use(self, key: bytes, needed: int) -> bool:
         """Return whether one pattern, as in Redis, gives all rights that are needed."""
         return any(
-            given & needed == needed and pattern.fullmatch(key) is not None
+            given & needed == needed and pattern.matches(key)
             for given, pattern in self._patterns
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.commands.arguments import NODE_LIMITS
-from streamkeep.engine.commands.glob import glob
+from streamkeep.engine.commands.glob import Glob
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.rows.extension import (
     IDEMPOTENCE,
@@ -112,11 +112,11 @@ class Settings:
 
     def get(self, patterns: list[bytes]) -> dict[str, bytes]:
         """Return the settings whose names match one of the patterns."""
-        matchers = [glob(pattern.lower()) for pattern in patterns]
+        matchers = [Glob(pattern.lower()) for pattern in patterns]
         return {
             name: value.encode()
             for name, value in sorted(self.values().items())
-            if any(matcher.fullmatch(name.encode()) for matcher in matchers)
+            if any(matcher.matches(name.encode()) for matcher in matchers)
         }
 
     def set(self, pairs: list[tuple[bytes, bytes]]) -> None:

@@ -246,14 +246,19 @@ NAMES = [
     b"-",
     b"\xff",
     b"a\n",
+    b"",
+    b"aaaaabaaaac",
+    b"abcabcabc",
+    b"a" * 1100,
 ]
 PATTERN_PARTS = st.sampled_from(
-    [b"a", b"b", b"c", b"*", b"?", b"[", b"]", b"^", b"-", b"\\", b"\xff", b"\n", b"[a-c]", b"[^a]"]
+    [b"a", b"b", b"c", b"?", b"[", b"]", b"^", b"-", b"\\", b"\xff", b"\n", b"[a-c]", b"[^a]"]
+    + [b"*"] * 5
 )
 
 
 @configured(400)
-@given(pattern=st.lists(PATTERN_PARTS, min_size=1, max_size=7).map(b"".join))
+@given(pattern=st.lists(PATTERN_PARTS, min_size=1, max_size=9).map(b"".join))
 @example(b"[a-]")
 @example(b"[\\a-c]")
 @example(b"[c-a]")
@@ -262,6 +267,12 @@ PATTERN_PARTS = st.sampled_from(
 @example(b"[^]")
 @example(b"a\\")
 @example(b"[\\]]")
+@example(b"*")
+@example(b"**")
+@example(b"*a" * 1000)
+@example(b"*a" * 1000 + b"*")
+@example(b"*a" * 1001)
+@example(b"*a" * 1001 + b"*")
 def test_a_pattern_matches_the_same_names(server: RealRedis, store: Store, pattern: bytes) -> None:
     named = {*NAMES, b"spread", b"empty"}
     for name in named - {b"spread", b"empty"}:
