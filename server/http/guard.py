@@ -6,6 +6,8 @@
     Origin         A request that can change something, and comes from a page of another site, is
                    refused, with or without a secret (CSRF).
     Authorization  See `access`. Wrong secrets are answered after a pause.
+    head           At most `MAX_HEAD` bytes. It says in one way only where the body ends: a server
+                   in front may believe the other, and take a part of the body for a request.
     body           At most `max_body` bytes; each part of it must come within `body_s`.
     path           Routes see the percent-encoded path, so that `%2F` in a name is not a `/`.
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -29,6 +32,8 @@ from streamkeep.server.http.wire import RIGHTS_AT, Problem, problem_of, problem_
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _OPEN_PATHS: Final = ("/health", "/openapi.json")  # and the page itself, which holds no data
 _PAUSE_S: Final = 0.5  # after a wrong secret
+MAX_HEAD: Final = 64 << 10
+_HOST: Final = re.compile(r"\[([^][]*)\](?::\d*)?|([^][:]*)(?::\d*)?")
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -99,6 +104,13 @@ class Guard:
     async def _checked(self, scope: Scope) -> Scope:
         """Return the scope for the routes; raise Problem."""
         headers = Headers(scope=scope)
+        size = sum(len(name) + len(value) for name, value in scope["headers"])
+        if size + len(scope.get("raw_path") or b"") + len(scope["query_string"]) > MAX_HEAD:
+            text = f"the head has more than {MAX_HEAD} bytes"
+            raise Problem(431, text, headers={"connection": "close"})
+        if "content-length" in headers and "transfer-encoding" in headers:
+            text = "Content-Length and Transfer-Encoding exclude each other"
+            raise Problem(400, text, headers={"connection": "close"})
         host = headers.get("host", "")
         self._check_host(host)
         if scope["method"] not in _SAFE:
@@ -193,11 +205,9 @@ def raw_path(scope: Scope) -> str:
 
 
 def host_name(host: str) -> str:
-    """Return the name in a `Host` header, in lower case and without the port."""
-    name = host.lower()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.rpartition(":")[0] if ":" in name else name
+    """Return the name in a `Host` header, in lower case and without the port; "" if it is wrong."""
+    found = _HOST.fullmatch(host.lower())
+    return "" if found is None else found[1] or found[2] or ""
 
 
 def _is_address(name: str) -> bool:

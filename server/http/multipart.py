@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -77,19 +77,17 @@ def form_pairs(content_type: str, body: bytes) -> Pairs:
     if not boundary:
         raise Problem(400, f"the type {FORM_DATA} needs a boundary")
     form = _Form()
-    parser = MultipartParser(
-        boundary,
-        {
-            "on_part_begin": form.begin,
-            "on_header_field": form.header_field,
-            "on_header_value": form.header_value,
-            "on_header_end": form.header_end,
-            "on_part_data": form.take,
-            "on_part_end": form.end,
-            "on_end": form.finish,
-        },
-    )
+    calls: dict[str, Any] = {
+        "on_part_begin": form.begin,
+        "on_header_field": form.header_field,
+        "on_header_value": form.header_value,
+        "on_header_end": form.header_end,
+        "on_part_data": form.take,
+        "on_part_end": form.end,
+        "on_end": form.finish,
+    }
     try:
+        parser = MultipartParser(boundary, calls)  # type: ignore[arg-type]
         parser.write(body)
         parser.finalize()
     except FormParserError as error:

@@ -21,10 +21,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from streamkeep.format.core.errors import StoreError
 from streamkeep.server.http.app import App
 from streamkeep.server.http.events import STALL_S
+from streamkeep.server.http.guard import MAX_HEAD
 
 HEAD_S: Final = 10.0  # how long the head of a request may take
 KEEP_ALIVE_S: Final = 15
-MAX_HEAD: Final = 64 << 10
 MAX_CONNECTIONS: Final = 4096
 STOP_S: Final = 5
 

@@ -116,6 +116,7 @@ _NAMES: Final = {
     413: "TooLarge",
     415: "UnsupportedMediaType",
     421: "WrongHost",
+    431: "HeadTooLarge",
     503: "Unavailable",
 }
 

@@ -129,8 +129,7 @@ class User:
     def _may_use(self, key: bytes, needed: int) -> bool:
         """Return whether one pattern, as in Redis, gives all rights that are needed."""
         return any(
-            given & needed == needed and pattern.matches(key)
-            for given, pattern in self._patterns
+            given & needed == needed and pattern.matches(key) for given, pattern in self._patterns
         )
 
     def sees(self, key: bytes) -> bool:

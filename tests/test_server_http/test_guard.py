@@ -34,6 +34,7 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
         ("store.example:80", 200),
         ("evil.example", 421),
         ("localhost.evil.example", 421),
+        ("[::1]evil.example", 421),
         ("", 421),
     ],
 )
@@ -229,8 +230,8 @@ def test_routes_see_the_encoded_path(root: str, raw: bytes, path: str) -> None:
 
 
 def test_the_name_of_a_host_has_no_port() -> None:
-    names = ["a.b:1", "A", "[::1]:2", "[::1]"]
-    assert [host_name(one) for one in names] == ["a.b", "a", "::1", "::1"]
+    names = ["a.b:1", "A", "[::1]:2", "[::1]", "[::1]evil", "[::1]:2evil", "a:1:2", "::1", ""]
+    assert [host_name(one) for one in names] == ["a.b", "a", "::1", "::1", "", "", "", "", ""]
 
 
 def test_it_works_mounted_in_another_application(store: Store) -> None:

@@ -140,6 +140,7 @@ def test_a_form_with_a_file_becomes_an_entry(store: Store, client: Client) -> No
         (BOUNDARY, b"--b 1\r\nA: b\r\n" * 300 + b"--b 1--", "is not multipart/form-data"),
         (BOUNDARY, (b"--b 1\r\n" + NAMED + b"\r\n") * 300, "more than"),
         ({"content-type": "multipart/form-data"}, b"x", "needs a boundary"),
+        ({"content-type": "multipart/form-data; boundary=" + "b" * 257}, b"x", "is not multipart"),
     ],
 )  # fmt: skip
 def test_half_a_form_changes_nothing(
