@@ -4,9 +4,9 @@
 SHUTDOWN. Then it takes no more connections, sends the replies that wait for the disk, and closes
 the store.
 
-An address other than loopback needs a password, and TLS unless that is refused explicitly. A Unix
-socket has mode 0600. systemd may hand over sockets (LISTEN_FDS), and learns when the server is
-ready and when it stops (NOTIFY_SOCKET).
+An address other than loopback needs a password, and TLS unless that is refused explicitly; that
+holds for the sockets of systemd (LISTEN_FDS), too. A Unix socket has mode 0600. systemd learns when
+the server is ready and when it stops (NOTIFY_SOCKET).
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.recovery.backups.backup import backup
-from streamkeep.server.resp.access import Access
+from streamkeep.server.access import Access
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.info import prometheus_lines
 from streamkeep.server.resp.server import Server
 from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
-    from streamkeep.server.http.access import Rights
     from streamkeep.server.http.serving import HttpServer
 
 DEFAULT_BIND: Final = "127.0.0.1:6379"
@@ -107,24 +106,29 @@ def _runner() -> Callable[..., None]:
 
 def check(options: Options) -> None:
     """Raise for an address that strangers could use, or change the store with."""
-    if options.http and options.write and options.access.default.needs_no_password:
+    anonymous = options.access.anonymous
+    if options.http and options.write and anonymous is not None and anonymous.may_write:
         raise ArgumentError(
             "changes over HTTP need a password: give --password-file, or users with --users"
         )
     for text in [*options.bind, *([options.http] if options.http else [])]:
-        host, _ = address(text)
-        if is_loopback(host):
-            continue
-        if options.access.is_open:
-            raise ArgumentError(
-                f"{text} can be reached from other machines, and needs a password: give "
-                "--password-file, or users with --users"
-            )
-        if options.tls is None and not options.plain:
-            raise ArgumentError(
-                f"{text} can be reached from other machines, and passwords would be sent in the "
-                "clear: give --tls-cert and --tls-key, or say --no-tls"
-            )
+        check_reach(text, address(text)[0], options)
+
+
+def check_reach(text: str, host: str, options: Options) -> None:
+    """Raise if other machines can reach an address that lacks a password, or TLS."""
+    if is_loopback(host):
+        return
+    if options.access.is_open:
+        raise ArgumentError(
+            f"{text} can be reached from other machines, and needs a password: give "
+            "--password-file, or users with --users"
+        )
+    if options.tls is None and not options.plain:
+        raise ArgumentError(
+            f"{text} can be reached from other machines, and passwords would be sent in the "
+            "clear: give --tls-cert and --tls-key, or say --no-tls"
+        )
 
 
 def address(text: str) -> tuple[str, int]:
@@ -144,7 +148,8 @@ def is_loopback(host: str) -> bool:
 
 
 async def serve(store: Store[bytes], options: Options) -> None:
-    """Serve an open store until it is asked to stop."""
+    """Serve an open store until it is asked to stop; raise as `run` does."""
+    check(options)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     save = None if options.backup is None else _saving(store, options.backup)
@@ -190,7 +195,6 @@ async def _start_http(
     if options.http is None:
         return None
     try:
-        from streamkeep.server.http.access import Access as HttpAccess
         from streamkeep.server.http.app import create_app
         from streamkeep.server.http.serving import HttpServer, bind
     except ImportError as error:
@@ -199,31 +203,15 @@ async def _start_http(
             f"{install_hint('server')}"
         ) from error
     host, port = address(options.http)
-    users = options.access
-    checks = None if users.default.needs_no_password else _authenticating(users, options.write)
-    access = HttpAccess(write=options.write, authenticate=checks, hosts=options.hosts)
     try:
         sockets = bind(host, port)
     except OSError as error:
         raise StoreError(f"cannot listen on {options.http}: {error}") from error
-    app = create_app(store, access)
+    app = create_app(store, options.access, write=options.write, hosts=options.hosts)
     app.state.more_metrics = lambda: prometheus_lines(server)
     http = HttpServer(app, sockets, tls=tls)
     await http.start()
     return http
-
-
-def _authenticating(users: Access, write: bool) -> Callable[[str | None, str], Rights | None]:
-    """Return what checks the user and the secret of a request."""
-    from streamkeep.server.http.access import Rights
-
-    def check_secret(name: str | None, secret: str) -> Rights | None:
-        user = users.users.get((name or "default").encode())
-        if user is None or not user.accepts(secret.encode()):
-            return None
-        return Rights(write and user.may_write, user.prefixes())
-
-    return check_secret
 
 
 def _saving(store: Store[bytes], folder: Path) -> Callable[[], None]:
@@ -257,7 +245,14 @@ def _sockets(
 ) -> Iterator[socket.socket]:
     """Yield the sockets to listen on; `shown` gets what CONFIG GET says of them."""
     handed = list(_handed_over())
-    yield from handed
+    for one in handed:
+        if one.family != socket.AF_UNIX:
+            host, port = one.getsockname()[:2]
+            check_reach(f"the socket {host}:{port} of systemd", host, options)
+            shown["bind"], shown["port"] = host, str(port)
+        else:
+            shown["unixsocket"] = str(one.getsockname())
+        yield one
     bind = options.bind
     if not bind and options.unix is None and not handed:
         bind = [DEFAULT_BIND]

@@ -75,10 +75,13 @@ class Spec:
 
     def rights_of(self, words: list[bytes]) -> list[tuple[bytes, int]]:
         """Return the keys among the words, each with what the command does to it."""
-        rights = self.rights or (READ if self.kind == READS else WRITE,)
         if self.name == "set" and any(option(word) == b"GET" for word in words[3:]):
-            rights = (READ | WRITE,)
-        keys = self.keys(words)
+            return [(key, READ | WRITE) for key in self.keys(words)]
+        return self.rights_to(self.keys(words))
+
+    def rights_to(self, keys: list[bytes]) -> list[tuple[bytes, int]]:
+        """Return these keys, each with what the command does to it."""
+        rights = self.rights or (READ if self.kind == READS else WRITE,)
         return [(key, rights[min(place, len(rights) - 1)]) for place, key in enumerate(keys)]
 
     def keys(self, words: list[bytes]) -> list[bytes]:

@@ -2,10 +2,9 @@
 
 `app.create_app` makes the application, also for others to mount. From the bottom up:
 
-    access     what a caller may do, and how requests prove it
-    wire       bytes in URLs, JSON, forms and errors
+    wire       bytes in URLs, JSON, forms and errors; which commands of Redis a request is
     multipart  forms with files
-    guard      what every request passes first: Host, Origin, token, size of the body
+    guard      what every request passes first: Host, Origin, password, sizes
     entries    pages of entries with bounded memory
     events     the event stream: Server-Sent Events that resume
     streams, groups, figures, health    the routes

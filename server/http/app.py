@@ -1,8 +1,9 @@
 """The application: every route, inside the guard.
 
     >>> import streamkeep
+    >>> from streamkeep.server.access import Access
     >>> from streamkeep.server.http.app import create_app
-    >>> app = create_app(streamkeep.open("orders.store"), Access(token="...", write=True))
+    >>> app = create_app(streamkeep.open("orders.store"), Access("a-long-password"), write=True)
 
 It is an ASGI application. Another one mounts it with `Mount("/streamkeep", app)`; uvicorn serves it
 as it is, and `serving` with the limits that a server on its own needs.
@@ -10,6 +11,7 @@ as it is, and `serving` with the limits that a server on its own needs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.applications import Starlette
@@ -23,8 +25,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.server.access import Access
 from streamkeep.server.http import groups, health, openapi, queues, streams
-from streamkeep.server.http.access import Access
 from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
 from streamkeep.server.http.guard import Guard
 from streamkeep.server.http.state import State, keep_state
@@ -74,6 +76,9 @@ def create_app(
     store: Store[bytes] | AsyncStore[bytes],
     access: Access | None = None,
     *,
+    write: bool = False,
+    hosts: Sequence[str] | None = (),
+    origins: Sequence[str] = (),
     page: bool = True,
     max_body: int = MAX_BODY,
     body_s: float = BODY_S,
@@ -84,8 +89,11 @@ def create_app(
 
     Args:
         store: open without `decode_responses`.
-        access: who may do what; by default everything may be read without a secret, from
-            `localhost` and numeric addresses, and nothing changed.
+        access: who may do what; by default, any caller may do anything without a password.
+        write: callers may change the store, as far as their rights go.
+        hosts: names that a request may have in `Host`, in addition to `localhost` and numeric
+            addresses; None to accept any, where another server has checked it.
+        origins: origins of other sites whose pages may call (CORS); none by default.
         page: also serve the page for people, at `/`.
         max_body: bytes that the body of a request may have.
         body_s: seconds that may pass between two parts of a body.
@@ -93,7 +101,7 @@ def create_app(
         stall_s: seconds after which a client that reads nothing loses its connection.
     """
     access = access or Access()
-    state = State(store, access, heartbeat_s=heartbeat_s, stall_s=stall_s)
+    state = State(store, write=write, heartbeat_s=heartbeat_s, stall_s=stall_s)
     routes = Starlette(
         routes=_routes(page),
         exception_handlers={
@@ -105,11 +113,19 @@ def create_app(
     )
     routes.router.redirect_slashes = False
     keep_state(routes, state)
-    guarded: ASGIApp = Guard(routes, access, open_below=PAGE, max_body=max_body, body_s=body_s)
-    if access.origins:
+    guarded: ASGIApp = Guard(
+        routes,
+        access,
+        hosts=hosts,
+        origins=origins,
+        open_below=PAGE,
+        max_body=max_body,
+        body_s=body_s,
+    )
+    if origins:
         guarded = CORSMiddleware(
             guarded,
-            allow_origins=access.origins,
+            allow_origins=origins,
             allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
         )

@@ -23,13 +23,11 @@ from streamkeep.format.core.json_form import consumer_json, json_bytes, pending_
 from streamkeep.server.http.entries import entry_json
 from streamkeep.server.http.events import gone
 from streamkeep.server.http.overview import group_facts, now_ms
-from streamkeep.server.http.state import state_of
 from streamkeep.server.http.streams import key_of
 from streamkeep.server.http.wire import (
     Parameters,
     Problem,
-    check_sees,
-    check_writes,
+    allow,
     checked_number,
     id_members,
     json_body,
@@ -48,7 +46,6 @@ _MAX_BYTES: Final = 8 << 20  # of a delivery; the first entry is always delivere
 async def groups(request: Request) -> Response:
     """Serve /groups/KEY and all below it."""
     key = key_of(request)
-    check_sees(request, key)
     if "group" in request.path_params:
         group: bytes | None = segment(request, "group")
         action = request.path_params.get("action", "")
@@ -57,7 +54,9 @@ async def groups(request: Request) -> Response:
     if group is None:
         if request.method != "GET":
             raise Problem(405, "name a group: /groups/KEY/GROUP")
-        return json_reply(await asyncio.to_thread(_list, state_of(request).store, key))
+        allow(request, "xinfo|groups", key)
+        state = allow(request, "xpending", key)  # the oldest pending entry of each
+        return json_reply(await asyncio.to_thread(_list, state.store, key))
     serve = _ROUTES.get((request.method, action))
     if serve is None:
         known = sorted({name for _, name in _ROUTES if name})
@@ -65,8 +64,6 @@ async def groups(request: Request) -> Response:
             raise Problem(404, f"no action {action!r}", hint=f"the actions are {', '.join(known)}")
         methods = sorted(method for method, name in _ROUTES if name == action)
         raise Problem(405, f"use {' or '.join(methods)}", headers={"allow": ", ".join(methods)})
-    if request.method != "GET":
-        check_writes(request, key)
     return await serve(request, key, group)
 
 
@@ -87,7 +84,9 @@ def _list(store: Store[bytes], key: bytes) -> dict[str, Any]:
 
 async def _show(request: Request, key: bytes, group: bytes) -> Response:
     Parameters(request, _NAMES)
-    return json_reply(await asyncio.to_thread(_facts, state_of(request).store, key, group))
+    for command in ("xinfo|groups", "xinfo|consumers", "xpending"):
+        state = allow(request, command, key)
+    return json_reply(await asyncio.to_thread(_facts, state.store, key, group))
 
 
 def _facts(store: Store[bytes], key: bytes, group: bytes) -> dict[str, Any]:
@@ -107,7 +106,7 @@ def _facts(store: Store[bytes], key: bytes, group: bytes) -> dict[str, Any]:
 async def _pending(request: Request, key: bytes, group: bytes) -> Response:
     given = Parameters(request, (*_NAMES, "start", "count", "consumer", "min_idle_ms"))
     count = given.number("count", 100, 1, _MOST)
-    rows = await state_of(request).async_store.xpending_range(
+    rows = await allow(request, "xpending", key).async_store.xpending_range(
         key,
         group,
         given.bound("start", "-", "from"),
@@ -129,18 +128,19 @@ async def _pending(request: Request, key: bytes, group: bytes) -> Response:
 
 async def _create(request: Request, key: bytes, group: bytes) -> Response:
     Parameters(request, _NAMES)
+    store = allow(request, "xgroup|create", key).async_store
     body = await json_body(request, ("start", "mkstream"))
     start = body.get("start", "$")
     mkstream = body.get("mkstream", False)
     if not isinstance(start, str) or not isinstance(mkstream, bool):
         raise Problem(400, "'start' must be an ID or $, and 'mkstream' true or false")
-    await state_of(request).async_store.xgroup_create(key, group, id=start, mkstream=mkstream)
+    await store.xgroup_create(key, group, id=start, mkstream=mkstream)
     return json_reply({"created": json_bytes(group)}, 201)
 
 
 async def _destroy(request: Request, key: bytes, group: bytes) -> Response:
     Parameters(request, _NAMES)
-    if not await state_of(request).async_store.xgroup_destroy(key, group):
+    if not await allow(request, "xgroup|destroy", key).async_store.xgroup_destroy(key, group):
         raise NoSuchGroupError(f"no group {group!r} in the stream {key!r}")
     return json_reply({"destroyed": json_bytes(group)})
 
@@ -148,13 +148,14 @@ async def _destroy(request: Request, key: bytes, group: bytes) -> Response:
 async def _deliver(request: Request, key: bytes, group: bytes) -> Response:
     """Deliver entries; a caller that goes while it waits gets none."""
     Parameters(request, _NAMES)
+    store = allow(request, "xreadgroup", key).async_store
     body = await json_body(request, ("consumer", "count", "block_ms", "min_idle_ms", "noack"))
     block = body.get("block_ms")
     idle = body.get("min_idle_ms")
     noack = body.get("noack", False)
     if not isinstance(noack, bool):
         raise Problem(400, "the member 'noack' must be true or false")
-    call = state_of(request).async_store.xreadgroup(
+    call = store.xreadgroup(
         group,
         name_member(body, "consumer"),
         {key: ">"},
@@ -188,18 +189,20 @@ async def _unless_gone(request: Request, call: Any) -> Any:
 
 async def _ack(request: Request, key: bytes, group: bytes) -> Response:
     Parameters(request, _NAMES)
+    store = allow(request, "xack", key).async_store
     body = await json_body(request, ("ids",))
     ids = id_members(body, _MOST)
-    done = await state_of(request).async_store.xack(key, group, *ids)
+    done = await store.xack(key, group, *ids)
     return json_reply({"acknowledged": done})
 
 
 async def _nack(request: Request, key: bytes, group: bytes) -> Response:
     Parameters(request, _NAMES)
+    store = allow(request, "xnack", key).async_store
     body = await json_body(request, ("ids", "mode"))
     mode = body.get("mode", "FAIL")
     ids = id_members(body, _MOST)
-    done = await state_of(request).async_store.xnack(key, group, mode, *ids)
+    done = await store.xnack(key, group, mode, *ids)
     return json_reply({"returned": done})
 
 
@@ -207,9 +210,9 @@ async def _claim(request: Request, key: bytes, group: bytes) -> Response:
     """Give pending entries to a consumer: those named by `ids`, or the oldest ones."""
     Parameters(request, _NAMES)
     body = await json_body(request, ("consumer", "min_idle_ms", "ids", "start", "count"))
+    store = allow(request, "xclaim" if "ids" in body else "xautoclaim", key).async_store
     consumer = name_member(body, "consumer")
     idle = checked_number("min_idle_ms", body.get("min_idle_ms", 0), 0, _MOST_IDLE_MS)
-    store = state_of(request).async_store
     if "ids" in body:
         ids = id_members(body, _MOST)
         found = await store.xclaim(key, group, consumer, idle, ids)

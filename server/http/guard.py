@@ -5,7 +5,9 @@
                    the given names are accepted.
     Origin         A request that can change something, and comes from a page of another site, is
                    refused, with or without a secret (CSRF).
-    Authorization  See `access`. Wrong secrets are answered after a pause.
+    Authorization  `Bearer PASSWORD` for the default user, or `Basic USER:PASSWORD`. There are no
+                   cookies: a browser never sends the password by itself. A wrong one is answered
+                   after a pause.
     head           At most `MAX_HEAD` bytes. It says in one way only where the body ends: a server
                    in front may believe the other, and take a part of the body for a request.
     body           At most `max_body` bytes; each part of it must come within `body_s`.
@@ -17,6 +19,8 @@ Every reply has headers that keep browsers from guessing types, framing and leak
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import ipaddress
 import re
 from collections.abc import Collection, Mapping
@@ -26,12 +30,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.server.http.access import NO_RIGHTS, Access
-from streamkeep.server.http.wire import RIGHTS_AT, Problem, problem_of, problem_reply
+from streamkeep.server.access import REFUSED_S, Access, User
+from streamkeep.server.http.wire import USER_AT, Problem, problem_of, problem_reply
 
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _OPEN_PATHS: Final = ("/health", "/openapi.json")  # and the page itself, which holds no data
-_PAUSE_S: Final = 0.5  # after a wrong secret
+_NOBODY: Final = User(b"", [])
 MAX_HEAD: Final = 64 << 10
 _HOST: Final = re.compile(r"\[([^][]*)\](?::\d*)?|([^][:]*)(?::\d*)?")
 
@@ -53,16 +57,29 @@ class Guard:
 
     Args:
         app: the routes.
+        hosts: names that a request may have in `Host`, in addition to `localhost` and numeric
+            addresses; None to accept any, where another server has checked it.
+        origins: origins of other sites whose pages may call (CORS).
         open_below: paths below this one hold no data, and need no secret.
         max_body: how many bytes a body may have.
         body_s: how many seconds may pass between two parts of a body.
     """
 
     def __init__(
-        self, app: ASGIApp, access: Access, *, open_below: str, max_body: int, body_s: float
+        self,
+        app: ASGIApp,
+        access: Access,
+        *,
+        hosts: Collection[str] | None,
+        origins: Collection[str],
+        open_below: str,
+        max_body: int,
+        body_s: float,
     ) -> None:
         self._app = app
         self._access = access
+        self._hosts = None if hosts is None else {"localhost", *map(str.lower, hosts)}
+        self._origins = origins
         self._open_below = open_below
         self._max_body = max_body
         self._body_s = body_s
@@ -114,35 +131,55 @@ class Guard:
         host = headers.get("host", "")
         self._check_host(host)
         if scope["method"] not in _SAFE:
-            check_origin(headers, self._access.origins)
+            check_origin(headers, self._origins)
         path = raw_path(scope)
         if "\x00" in path:
             raise Problem(400, "the path has a NUL")
         below = path[len(scope.get("root_path", "")) :]
         is_open = below in ("", "/", *_OPEN_PATHS) or below.startswith(self._open_below)
-        rights = self._access.rights(headers.get("authorization"))
-        if rights is None and not is_open:
+        user = self._user(headers.get("authorization"))
+        if user is None and not is_open:
             if "authorization" in headers:
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(REFUSED_S)
             raise Problem(
                 401,
-                "a secret is needed, or the given one is wrong",
-                hint="send Authorization: Bearer TOKEN",
+                "a password is needed, or the given one is wrong",
+                hint="send Authorization: Bearer PASSWORD, or Basic USER:PASSWORD",
                 headers={"www-authenticate": 'Bearer realm="streamkeep"'},
             )
-        return {**scope, "path": path, RIGHTS_AT: rights or NO_RIGHTS}
+        return {**scope, "path": path, USER_AT: user or _NOBODY}
+
+    def _user(self, header: str | None) -> User | None:
+        """Return the user of a request with this `Authorization` header; None to refuse it."""
+        anonymous = self._access.anonymous
+        if header is None or (anonymous is not None and len(self._access.users) == 1):
+            return anonymous
+        given = _given(header)
+        return None if given is None else self._access.log_in(*given)
 
     def _check_host(self, host: str) -> None:
-        known = self._access.hosts
-        if known is None:
+        if self._hosts is None:
             return
         name = host_name(host)
-        if name not in ("localhost", *known) and not _is_address(name):
+        if name not in self._hosts and not _is_address(name):
             raise Problem(
                 421,
                 f"this server does not answer to the host {host!r}",
                 hint="add the name with --host-name, if it is yours",
             )
+
+
+def _given(header: str) -> tuple[bytes, bytes] | None:
+    """Return the user and the password in an `Authorization` header."""
+    scheme, _, rest = header.strip().partition(" ")
+    rest = rest.strip()
+    if scheme.lower() == "bearer" and rest:
+        return b"default", rest.encode("latin-1")
+    if scheme.lower() == "basic":
+        with contextlib.suppress(ValueError):
+            name, colon, password = base64.b64decode(rest, validate=True).partition(b":")
+            return (name or b"default", password) if colon else None
+    return None
 
 
 def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:

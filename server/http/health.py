@@ -30,7 +30,15 @@ from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.recovery.fsck.store import check
 from streamkeep.server.http.overview import now_ms, survey
 from streamkeep.server.http.state import State, state_of
-from streamkeep.server.http.wire import Parameters, Problem, json_body, json_reply, rights_of
+from streamkeep.server.http.wire import (
+    Parameters,
+    Problem,
+    allow,
+    allow_whole,
+    json_body,
+    json_reply,
+    user_of,
+)
 
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full, as by `status`
 _OWN_METRICS: Final = """\
@@ -52,23 +60,23 @@ async def health(request: Request) -> Response:
 async def store_facts(request: Request) -> Response:
     """Describe the store: GET /store."""
     Parameters(request, ())
-    check_all_keys(request)
-    state = state_of(request)
+    state = allow_whole(request, "info")
     async with state.heavy:
         found = await asyncio.to_thread(_facts, state)
     checker = checker_of(state)
-    members = {"write": rights_of(request).write, **found, "check": checker.report()}
+    members = {"write": _writes(request), **found, "check": checker.report()}
     return json_reply(members)
 
 
 async def survey_store(request: Request) -> Response:
     """Say what the store holds and what is stuck: GET /store/survey."""
     Parameters(request, ())
-    state = state_of(request)
+    allow(request, "scan")
+    state = allow(request, "xinfo|stream")
     async with state.heavy:
-        found = await asyncio.to_thread(survey, state.store, rights_of(request))
+        found = await asyncio.to_thread(survey, state.store, user_of(request))
     found["name"] = state.store.path.absolute().name
-    found["write"] = rights_of(request).write
+    found["write"] = _writes(request)
     found["disk_free_bytes"] = disk_free(state.store.path)
     return json_reply(found)
 
@@ -76,12 +84,12 @@ async def survey_store(request: Request) -> Response:
 async def check_store(request: Request) -> Response:
     """Begin to check the store: POST /store/check."""
     Parameters(request, ())
-    check_all_keys(request)
+    state = allow_whole(request, "bgsave")  # which also reads the whole store
     body = await json_body(request, ("quick",))
     quick = body.get("quick", True)
     if not isinstance(quick, bool):
         raise Problem(400, "the member 'quick' must be true or false")
-    checker = checker_of(state_of(request))
+    checker = checker_of(state)
     checker.begin(quick)
     return json_reply(checker.report() or {}, 202)
 
@@ -89,18 +97,16 @@ async def check_store(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Return the figures of the store for Prometheus, and those of this server: GET /metrics."""
     Parameters(request, ())
-    check_all_keys(request)
-    state = state_of(request)
+    state = allow_whole(request, "info")
     async with state.heavy:
         text = await asyncio.to_thread(prometheus_text, state.store)
     own = _OWN_METRICS.format(state.event_streams) + state.more_metrics()
     return Response(text + own, media_type=CONTENT_TYPE)
 
 
-def check_all_keys(request: Request) -> None:
-    """Raise where the caller may see only some of the keys."""
-    if rights_of(request).prefixes is not None:
-        raise Problem(403, "only for users that may see every key")
+def _writes(request: Request) -> bool:
+    """Return whether the page is to offer changes."""
+    return state_of(request).write and user_of(request).may_write
 
 
 # --- facts --------------------------------------------------------------------------------------

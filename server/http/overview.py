@@ -21,7 +21,7 @@ from streamkeep.format.core.json_form import JsonBytes, json_bytes, pending_json
 from streamkeep.format.core.keys import KEYS
 from streamkeep.jobs import queue_names
 from streamkeep.jobs.layout import QUEUES_SPACE, Names
-from streamkeep.server.http.access import Rights
+from streamkeep.server.access import User
 from streamkeep.server.http.figures import bucket_edges, count_live
 
 SPARK_BUCKETS: Final = 40
@@ -37,7 +37,7 @@ def now_ms() -> int:
 
 def list_streams(
     store: Store[bytes],
-    rights: Rights,
+    user: User,
     *,
     after: bytes | None,
     match: bytes | None,
@@ -60,7 +60,7 @@ def list_streams(
         edges = bucket_edges(end - span_ms, end, SPARK_BUCKETS)
     with store.snapshot() as snapshot, translated():
         for name, _ in keys.iter_keys(snapshot.txn):
-            if (after is not None and name <= after) or not rights.sees(name):
+            if (after is not None and name <= after) or not user.sees(name):
                 continue
             if pattern is not None and not pattern.matches(name):
                 continue
@@ -74,7 +74,7 @@ def list_streams(
     return {
         "streams": found,
         "next": found[-1]["key"] if more else None,
-        "total": total if rights.prefixes is None else None,
+        "total": total if user.sees_all else None,
         "time_ms": now_ms(),
         "edges_ms": edges,
     }
@@ -188,7 +188,7 @@ def _id_text(entry_id: tuple[int, int]) -> str:
 # --- what is stuck ------------------------------------------------------------------------------
 
 
-def survey(store: Store[bytes], rights: Rights) -> dict[str, Any]:
+def survey(store: Store[bytes], user: User) -> dict[str, Any]:
     """Return sums over the streams, and which groups need attention, the worst first."""
     entries = size = scanned = groups = pending = 0
     stuck: list[dict[str, Any]] = []
@@ -196,7 +196,7 @@ def survey(store: Store[bytes], rights: Rights) -> dict[str, Any]:
     with store.snapshot() as snapshot, translated():
         total = snapshot.txn.rows(KEYS)
         for name, _ in keys.iter_keys(snapshot.txn):
-            if not rights.sees(name):
+            if not user.sees(name):
                 continue
             if scanned == _MOST_SCANNED:
                 complete = False
@@ -209,10 +209,10 @@ def survey(store: Store[bytes], rights: Rights) -> dict[str, Any]:
                 groups += 1
                 pending += one["pending"]
                 stuck += _troubles(snapshot, name, one)
-        stuck += _dead_letters(snapshot, rights)
+        stuck += _dead_letters(snapshot, user)
     stuck.sort(key=lambda one: -int(one["since_ms"] or 0))
     return {
-        "streams": total if rights.prefixes is None else scanned,
+        "streams": total if user.sees_all else scanned,
         "scanned": scanned,
         "complete": complete,
         "entries": entries,
@@ -220,17 +220,28 @@ def survey(store: Store[bytes], rights: Rights) -> dict[str, Any]:
         "groups": groups,
         "pending": pending,
         "stuck": stuck[:_MOST_STUCK],
-        "queues": sum(rights.sees(name.encode()) for name in queue_names(store)),
+        "queues": sum(sees_queue(user, name) for name in queue_names(store)),
         "time_ms": now_ms(),
     }
 
 
-def _dead_letters(snapshot: Snapshot[bytes], rights: Rights) -> list[dict[str, Any]]:
+def keys_of(queue: str) -> tuple[bytes, ...]:
+    """Return the streams of a queue, of which each route may use any."""
+    names = Names(queue)
+    return (*names.streams, names.dead)
+
+
+def sees_queue(user: User, name: str) -> bool:
+    """Return whether a user may read a queue."""
+    return all(map(user.sees, keys_of(name)))
+
+
+def _dead_letters(snapshot: Snapshot[bytes], user: User) -> list[dict[str, Any]]:
     """Return the queues that have dead letters."""
     found: list[dict[str, Any]] = []
     for key, _ in snapshot.row_range(QUEUES_SPACE, count=_MOST_SCANNED):
         name = key.decode()
-        letters = snapshot.xlen(Names(name).dead) if rights.sees(key) else 0
+        letters = snapshot.xlen(Names(name).dead) if user.sees(Names(name).dead) else 0
         if letters:
             first = snapshot.xrange(Names(name).dead, count=1)[0]
             since = now_ms() - id_ms(first.id.decode())

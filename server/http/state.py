@@ -11,7 +11,6 @@ from starlette.requests import Request
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.server.http.access import Access
 
 _STATE: Final = "streamkeep"
 _HEAVY_AT_ONCE: Final = 2  # searches and counts; each reads for up to half a second
@@ -23,6 +22,7 @@ class State:
     Attributes:
         store: the store, for threads.
         async_store: the same for tasks.
+        write: callers may change the store, as far as their rights go.
         heavy: to be held by what reads much.
         event_streams: how many clients follow a stream.
         more_metrics: returns further figures for Prometheus, as text.
@@ -31,8 +31,8 @@ class State:
     def __init__(
         self,
         store: Store[bytes] | AsyncStore[bytes],
-        access: Access,
         *,
+        write: bool,
         heartbeat_s: float,
         stall_s: float,
     ) -> None:
@@ -44,7 +44,7 @@ class State:
             self.async_store = AsyncStore(store)
         if self.store._decode:
             raise ArgumentError("open the store without decode_responses: names may be any bytes")
-        self.access = access
+        self.write = write
         self.heartbeat_s = heartbeat_s
         self.stall_s = stall_s
         self.heavy = asyncio.Semaphore(_HEAVY_AT_ONCE)

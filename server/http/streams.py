@@ -39,15 +39,14 @@ from streamkeep.server.http.wire import (
     Pairs,
     Parameters,
     Problem,
-    check_sees,
-    check_writes,
+    allow,
     field_pairs,
     json_reply,
     media_type,
     parse_json,
     query_pairs,
-    rights_of,
     segment,
+    user_of,
 )
 
 _RANGE: Final = ("start", "end", "count", "reverse", "history", "shape")
@@ -71,16 +70,20 @@ def key_of(request: Request) -> bytes:
 async def streams(request: Request) -> Response:
     """List streams: GET /streams."""
     given = Parameters(request, ("after", "match", "count", "figures"))
-    state = state_of(request)
+    allow(request, "scan")
+    state = allow(request, "xinfo|stream")
+    span_ms = given.maybe_number("figures", 1000, _MS)
+    if span_ms is not None:
+        allow(request, "xrange")
     return json_reply(
         await asyncio.to_thread(
             list_streams,
             state.store,
-            rights_of(request),
+            user_of(request),
             after=given.data("after"),
             match=given.data("match"),
             count=given.number("count", 50, 1, 1000),
-            span_ms=given.maybe_number("figures", 1000, _MS),
+            span_ms=span_ms,
         )
     )
 
@@ -89,17 +92,13 @@ async def stream(request: Request) -> Response | ASGIApp:
     """Read a stream, or append to it: GET and POST /streams/KEY."""
     key = key_of(request)
     if request.method == "POST":
-        check_writes(request, key)
         return await _append(request, key)
-    check_sees(request, key)
     kind = request.headers.get("accept", "")
     if "text/event-stream" in kind:
         return await _events(request, key)
     given = Parameters(request, _RANGE)
-    low, high = given.bound("start", "-", "from"), given.bound("end", "+", "to")
-    wanted = Wanted(key, low, high, given.flag("reverse"), given.flag("history"))
+    state, wanted = _wanted(request, key, given)
     as_pairs = _as_pairs(given)
-    state = state_of(request)
     if "application/x-ndjson" in kind:
         most = given.maybe_number("count", 1, _MS)
         first = await _page(state, wanted, 100 if most is None else min(most, 100))
@@ -117,12 +116,20 @@ async def stream(request: Request) -> Response | ASGIApp:
     )
 
 
+def _wanted(request: Request, key: bytes, given: Parameters) -> tuple[State, Wanted]:
+    """Return the range of a request that reads one."""
+    newest_first = given.flag("reverse")
+    state = allow(request, "xrevrange" if newest_first else "xrange", key)
+    low, high = given.bound("start", "-", "from"), given.bound("end", "+", "to")
+    return state, Wanted(key, low, high, newest_first, given.flag("history"))
+
+
 async def info(request: Request) -> Response:
     """Describe a stream: GET /streams/KEY/info."""
     Parameters(request, ())
     key = key_of(request)
-    check_sees(request, key)
-    return json_reply(await asyncio.to_thread(stream_facts, state_of(request).store, key))
+    state = allow(request, "xinfo|stream", key)
+    return json_reply(await asyncio.to_thread(stream_facts, state.store, key))
 
 
 async def searched(request: Request) -> Response:
@@ -130,14 +137,10 @@ async def searched(request: Request) -> Response:
     given = Parameters(
         request, ("text", "field", "start", "end", "reverse", "history", "count", "shape")
     )
-    key = key_of(request)
-    check_sees(request, key)
+    state, wanted = _wanted(request, key_of(request), given)
     text, field = given.data("text") or b"", given.data("field")
     if not text and field is None:
         raise Problem(400, "one of the parameters 'text' and 'field' is needed")
-    low, high = given.bound("start", "-", "from"), given.bound("end", "+", "to")
-    wanted = Wanted(key, low, high, given.flag("reverse"), given.flag("history"))
-    state = state_of(request)
     count = given.number("count", 100, 1, 1000)
     async with state.heavy:
         found = await asyncio.to_thread(search, state.store, wanted, text, field, count)
@@ -155,7 +158,7 @@ async def timeline(request: Request) -> Response:
     """Count entries over time: GET /streams/KEY/figures."""
     given = Parameters(request, ("start_ms", "end_ms", "buckets"))
     key = key_of(request)
-    check_sees(request, key)
+    state = allow(request, "xrange", key)
     span = Span(
         given.maybe_number("start_ms", 0, _MS),
         given.maybe_number("end_ms", 1, _MS),
@@ -203,7 +206,7 @@ async def _lines(
 
 async def _events(request: Request, key: bytes) -> ASGIApp:
     given = Parameters(request, _EVENTS)
-    state = state_of(request)
+    state = allow(request, "xread", key)
     text = given.bound("after", "$", "after")
     last = request.headers.get("last-event-id")
     if last:
@@ -237,10 +240,10 @@ async def _counted(state: State, events: EventStream) -> AsyncIterator[bytes]:
 async def _append(request: Request, key: bytes) -> Response:
     """Append the body, as one entry or several, in one transaction."""
     given = Parameters(request, _APPEND)
+    store = allow(request, "xadd", key).async_store
     message = request.headers.get("idempotency-key")
     body = await request.body()
     entries = _entries(request, body, given)
-    store = state_of(request).async_store
     if isinstance(entries, list) and entries and isinstance(entries[0], list):
         if message is not None or any(name in given for name in _APPEND if name != "as"):
             text = "several entries at once take no ID, idempotency key or trimming"

@@ -32,15 +32,17 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.json_form import from_json, json_object
 from streamkeep.format.core.times import Bound, id_bound
-from streamkeep.server.http.access import Rights
-from streamkeep.server.http.state import state_of
+from streamkeep.server.access import NoPermissionError, User
+from streamkeep.server.commands.table import BY_NAME, READS, Spec
+from streamkeep.server.http.state import State, state_of
 
 Pairs = list[tuple[bytes, bytes]]
 
-RIGHTS_AT: Final = "streamkeep.rights"  # where the scope of a request has its rights
+USER_AT: Final = "streamkeep.user"  # where the scope of a request has its user
 MAX_PARAMETERS: Final = 100
 
 _STATUS: Final[tuple[tuple[type[StreamkeepError], int], ...]] = (
+    (NoPermissionError, 403),
     (NoSuchKeyError, 404),
     (NoSuchGroupError, 404),
     (GroupExistsError, 409),
@@ -218,25 +220,37 @@ def segment(request: Request, name: str) -> bytes:
     return unquote_to_bytes(request.path_params[name])
 
 
-def rights_of(request: Request) -> Rights:
-    """Return what the caller may do."""
-    rights: Rights = request.scope[RIGHTS_AT]
-    return rights
+# --- rights -------------------------------------------------------------------------------------
 
 
-def check_sees(request: Request, key: bytes) -> None:
-    """Raise where the caller may not see the stream."""
-    if not rights_of(request).sees(key):
-        raise Problem(403, "no permission for this key")
+def user_of(request: Request) -> User:
+    """Return the caller."""
+    user: User = request.scope[USER_AT]
+    return user
 
 
-def check_writes(request: Request, key: bytes | None = None) -> None:
-    """Raise where the caller may not change the store, or this stream."""
-    if not rights_of(request).write:
+def allow(request: Request, command: str, *keys: bytes) -> State:
+    """Return the state, if the caller may run a command of Redis on these keys; else raise.
+
+    A request is the commands that its route asks this for, so the two protocols give a user the
+    same rights.
+    """
+    spec = BY_NAME[command.encode()]
+    state = state_of(request)
+    if spec.kind != READS and not state.write:
         hint = "start the server with --write"
-        raise Problem(403, "this server, or this user, is read-only", hint=hint)
-    if key is not None:
-        check_sees(request, key)
+        raise Problem(403, "this server is read-only", hint=hint)
+    user_of(request).check_rights(spec, spec.rights_to(list(keys)))
+    return state
+
+
+def allow_whole(request: Request, command: str) -> State:
+    """Return the state, if the caller may run a command of a server, and read every key."""
+    user = user_of(request)
+    user.check_rights(Spec(command, -1, READS), [])
+    if not user.sees_all:
+        raise Problem(403, "only for users that may read every key")
+    return state_of(request)
 
 
 # --- bodies -------------------------------------------------------------------------------------

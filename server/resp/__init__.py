@@ -7,7 +7,7 @@ From the bottom up:
     turns                clients as turns see them, and when a turn begins
     slow                 what was slow: SLOWLOG, LATENCY, waits for the disk
     blocked, expiry      clients that wait for entries; keys that end at a deadline
-    access, settings     users and their rights; what CONFIG shows and changes
+    settings             what CONFIG shows and changes
     handlers, client_commands, transactions, server_commands, session_commands
                          the commands that are not about keys
     connection, server   one client; all of them

@@ -9,7 +9,6 @@ share the next sync.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import queue
 import threading
@@ -20,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
+from streamkeep.server.access import REFUSED_S, Access
 from streamkeep.server.commands.read import Waiting
 from streamkeep.server.commands.replies import Named
 from streamkeep.server.commands.table import READS, Spec
 from streamkeep.server.resp import info
-from streamkeep.server.resp.access import Access
 from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.encoder import encode, error_text
@@ -46,14 +45,6 @@ _QUICK_S: Final = 0.0003  # syncs for which the loop waits itself
 _IDLE_CHECK_S: Final = 1.0
 
 log = logging.getLogger("streamkeep.server")
-
-
-PROTECTED: Final = (
-    b"-DENIED Redis is running in protected mode because protected mode is enabled and no password "
-    b"is set for the default user. In this mode connections are only accepted from the loopback "
-    b"interface. If you want to connect from external computers, start the server with "
-    b"--password-file, or with --users.\r\n"
-)
 
 
 class WrongPasswordError(CommandError):
@@ -121,12 +112,6 @@ class Server(Host):
             transport.close()
             client.closing = True
             return
-        if self.access.default.needs_no_password and not _is_near(transport):
-            self.statistics.refused += 1
-            transport.write(PROTECTED)
-            transport.close()
-            client.closing = True
-            return
         client.id = self._next_id
         self._next_id += 1
         client.address = _address(transport, "peername")
@@ -147,13 +132,16 @@ class Server(Host):
     def log_in_by_default(self, client: Connection) -> None:
         """Make a client the default user, if that needs no password."""
         client.user = self.access.default
-        client.authenticated = client.user.enabled and client.user.needs_no_password
+        client.authenticated = self.access.anonymous is not None
 
     def log_in(self, client: Connection, name: bytes, password: bytes) -> None:
         """Make a client another user; raise if the password is wrong."""
-        user = self.access.users.get(name)
-        if user is None or not user.accepts(password):
+        user = self.access.log_in(name, password)
+        if user is None:
             self.statistics.refused_logins += 1
+            client.waits_for_disk += 1  # for the time of a pause, without a disk
+            client.stopped = True
+            self.loop.call_later(REFUSED_S, self._synced, [client], False, None, None)
             raise WrongPasswordError(
                 "WRONGPASS invalid username-password pair or user is disabled."
             )
@@ -450,12 +438,6 @@ def _replace(client: ClientState, error: Exception) -> None:
     count = len(client.out)
     client.out.clear()
     client.out += [failure_line(error)] * count
-
-
-def _is_near(transport: Any) -> bool:
-    """Return whether a client is on this machine."""
-    name = transport.get_extra_info("peername")
-    return not isinstance(name, tuple) or ipaddress.ip_address(name[0]).is_loopback
 
 
 def _address(transport: Any, which: str) -> str:

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import streamkeep
 from streamkeep import Entry, StreamId
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.commands.glob import glob
 from streamkeep.engine.commands.keys import GARBAGE_STEP
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.keys import GARBAGE, NODES
@@ -368,28 +365,6 @@ def test_garbage_of_a_crash_is_removed_on_opening(
     monkeypatch.undo()
     store = open_store()
     assert (rows(store, GARBAGE), rows(store, NODES)) == (0, 0)
-
-
-@given(st.text(alphabet="ab*?[]^-\\", max_size=8), st.text(alphabet="ab-^]", max_size=4))
-def test_any_glob_compiles(pattern: str, name: str) -> None:
-    glob(pattern.encode()).fullmatch(name.encode())
-
-
-def test_globs() -> None:
-    for pattern, yes, no in (
-        ("*", ["", "a\nb"], []),
-        ("h?llo", ["hello"], ["hllo"]),
-        ("h[ae]llo", ["hallo"], ["hillo"]),
-        ("h[^e]llo", ["hallo"], ["hello"]),
-        ("h[a-c]llo", ["hbllo"], ["hdllo"]),
-        ("h[c-a]llo", ["hbllo"], ["hdllo"]),
-        (r"h\*llo", ["h*llo"], ["hello"]),
-        (r"h[\]]", ["h]"], ["h"]),
-        ("a.c", ["a.c"], ["abc"]),
-    ):
-        matcher = glob(pattern.encode())
-        assert all(matcher.fullmatch(text.encode()) for text in yes), pattern
-        assert not any(matcher.fullmatch(text.encode()) for text in no), pattern
 
 
 # --- macro nodes --------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamkeep import CommandError, Store
 from streamkeep.engine.commands.glob import MOST_BYTES, Glob
@@ -25,7 +27,8 @@ def tried(elements: list[set[int] | None], name: bytes) -> bool:
 
 def drawn(source: random.Random) -> tuple[bytes, list[set[int] | None]]:
     """Return a pattern, and what it means."""
-    pattern, meaning = b"", []
+    pattern = b""
+    meaning: list[set[int] | None] = []
     for _ in range(source.randrange(1, 12)):
         one = source.choice(BYTES)
         kind = source.randrange(6)
@@ -78,3 +81,25 @@ def test_a_pattern_is_bounded(store: Store) -> None:
     assert store.keys(b"a" * MOST_BYTES) == [b"a" * MOST_BYTES]
     with pytest.raises(CommandError, match="a pattern has 4097 bytes, of 4096 at most"):
         store.keys(b"a" * (MOST_BYTES + 1))
+
+
+@given(st.text(alphabet="ab*?[]^-\\", max_size=8), st.text(alphabet="ab-^]", max_size=4))
+def test_any_text_is_a_pattern(pattern: str, name: str) -> None:
+    Glob(pattern.encode()).matches(name.encode())
+
+
+def test_globs() -> None:
+    for pattern, yes, no in (
+        ("*", ["", "a\nb"], []),
+        ("h?llo", ["hello"], ["hllo"]),
+        ("h[ae]llo", ["hallo"], ["hillo"]),
+        ("h[^e]llo", ["hallo"], ["hello"]),
+        ("h[a-c]llo", ["hbllo"], ["hdllo"]),
+        ("h[c-a]llo", ["hbllo"], ["hdllo"]),
+        (r"h\*llo", ["h*llo"], ["hello"]),
+        (r"h[\]]", ["h]"], ["h"]),
+        ("a.c", ["a.c"], ["abc"]),
+    ):
+        matcher = Glob(pattern.encode())
+        assert all(matcher.matches(text.encode()) for text in yes), pattern
+        assert not any(matcher.matches(text.encode()) for text in no), pattern

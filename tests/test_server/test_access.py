@@ -11,8 +11,8 @@ import pytest
 from real_redis.server import RealRedis, running_redis
 from resp_peer import Peer, serving
 from stores import open_at
+from streamkeep.server.access import Access
 from streamkeep.server.commands.table import BY_NAME
-from streamkeep.server.resp.access import Access, User
 
 RULES = {
     "read": "on >p %R~k %W~other +@all",
@@ -74,16 +74,3 @@ def test_every_command_with_keys_has_rights() -> None:
         if spec.first > 0:
             words = [b"w"] * 8
             assert len(spec.rights_of(words)) == len(spec.keys(words))
-
-
-@pytest.mark.parametrize(
-    ("rules", "prefixes"),
-    [
-        ("%W~a* %R~b* +@all", (b"b",)),
-        ("~a* ~b? ~* +@read", None),
-        ("%R~* +@read", None),
-        ("~a* +@write", ()),
-    ],
-)
-def test_http_shows_what_may_be_read(rules: str, prefixes: tuple[bytes, ...] | None) -> None:
-    assert User(b"ann", ["on", *rules.split()]).prefixes() == prefixes

@@ -23,7 +23,7 @@ from patience import PATIENCE_S
 from resp_peer import Peer
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.server import serve
-from streamkeep.server.resp.access import Access
+from streamkeep.server.access import Access
 from test_server.conftest import served
 
 
@@ -92,6 +92,26 @@ def test_an_address_that_strangers_reach_must_be_safe(
 ) -> None:
     with pytest.raises(ArgumentError, match=problem):
         serve.check(serve.Options(**options))
+
+
+def test_a_socket_of_systemd_must_be_safe_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "is_loopback", lambda host: False)
+    for access, problem in ((Access(), "needs a password"), (Access("x"), "sent in the clear")):
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            monkeypatch.setattr(serve, "_handed_over", lambda one=one: iter([one]))
+            with (
+                pytest.raises(ArgumentError, match=f"the socket 127.0.0.1:.* {problem}"),
+                served(tmp_path / "s", access=access),
+            ):
+                pass
+
+
+def test_a_default_user_without_a_password_may_read_beside_changes_over_http() -> None:
+    for rules in ("off nopass ~* +@all", "on nopass ~public:* +@read", "off"):
+        access = Access(None, [f"user default {rules}", "user ann on >x ~* +@all"])
+        serve.check(serve.Options(http="127.0.0.1:80", write=True, access=access))
 
 
 def test_tls_or_its_refusal_makes_an_address_safe() -> None:
@@ -182,6 +202,22 @@ def test_systemd_hands_over_a_socket_and_learns_the_state(tmp_path: Path) -> Non
         finally:
             child.kill()
             child.wait()
+
+
+@pytest.mark.slow
+def test_a_server_that_any_user_can_reach_says_so(tmp_path: Path) -> None:
+    (tmp_path / "pw").write_text("secret\n")
+    for words, warns in (
+        (["--socket", str(tmp_path / "k")], False),
+        (["--bind", "127.0.0.1:0", "--password-file", str(tmp_path / "pw")], False),
+        (["--bind", "127.0.0.1:0"], True),
+    ):
+        with start("serve", str(tmp_path / "s"), *words, stderr=subprocess.PIPE) as child:
+            assert child.stderr is not None
+            said = child.stderr.readline().decode()
+            assert "serving Redis clients on" in said
+            child.send_signal(signal.SIGTERM)
+            assert ("without a password" in child.stderr.read().decode()) == warns
 
 
 def test_wrong_options_are_refused_before_anything_is_opened(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import random
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from streamkeep.engine.txn.begin import begin_write
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.errors import RecoveryNeededError
 from streamkeep.format.redis.resp import encode_command
+from streamkeep.server.access import Access
 from streamkeep.server.resp import turn
-from streamkeep.server.resp.access import Access
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect
@@ -250,6 +251,26 @@ def test_a_client_without_a_password_learns_nothing(tmp_path: Path, access: Acce
         assert peer.is_closed()
 
 
+def test_a_wrong_password_is_answered_later_and_delays_nobody_else(
+    tmp_path: Path, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamkeep.server.resp.server.REFUSED_S", 0.05)
+    with (
+        open_at(tmp_path / "s") as store,
+        serving(store, tmp_path / "k", access=access) as running,
+        Peer(running.path) as guesser,
+        Peer(running.path) as other,
+    ):
+        began = time.monotonic()
+        guesses = [encode_command("AUTH", f"guess {number}") for number in range(4)]
+        guesser.socket.sendall(b"".join(guesses) + encode_command("AUTH", "secret"))
+        assert other.call("AUTH", "secret") == b"+OK\r\n"
+        replies = [guesser.read() for _ in range(5)]
+        assert time.monotonic() - began >= 0.2
+        assert [one[:10] for one in replies] == [b"-WRONGPASS"] * 4 + [b"+OK\r\n"]
+        assert running.server.statistics.refused_logins == 4
+
+
 def test_users_have_the_rights_of_their_rules(tmp_path: Path, access: Access) -> None:
     command = b"-NOPERM this user has no permissions to run the '%b' command\r\n"
     key = b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
@@ -288,15 +309,6 @@ def test_further_clients_are_refused(running: Running, connect: Connect) -> None
     late = connect()
     assert late.read() == b"-ERR max number of clients reached\r\n"
     assert late.is_closed()
-
-
-def test_a_client_of_another_machine_needs_a_password(
-    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("streamkeep.server.resp.server._is_near", lambda transport: False)
-    peer = connect()
-    assert peer.read().startswith(b"-DENIED Redis is running in protected mode because")
-    assert peer.is_closed()
 
 
 def test_a_protocol_error_ends_the_connection_after_what_came_before(peer: Peer) -> None:

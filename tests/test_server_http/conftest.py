@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,14 +11,14 @@ pytest.importorskip("starlette", reason="the extra `server` is not installed")
 
 from http_client import TOKEN, Client
 from streamkeep import Store
-from streamkeep.server.http.access import Access
+from streamkeep.server.access import Access
 from streamkeep.server.http.app import App, create_app
 
 
 @pytest.fixture
 def app(store: Store) -> App:
     """An application whose callers may write."""
-    return create_app(store, Access(token=TOKEN, write=True))
+    return create_app(store, Access(TOKEN), write=True)
 
 
 @pytest.fixture
@@ -29,9 +29,14 @@ def client(app: App) -> Client:
 
 @pytest.fixture
 def client_of(store: Store) -> Callable[..., Client]:
-    """A function that makes an application with these options of `Access`, and calls it."""
+    """A function that makes an application with a password, users and options, and calls it."""
 
-    def make(headers: dict[str, str] | None = None, **options: Any) -> Client:
-        return Client(create_app(store, Access(**options)), headers or {})
+    def make(
+        headers: dict[str, str] | None = None,
+        token: str | None = None,
+        users: Sequence[str] = (),
+        **options: Any,
+    ) -> Client:
+        return Client(create_app(store, Access(token, list(users)), **options), headers or {})
 
     return make

@@ -11,7 +11,7 @@ import pytest
 from patience import PATIENCE_S
 from streamkeep import Store
 from streamkeep.jobs import Queue
-from streamkeep.server.http.access import Access
+from streamkeep.server.access import Access
 from streamkeep.server.http.app import App, create_app
 from streamkeep.server.http.openapi import ROUTES
 
@@ -80,7 +80,7 @@ def test_random_requests_get_a_reply(store: Store) -> None:
     store.xadd("k", {"n": 1}, id="5-5")
     store.xgroup_create("k", "g", id="0")
     Queue(store, "q").put(1)
-    app = create_app(store, Access(write=True))
+    app = create_app(store, Access(), write=True)
     chance = random.Random(22)
 
     async def run() -> set[int]:

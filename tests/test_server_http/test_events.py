@@ -11,7 +11,7 @@ import pytest
 
 from http_client import TOKEN, EventClient, run
 from streamkeep import Store
-from streamkeep.server.http.access import Access
+from streamkeep.server.access import Access
 from streamkeep.server.http.app import App, create_app
 from streamkeep.server.http.events import EventReply
 
@@ -41,7 +41,7 @@ def test_a_reader_resumes_over_restarts_and_trims(open_store: Callable[..., Stor
     seen: list[str] = []
     for turn in range(4):
         store = open_store()
-        app = create_app(store, Access(token=TOKEN))
+        app = create_app(store, Access(TOKEN))
         for one in wanted[50 * turn : 50 * turn + 50]:
             store.xadd("k", {"n": one}, id=one)
         store.xtrim("k", maxlen=10, approximate=False)
@@ -58,7 +58,7 @@ def test_a_reader_resumes_over_restarts_and_trims(open_store: Callable[..., Stor
         run(read)
         store.close()
     store = open_store()
-    app = create_app(store, Access(token=TOKEN))
+    app = create_app(store, Access(TOKEN))
 
     async def read_rest() -> None:
         async with EventClient(app, "/streams/k", last_event_id=seen[-1]) as reader:
@@ -102,7 +102,7 @@ def test_a_slow_client_is_read_for_one_step_at_a_time(store: Store, app: App) ->
 
 def test_a_client_that_takes_nothing_is_dropped(store: Store) -> None:
     store.xadd("k", {"n": 1})
-    app = create_app(store, Access(token=TOKEN), stall_s=0.01)
+    app = create_app(store, Access(TOKEN), stall_s=0.01)
 
     async def scenario() -> None:
         async with EventClient(app, "/streams/k?after=0") as reader:
@@ -113,7 +113,7 @@ def test_a_client_that_takes_nothing_is_dropped(store: Store) -> None:
 
 
 def test_a_silent_stream_has_heartbeats(store: Store) -> None:
-    app = create_app(store, Access(token=TOKEN), heartbeat_s=0.01)
+    app = create_app(store, Access(TOKEN), heartbeat_s=0.01)
 
     async def scenario() -> None:
         async with EventClient(app, "/streams/none") as reader:

@@ -11,8 +11,8 @@ import pytest
 
 from http_client import HEADERS, TOKEN, Client
 from streamkeep import Store
+from streamkeep.server.access import Access
 from streamkeep.server.http import guard
-from streamkeep.server.http.access import Access, Rights
 from streamkeep.server.http.app import create_app
 from streamkeep.server.http.guard import host_name, raw_path
 
@@ -21,7 +21,7 @@ Make = Callable[..., Client]
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "_PAUSE_S", 0)
+    monkeypatch.setattr(guard, "REFUSED_S", 0)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_pages_of_other_sites_change_nothing(
     [
         f"Bearer {TOKEN}",
         f"bearer  {TOKEN}",
-        "Basic " + base64.b64encode(f"ann:{TOKEN}".encode()).decode(),
+        "Basic " + base64.b64encode(f"default:{TOKEN}".encode()).decode(),
         "Basic " + base64.b64encode(f":{TOKEN}".encode()).decode(),
     ],
 )
@@ -78,7 +78,17 @@ def test_the_secret_lets_in(client_of: Make, authorization: str) -> None:
 
 @pytest.mark.parametrize(
     "authorization",
-    ["", "Bearer", "Bearer x", f"Token {TOKEN}", TOKEN, "Basic x", "Basic /w==", "Basic YQ=="],
+    [
+        "",
+        "Bearer",
+        "Bearer x",
+        f"Token {TOKEN}",
+        TOKEN,
+        "Basic x",
+        "Basic /w==",
+        "Basic YQ==",
+        "Basic " + base64.b64encode(f"ann:{TOKEN}".encode()).decode(),
+    ],
 )
 def test_nothing_is_told_without_the_secret(
     store: Store, client_of: Make, authorization: str
@@ -112,16 +122,13 @@ def test_a_reader_changes_nothing(store: Store, client_of: Make) -> None:
     assert store.durability().last_commit == before
 
 
-def test_a_user_sees_only_its_prefixes(store: Store, client_of: Make) -> None:
+def test_a_user_sees_only_its_keys(store: Store, client_of: Make) -> None:
     for name in ("a:1", "b:1"):
         store.xadd(name, {"n": 1})
         store.xgroup_create(name, "g", id="0")
-
-    def authenticate(user: str | None, secret: str) -> Rights | None:
-        return Rights(True, (b"a:",)) if (user, secret) == ("ann", "pw") else None
-
     login = "Basic " + base64.b64encode(b"ann:pw").decode()
-    client = client_of({"authorization": login}, authenticate=authenticate, write=True)
+    users = ["user ann on >pw ~a:? +@all"]
+    client = client_of({"authorization": login}, users=users, write=True)
     listed = client.get("/streams")
     assert ([one["key"] for one in listed["streams"]], listed["total"]) == (["a:1"], None)
     assert client.get("/store/survey")["streams"] == 1
@@ -135,7 +142,7 @@ def test_a_user_sees_only_its_prefixes(store: Store, client_of: Make) -> None:
 
 
 def test_a_body_is_bounded_with_and_without_its_length(store: Store) -> None:
-    app = create_app(store, Access(write=True), max_body=1000)
+    app = create_app(store, Access(), write=True, max_body=1000)
     client = Client(app, {})
     client.post("/streams/k", status=413, content=b"x" * 1001)
 
@@ -149,7 +156,7 @@ def test_a_body_is_bounded_with_and_without_its_length(store: Store) -> None:
 
 
 def test_a_body_that_does_not_come_is_given_up(store: Store) -> None:
-    app = create_app(store, Access(write=True), body_s=0.01)
+    app = create_app(store, Access(), write=True, body_s=0.01)
     client = Client(app, {})
 
     async def never() -> AsyncIterator[bytes]:
@@ -239,7 +246,7 @@ def test_it_works_mounted_in_another_application(store: Store) -> None:
     from starlette.routing import Mount
 
     store.xadd("a/b", {"n": 1}, id="1-0")
-    inner = create_app(store, Access(hosts=None))
+    inner = create_app(store, hosts=None)
     outer = Starlette(routes=[Mount("/keep", inner)])
     client = Client(outer, {"host": "any.example"})  # type: ignore[arg-type]
     assert client.get("/keep/streams/a%2Fb")["entries"][0]["id"] == "1-0"

@@ -17,7 +17,7 @@ from http_client import TOKEN
 from patience import PATIENCE_S
 from streamkeep import Store
 from streamkeep.jobs import Queue
-from streamkeep.server.http.access import Access
+from streamkeep.server.access import Access
 from streamkeep.server.http.app import App, create_app
 from streamkeep.server.http.serving import HttpServer, bind
 
@@ -67,7 +67,7 @@ def site(kept: Store[bytes]) -> Iterator[Callable[..., Site]]:
     sites: list[Site] = []
 
     def serve(write: bool = False, port: int = 0) -> Site:
-        sites.append(Site(create_app(kept, Access(token=TOKEN, write=write)), port))
+        sites.append(Site(create_app(kept, Access(TOKEN), write=write), port))
         return sites[-1]
 
     yield serve

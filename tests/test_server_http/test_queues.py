@@ -7,7 +7,7 @@ import pytest
 from http_client import HEADERS, TOKEN, Client
 from streamkeep import Store
 from streamkeep.jobs import Queue
-from streamkeep.server.http.access import Access
+from streamkeep.server.access import Access
 from streamkeep.server.http.app import create_app
 
 
@@ -74,5 +74,5 @@ def test_what_is_wrong_is_named(queue: Queue, client: Client, store: Store) -> N
     client.get("/queues/mail/jobs?state=x", status=400)
     client.post("/queues/mail/else", status=404)
     client.post("/queues/mail/cancel", status=400, json={"ids": []})
-    reader = Client(create_app(store, Access(token=TOKEN)), HEADERS)
+    reader = Client(create_app(store, Access(TOKEN)), HEADERS)
     reader.post("/queues/mail/pause", status=403)

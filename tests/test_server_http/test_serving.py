@@ -12,9 +12,9 @@ import pytest
 from http_client import HEADERS, TOKEN, run
 from patience import PATIENCE_S
 from streamkeep import Store
-from streamkeep.server.http import serving
-from streamkeep.server.http.access import Access
+from streamkeep.server.access import Access
 from streamkeep.server.http.app import create_app
+from streamkeep.server.http.guard import MAX_HEAD
 from streamkeep.server.http.serving import HttpServer, bind
 
 pytestmark = pytest.mark.slow
@@ -60,7 +60,7 @@ def serve(
     async def both() -> None:
         sockets = bind("127.0.0.1", 0)
         port = sockets[0].getsockname()[1]
-        app = create_app(store, Access(token=TOKEN, write=True), body_s=0.1)
+        app = create_app(store, Access(TOKEN), write=True, body_s=0.1)
         server = HttpServer(app, sockets, **options)  # type: ignore[arg-type]
         await server.start()
         try:
@@ -101,13 +101,13 @@ def test_a_second_head_on_a_connection_is_limited_too(store: Store[bytes]) -> No
 
 def test_huge_heads_and_junk_are_refused(store: Store[bytes]) -> None:
     async def scenario(served: Served) -> None:
-        huge = get("/health", "X: " + "x" * (2 * serving.MAX_HEAD) + "\r\n")
+        huge = get("/health", "X: " + "x" * (2 * MAX_HEAD) + "\r\n")
         many = get("/health", "".join(f"X-{at}: {at}\r\n" for at in range(20_000)))
         # In one piece, so that the parser never sees a head that has not ended.
         whole = get("/health", "".join(f"X-{at}: {'x' * 100}\r\n" for at in range(700)))
-        assert serving.MAX_HEAD < len(whole) < 2 * serving.MAX_HEAD
+        assert MAX_HEAD < len(whole) < 2 * MAX_HEAD
         junk = b"\x16\x03\x01\x02\x00\x01" + bytes(range(256)) + b"\r\n\r\n"
-        long = get("/streams/" + "%41" * serving.MAX_HEAD)
+        long = get("/streams/" + "%41" * MAX_HEAD)
         for data in (huge, many, whole, junk, long):
             assert b" 200 " not in await served.ask(data)
         assert b'{"status":"ok"}' in await served.ask(get("/health"))

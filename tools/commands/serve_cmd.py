@@ -15,7 +15,7 @@ from streamkeep.tools.base.opening import note_opened
 from streamkeep.tools.base.statuses import Failure
 
 if TYPE_CHECKING:
-    from streamkeep.server.resp.access import Access
+    from streamkeep.server.access import Access
     from streamkeep.server.resp.server import Server
 
 
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     "--bind",
     multiple=True,
     metavar="HOST:PORT",
-    help="Listen on an address; may be repeated. Without it and --socket, on 127.0.0.1:6379.",
+    help="Listen on an address; may be repeated. Without it and --socket, on 127.0.0.1:6379, which "
+    "every user of this machine can reach.",
 )
 @click.option("--http", metavar="HOST:PORT", help="Also serve HTTP and a page to look at.")
 @click.option("--write", is_flag=True, help="Callers of --http may change the store.")
@@ -132,12 +133,14 @@ def serve(
 
     Runs until SIGTERM, SIGINT, or SHUTDOWN of a client. Then it sends the replies that wait for the
     disk, and closes the store. An address that other machines can reach needs a password, and TLS
-    unless --no-tls is given.
+    unless --no-tls is given. On 127.0.0.1, without a password, every user of this machine can read
+    and change the store, whatever the mode of its files is; a Unix socket is for this user only.
 
     \b
     Examples:
-      streamkeep serve orders.store
+      streamkeep serve orders.store --socket orders.sock
       streamkeep serve orders.store --socket /run/orders.sock --sync none
+      streamkeep serve orders.store
       streamkeep serve orders.store --bind 10.0.0.5:6380 --password-file pw --tls-cert c --tls-key k
     """
     from streamkeep.server import serve as serving  # here, since it loads asyncio and the engine
@@ -170,7 +173,7 @@ def serve(
 
 
 def _access(password_file: Path | None, users: Path | None) -> Access:
-    from streamkeep.server.resp.access import Access
+    from streamkeep.server.access import Access
 
     try:
         password = None
@@ -185,8 +188,9 @@ def _access(password_file: Path | None, users: Path | None) -> Access:
 
 def _tell(server: Server) -> None:
     shown = server.settings.shown
-    places = [f"{shown['bind']}:{shown['port']}"] if "port" in shown else []
-    places += [shown["unixsocket"]] if "unixsocket" in shown else []
+    open_to_all = [f"{shown['bind']}:{shown['port']}"] if "port" in shown else []
+    places = [*open_to_all, shown["unixsocket"]] if "unixsocket" in shown else [*open_to_all]
+    open_to_all += [shown["http"]] if "http" in shown else []
     if common.as_json():
         output.json_line(
             "serving", store=str(server.store.path), addresses=places, http=shown.get("http")
@@ -195,4 +199,9 @@ def _tell(server: Server) -> None:
         if "http" in shown:
             output.note(f"{server.store.path}: serving HTTP, and a page, on {shown['http']}")
         output.note(f"{server.store.path}: serving Redis clients on {' and '.join(places)}")
+    if open_to_all and server.access.is_open:
+        output.note(
+            f"every user of this machine can use {' and '.join(open_to_all)} without a password; "
+            "next: --socket PATH is for this user only, --password-file asks for a password"
+        )
     output.flush()

@@ -83,7 +83,7 @@ def ui(
         raise Failure(f"{address} is reachable from other machines, without TLS", hint=hint)
     token = secrets.token_urlsafe(24) if token_file is None else _token(token_file)
     try:
-        from streamkeep.server.http.access import Access
+        from streamkeep.server.access import Access
         from streamkeep.server.http.app import create_app
         from streamkeep.server.http.serving import HttpServer
         from streamkeep.server.http.serving import bind as bind_sockets
@@ -91,8 +91,7 @@ def ui(
         text = f"the page needs packages that are not installed ({error.name})"
         raise Failure(text, hint=install_hint("server")) from None
     with open_store(store_path, readonly=not write) as store:
-        access = Access(token=token, write=write, hosts=host_names)
-        app = create_app(store, access)
+        app = create_app(store, Access(token), write=write, hosts=host_names)
         try:
             sockets = bind_sockets(address, port)
         except OSError as error:

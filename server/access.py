@@ -1,5 +1,8 @@
 """Users: passwords, and the commands and keys that each may use, in the syntax of Redis's ACL.
 
+One `Access` is for both doors. A request of HTTP is one or several commands of Redis (`http.wire`),
+and `User.check_rights` decides about them, as it does for a client that sends these commands.
+
     user reader on >secret ~orders:* +@read
     user writer on #<sha256> ~* +@all -flushall
     user default off
@@ -20,6 +23,9 @@ from typing import Final
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.server.commands.table import BY_NAME, READ, READS, WRITE, Spec
+
+EVERY_KEY: Final = "*"  # the pattern
+REFUSED_S: Final = 0.5  # how long a wrong password waits for its answer
 
 _ADMIN: Final = {
     "shutdown", "bgsave", "flushall", "flushdb", "config", "acl", "client|kill", "client|list",
@@ -75,7 +81,7 @@ class User:
         elif rule[:1] == "#" and len(rule) == 65:
             self._digests.add(rule[1:])
         elif rule == "allkeys":
-            self._add_keys("*", READ | WRITE)
+            self._add_keys(EVERY_KEY, READ | WRITE)
         elif rule == "resetkeys":
             self._rights.clear()
         elif rule[:1] == "~":
@@ -111,17 +117,20 @@ class User:
         return allowed
 
     def check(self, spec: Spec, words: list[bytes]) -> None:
-        """Raise unless the user may run this command on its keys."""
-        if self.is_unrestricted():
-            return
+        """Raise unless the user may run this command on the keys among its words."""
+        if not self.is_unrestricted():
+            self.check_rights(spec, spec.rights_of(words))
+
+    def check_rights(self, spec: Spec, rights: list[tuple[bytes, int]]) -> None:
+        """Raise unless the user may run this command, and has these rights to keys."""
         allowed = self.may_run(spec) or spec.name in ("auth", "hello", "quit", "reset")
-        if spec.name in ("flushall", "flushdb") and (READ | WRITE, "*") not in self._keys:
+        if spec.name in ("flushall", "flushdb") and (READ | WRITE, EVERY_KEY) not in self._keys:
             allowed = False
         if not allowed:
             raise NoPermissionError(
                 f"NOPERM this user has no permissions to run the '{spec.name}' command"
             )
-        if not all(self._may_use(key, needed) for key, needed in spec.rights_of(words)):
+        if not all(self._may_use(key, needed) for key, needed in rights):
             raise NoPermissionError(
                 "NOPERM this user has no permissions to access one of the keys used as arguments"
             )
@@ -137,28 +146,18 @@ class User:
         return self.is_unrestricted() or self._may_use(key, READ)
 
     @property
+    def sees_all(self) -> bool:
+        """Whether the user may read every key, also those to come."""
+        return self._rights.get(EVERY_KEY, 0) & READ > 0
+
+    @property
     def may_write(self) -> bool:
-        """Whether the user may append to every stream that it may read."""
-        return self.may_run(BY_NAME[b"xadd"]) and all(
-            rights & WRITE for rights, _ in self._patterns
-        )
-
-    def prefixes(self) -> tuple[bytes, ...] | None:
-        """Return what the keys begin with that the user may read; None for all keys.
-
-        A pattern counts only if it is a prefix and an asterisk.
-        """
-        if not self.may_run(BY_NAME[b"xrange"]):
-            return ()
-        readable = [text for rights, text in self._keys if rights & READ]
-        if "*" in readable:
-            return None
-        found = [text[:-1] for text in readable if text.endswith("*")]
-        return tuple(text.encode() for text in found if not set(text) & set("*?[\\"))
+        """Whether there is a command by which the user may change something."""
+        return any(self.may_run(spec) for spec in BY_NAME.values() if spec.kind != READS)
 
     def is_unrestricted(self) -> bool:
         """Return whether the user may do everything."""
-        return self._commands == [(True, "@all")] and (READ | WRITE, "*") in self._keys
+        return self._commands == [(True, "@all")] and (READ | WRITE, EVERY_KEY) in self._keys
 
     def rules(self) -> bytes:
         """Return the user as ACL LIST shows it."""
@@ -196,6 +195,17 @@ class Access:
     def default(self) -> User:
         """The user of clients that have not named one."""
         return self.users[b"default"]
+
+    @property
+    def anonymous(self) -> User | None:
+        """The user of a client that has sent no password; None if it is nobody."""
+        default = self.default
+        return default if default.enabled and default.needs_no_password else None
+
+    def log_in(self, name: bytes, password: bytes) -> User | None:
+        """Return the user with this name and password; None if one of them is wrong."""
+        user = self.users.get(name)
+        return user if user is not None and user.accepts(password) else None
 
     @property
     def is_open(self) -> bool:
