@@ -15,7 +15,9 @@ import asyncio
 import contextlib
 import gc
 import ipaddress
+import logging
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
 DEFAULT_BIND: Final = "127.0.0.1:6379"
 _FIRST_HANDED: Final = 3  # the first descriptor that systemd hands over
 _BACKLOG: Final = 511
+_OWN_FILES: Final = 256  # descriptors for the store and the process
+_HTTP_FILES: Final = 4200  # a few more than `http.serving` has connections
+
+log = logging.getLogger("streamkeep.server")
 
 
 @dataclass(slots=True)
@@ -155,7 +161,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
     save = None if options.backup is None else _saving(store, options.backup)
     server = Server(store, access=options.access, stopped=stopped.set, backup=save)
     settings = server.settings
-    settings.max_clients = options.max_clients
+    settings.max_clients = _clients_at_most(options)
     settings.timeout_s = options.timeout_s
     server.turns.query_limit = options.query_buffer_limit
     settings.allow_flush = options.allow_flush
@@ -219,6 +225,20 @@ def _saving(store: Store[bytes], folder: Path) -> Callable[[], None]:
         backup(store, folder)
 
     return save
+
+
+def _clients_at_most(options: Options) -> int:
+    """Return how many clients there can be, so that the store never lacks descriptors."""
+    others = _OWN_FILES + (_HTTP_FILES if options.http else 0)
+    needed = options.max_clients + others
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    most = max(1, min(options.max_clients, soft - others))
+    if most < options.max_clients:
+        log.warning("%s clients at most: the process may have %s files (ulimit -n)", most, soft)
+    return most
 
 
 def _tls(options: Options) -> ssl.SSLContext | None:

@@ -15,6 +15,7 @@ from streamkeep.format.core.entry import Entry, fields_of
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.id_codec import id_text
 from streamkeep.format.node.node import ENTRY, TEXT
+from streamkeep.format.node.ranges import MOST_SENT
 
 Entries = list[Any]  # entries in the shape that was asked for
 Found = list[list[Any]]  # a reply of XREAD: [name, its entries] of each stream
@@ -41,6 +42,7 @@ class ReplyBudget:
         self.max_count = max_count
         self.max_size = max_size
         self.resp3 = resp3
+        self.sent = 0  # bytes of entries in the shape RESP
         self._entries = 0
         self._written = 0
 
@@ -54,7 +56,7 @@ class ReplyBudget:
 
         The first entry of a reply may always be written, even if empty histories took all room.
         """
-        if self.max_count and self._entries >= self.max_count:
+        if (self.max_count and self._entries >= self.max_count) or self.sent >= MOST_SENT:
             return True
         return bool(self.max_size) and self._entries > 0 and self._written >= self.max_size
 

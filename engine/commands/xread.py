@@ -19,7 +19,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import MAX, Id, next_id, parse_id, previous_id, until_nul
 from streamkeep.format.node.node import PAIRS, RESP
-from streamkeep.format.node.ranges import Range
+from streamkeep.format.node.ranges import MOST_SENT, Range
 
 AFTER_LAST: Final = "$"
 _CHUNK: Final = 128
@@ -126,6 +126,7 @@ def read_above(
     wanted = Range(
         ms, seq, MAX, MAX, limit, False, int(PAIRS) if extra and shape == RESP else shape
     )
+    wanted.room = MOST_SENT - budget.sent
     ids: list[Id] = []
     out: Entries = []
     if resume is None:
@@ -135,7 +136,9 @@ def read_above(
         resume.read(txn, stream, after, wanted, out)
     count = limit - int(wanted.limit)
     if wanted.sent is not None:
-        out.append(SentEntries(count, wanted.sent.data()))
+        data = wanted.sent.data()
+        budget.sent += len(data)
+        out.append(SentEntries(count, data))
     budget.add(count)
     return out, ids
 

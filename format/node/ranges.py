@@ -9,6 +9,8 @@ Compiled by mypyc; see `node` for the format and for the shapes of entries.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from streamkeep.format.core.id_codec import below, bits, unsigned
@@ -16,11 +18,14 @@ from streamkeep.format.node.node import DELETED, RESP, NodeHeader, SlotCursor, r
 from streamkeep.format.node.sent import Sender
 from streamkeep.format.node.where import Where
 
+MOST_SENT: Final[i64] = 64 << 20  # bytes of entries for a client of a server, which may not read
+
 
 class Range:
     """The entries that a read asks for: IDs from `start` to `end`, both included, at most `limit`.
 
-    `limit` counts down while entries are read.
+    `limit` counts down while entries are read. In the shape RESP, a read also ends when it has
+    `room` bytes, and is `cut` if there are further entries. The first entry may have any size.
     """
 
     def __init__(
@@ -43,6 +48,8 @@ class Range:
         self.ids: list[tuple[int, int]] | None = None  # a list here receives the ID of each entry
         self.where: Where | None = None  # which of them are wanted; None for all
         self.sent = Sender() if self.shape == RESP else None  # receives them instead of a list
+        self.room: i64 = MOST_SENT
+        self.cut = False
 
     def start(self) -> tuple[int, int]:
         """Return the first ID of the range."""
@@ -79,6 +86,8 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
     ids = wanted.ids
     where = wanted.where
     while wanted.limit > 0:
+        if sent is not None and ids is not None and sent.size() >= wanted.room:
+            return False  # here, since the cursor may be kept: the next entry is not lost to it
         if not cursor.next():
             return True
         if below(end_ms, end_seq, cursor.ms, cursor.seq):
@@ -94,6 +103,9 @@ def read_slots(cursor: SlotCursor, wanted: Range, out: list[object]) -> bool:
         if ids is not None:
             ids.append(cursor.id())
         if sent is not None:
+            if sent.size() >= wanted.room:
+                wanted.cut = True
+                return False
             sent.send(cursor)
             if where is None:
                 more = sent.send_run(cursor, wanted.limit - 1, end_ms, end_seq, ids)
@@ -149,11 +161,15 @@ def _read_backwards(cursor: SlotCursor, wanted: Range, out: list[object]) -> boo
             positions.append(int(cursor.start))
             indexes.append(int(cursor.index))
         cursor.skip_fields()
+    sent = wanted.sent
     while positions and wanted.limit > 0:
+        if sent is not None and sent.size() >= wanted.room:
+            wanted.cut = True
+            return False
         cursor.at(i64(positions.pop()), i64(indexes.pop()))
         if where is None or where.examine(cursor):
-            if wanted.sent is not None:
-                wanted.sent.send(cursor)
+            if sent is not None:
+                sent.send(cursor)
             else:
                 out.append(cursor.make(wanted.shape))
             wanted.limit -= 1

@@ -42,6 +42,10 @@ class Sender:
         """Return all entries."""
         return self._out.getvalue()
 
+    def size(self) -> i64:
+        """Return the number of bytes so far."""
+        return len(self._out)
+
     def send(self, cursor: SlotCursor) -> None:
         """Append the entry of a cursor's slot; step to the slot's end."""
         out = self._out

@@ -14,7 +14,7 @@ from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import PAIRS, RESP
-from streamkeep.format.node.ranges import Range
+from streamkeep.format.node.ranges import MOST_SENT, Range
 from streamkeep.server.commands.replies import NIL_ARRAY, Named
 from streamkeep.server.commands.words import integer, option, syntax
 
@@ -59,6 +59,10 @@ def _range(
     out: list[object] = []
     if stream.record.length and start <= end:
         read_entries(txn, stream, wanted, out)
+    if wanted.cut:
+        raise CommandError(
+            f"the reply would have more than {MOST_SENT >> 20} MB; ask for fewer entries with COUNT"
+        )
     if wanted.sent is not None:
         return SentEntries(limit - int(wanted.limit), wanted.sent.data())
     return out

@@ -372,16 +372,20 @@ def load_script(script: bytes) -> bytes:
     kind = kind_of(script)
     if kind is None:
         raise CommandError("only the scripts by which clients release and extend locks can be run")
+    if len(KNOWN_DIGESTS) >= _MOST_DIGESTS:  # clients send EVAL for one that is gone
+        del KNOWN_DIGESTS[list(KNOWN_DIGESTS)[len(_SCRIPTS)]]
     KNOWN_DIGESTS[digest(script)] = kind
     return digest(script)
 
 
-# The digests of the scripts in the form of redis-py, and of what clients have loaded.
-KNOWN_DIGESTS: Final = {
+_MOST_DIGESTS: Final = 1000
+_SCRIPTS: Final = {
     b"c3f8721cbb97f72bc19e972846bd7aaf91901658": _RELEASE,
     b"a4e8783852e6b949f9ef3a97212805108459a890": _EXTEND,
     b"1cac51482acf5858da00f6d685d68f886cd6b6b2": _REACQUIRE,
 }
+# The digests of the scripts in the form of redis-py, and of what clients have loaded.
+KNOWN_DIGESTS: Final = dict(_SCRIPTS)
 
 
 def _keys_and_args(words: list[bytes]) -> tuple[list[bytes], list[bytes]]:

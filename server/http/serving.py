@@ -1,8 +1,10 @@
 """The server: uvicorn with bounds for hostile peers, in the event loop of the caller or on its own.
 
-uvicorn has no limit for the time that the head of a request takes: `Protocol` adds it, so that a
-client that sends a byte now and then (slow loris) does not keep a connection. A client that takes
-nothing for `STALL_S` is dropped by the kernel (TCP_USER_TIMEOUT), whatever it was sent.
+uvicorn has no limit for the time that the head of a request takes, and answers 503 only to requests
+of connections beyond its limit. `Protocol` adds both, so that a client that sends a byte now and
+then (slow loris) does not keep a connection, and connections do not use up the descriptors of the
+process. A client that takes nothing for `STALL_S` is dropped by the kernel (TCP_USER_TIMEOUT),
+whatever it was sent.
 """
 
 from __future__ import annotations
@@ -26,18 +28,23 @@ from streamkeep.server.http.guard import MAX_HEAD
 HEAD_S: Final = 10.0  # how long the head of a request may take
 KEEP_ALIVE_S: Final = 15
 MAX_CONNECTIONS: Final = 4096
+_MORE: Final = 64  # connections that are answered with 503; further ones are closed
 STOP_S: Final = 5
 
 
 class Protocol(H11Protocol):
-    """HTTP/1.1 with a limit for the time that the head of a request takes."""
+    """HTTP/1.1 with limits for the time that the head of a request takes, and for connections."""
 
     head_s = HEAD_S
+    most = MAX_CONNECTIONS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of the first request."""
         self._head_timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
+        if len(self.connections) > self.most + _MORE:
+            transport.abort()
+            return
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
@@ -89,7 +96,7 @@ class HttpServer(uvicorn.Server):
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
             app,
-            http=type("TimedProtocol", (Protocol,), {"head_s": head_s}),
+            http=type("Bounded", (Protocol,), {"head_s": head_s, "most": max_connections}),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
 
 
+_MOST_NAME: Final = 4096  # bytes that are kept for each client
+
+
 def _ping(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) > 2:
         raise wrong_count("ping")
@@ -115,6 +118,8 @@ def _hello(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _checked_name(name: bytes, what: str = "Client names") -> bytes:
+    if len(name) > _MOST_NAME:
+        raise CommandError(f"{what} cannot be longer than {_MOST_NAME} bytes.")
     if any(byte < 33 or byte > 126 for byte in name):
         raise CommandError(f"{what} cannot contain spaces, newlines or special characters.")
     return name

@@ -17,6 +17,7 @@ from streamkeep.server.commands.table import Spec, find
 from streamkeep.server.commands.words import option
 from streamkeep.server.resp.encoder import encode
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, CodedError
+from streamkeep.server.resp.requests import WORD_BYTES
 from streamkeep.server.resp.session_commands import (
     IN_TRANSACTION,
     NOT_IN_TRANSACTION,
@@ -67,6 +68,7 @@ class Connection(ClientState, asyncio.Protocol):
         self.blocked: Blocked | None = None
         self.paused = False
         self.full = False  # the transport has more to send than it likes to keep
+        self.waits_for_room = False  # for its next reply
 
     # --- the transport ----------------------------------------------------------------------
 
@@ -84,7 +86,11 @@ class Connection(ClientState, asyncio.Protocol):
     def resume(self) -> None:
         """Go on with the client's commands."""
         self.stopped = (
-            self.blocked is not None or self.waits_for_disk > 0 or self.full or self.closing
+            self.blocked is not None
+            or self.waits_for_disk > 0
+            or self.waits_for_room
+            or self.full
+            or self.closing
         )
         if self.stopped:
             return
@@ -92,7 +98,7 @@ class Connection(ClientState, asyncio.Protocol):
             self.paused = False
             if not self.transport.is_closing():
                 self.transport.resume_reading()
-        if self.parser.pending():
+        if self.again is not None or self.parser.pending():
             self.turns.ready(self)
 
     def eof_received(self) -> bool:
@@ -109,11 +115,16 @@ class Connection(ClientState, asyncio.Protocol):
         """Run no more of its commands: it does not read its replies."""
         self.full = True
         self.stopped = True
+        self.unsent = self.transport.get_write_buffer_size()
+        self.recount()
 
     def resume_writing(self) -> None:
         """Run its commands again."""
         self.full = False
+        self.unsent = 0
+        self.recount()
         self.resume()
+        self.server.memory.give()
 
     def close(self) -> None:
         """Close the connection after what was replied."""
@@ -136,6 +147,7 @@ class Connection(ClientState, asyncio.Protocol):
     def command(self, words: list[bytes], turn: Turn) -> None:
         """Run a command, queue it, or refuse it."""
         before, steps, mode = len(self.out), len(turn.steps), self.mode
+        size = self.out_size
         try:
             self._command(words, turn)
         except Exception as error:
@@ -145,6 +157,7 @@ class Connection(ClientState, asyncio.Protocol):
                 if step.client is self:
                     step.slot = -1
             del self.out[before:]
+            self.out_size = size
         if mode == "skip" and self.mode == "skip":
             self.mode = "on"
             self.renew_plain()
@@ -179,6 +192,7 @@ class Connection(ClientState, asyncio.Protocol):
             raise
         if self.queued is not None and spec.name not in IN_TRANSACTION:
             self.queued.append((spec, words))
+            self.kept += _size(words)
             self.reply(b"+QUEUED\r\n")
             return
         turn.called = self.turns.calls_of(spec.name)
@@ -213,9 +227,15 @@ class Connection(ClientState, asyncio.Protocol):
         if reply is not None:
             return
         self.stopped = True
+        self.kept = _size(words)
         self.blocked = self.server.blocked.add(self, waiting)
         turn.watcher = self.server.blocked
         self.turns.ends = True
+
+
+def _size(words: list[bytes]) -> int:
+    """Return about how much memory a command needs."""
+    return sum(map(len, words)) + int(WORD_BYTES) * len(words)
 
 
 class _NotAuthenticated(CommandError):

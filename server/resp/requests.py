@@ -19,6 +19,7 @@ from streamkeep.format.redis.resp import split_line
 MOST_WORDS: Final[i64] = 1 << 20
 MOST_BULK: Final[i64] = 512 << 20
 MOST_LINE: Final[i64] = 64 << 10
+WORD_BYTES: Final[i64] = 48  # of memory for a word, beside its own
 STRANGER_WORDS: Final[i64] = 10  # the limits before a client has authenticated are Redis's
 STRANGER_BULK: Final[i64] = 16384
 
@@ -68,8 +69,8 @@ class RequestParser:
             self._join()
 
     def pending(self) -> int:
-        """Return the number of bytes that it keeps."""
-        return int(self._size - self._at + self._held)
+        """Return the number of bytes that it keeps, words with what Python needs for each."""
+        return int(self._size - self._at + self._held + WORD_BYTES * len(self._words))
 
     def _join(self) -> None:
         if self._parts:

@@ -28,7 +28,8 @@ from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.expiry import Expiry
-from streamkeep.server.resp.requests import ProtocolError
+from streamkeep.server.resp.memory import Memory
+from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
 from streamkeep.server.resp.slow import DISK, SlowLog
 from streamkeep.server.resp.turn import Step, Turn, failure_line
@@ -74,12 +75,13 @@ class Server(Host):
         self.store = store
         self.environment = store._environment
         self.loop = asyncio.get_running_loop()
-        self.turns = Turns(self, self.environment, self.loop.call_soon)
+        self.turns = Turns(self, self.environment, self.loop.call_soon, self.loop.call_later)
         self.access = access or Access()
         self.slow = SlowLog(self.turns)
         self.settings = Settings(store, self.turns, self.slow)
         self.statistics = info.Statistics(self.turns)
         self.clients: dict[int, Connection] = {}
+        self.memory = Memory(self)
         self.watches_commands = False  # deadlines or strings exist, so that each must be checked
         self.expiry = Expiry(self)
         self.blocked = BlockedClients(
@@ -125,6 +127,8 @@ class Server(Host):
         self.clients.pop(client.id, None)
         self.blocked.watches.remove(client)
         self.blocked.recount()
+        self._forget(client)
+        self.memory.give()
         if client.blocked is not None:
             blocked, client.blocked = client.blocked, None
             self.blocked.remove(blocked)
@@ -168,6 +172,7 @@ class Server(Host):
     def _close_idle(self) -> None:
         self._idle_timer = self.loop.call_later(_IDLE_CHECK_S, self._close_idle)
         self.statistics.sample()
+        self.memory.look()
         limit = self.settings.timeout_s
         if limit:
             oldest = time.time() - limit
@@ -235,8 +240,25 @@ class Server(Host):
         assert isinstance(client, Connection)
         self.log(f"closed client {client.id} at {client.address}: {why}")
         client.close()
-        client.out.clear()
         client.transport.abort()  # `close` would keep what the peer does not read
+        self._forget(client)
+
+    def _forget(self, client: Connection) -> None:
+        """Free the memory of a client that has gone."""
+        client.parser = RequestParser()
+        client.again = client.queued = None
+        client.out.clear()
+        client.out_size = client.unsent = client.kept = client.reserved = 0
+        client.recount()
+
+    def wait_for_room(self, client: ClientState, size: int) -> None:
+        """Have a client go on when there is room for a reply of this size."""
+        assert isinstance(client, Connection)
+        self.memory.wait(client, size)
+
+    def relieve(self) -> None:
+        """Close connections: clients need too much memory."""
+        self.memory.relieve()
 
     def attempt(
         self, client: Connection, spec: Spec, words: list[bytes], waiting: Waiting, turn: Turn
@@ -260,6 +282,7 @@ class Server(Host):
             return None
         if spec.kind == READS:
             client.reply(reply)
+            turn.repeatable = True
         else:
             turn.add(Step(client, [(spec, words)]), reply)
         return True
@@ -267,6 +290,7 @@ class Server(Host):
     def _unblocked(self, client: ClientState) -> None:
         assert isinstance(client, Connection)
         client.blocked = None
+        client.kept = 0
         client.resume()
         if not self.turns.in_turn:
             client.flush()

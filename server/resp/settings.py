@@ -1,7 +1,7 @@
 """What CONFIG GET shows and CONFIG SET changes.
 
 These have an effect: `appendfsync` is the sync mode, `stream-node-max-...` and `stream-idmp-...`
-apply to streams that are created from now on, and `maxclients`, `timeout` and
+apply to streams that are created from now on, and `maxclients`, `timeout`, `maxmemory-clients` and
 `client-query-buffer-limit` are limits of the server. The others answer what is true of a store,
 since clients and exporters ask for them.
 """
@@ -55,6 +55,7 @@ _NUMBERS: Final = {
     "maxclients": (1, 1 << 32),
     "timeout": (0, 1 << 31),
     "client-query-buffer-limit": (1 << 20, 1 << 40),
+    "maxmemory-clients": (1 << 20, 1 << 50),
     "latency-monitor-threshold": (0, 1 << 31),
     "slowlog-log-slower-than": (-1, 1 << 53),
     "slowlog-max-len": (0, 1 << 20),
@@ -101,6 +102,7 @@ class Settings:
             "maxclients": str(self.max_clients),
             "timeout": str(self.timeout_s),
             "client-query-buffer-limit": str(self._turns.query_limit),
+            "maxmemory-clients": str(self._turns.most_held),
             "latency-monitor-threshold": str(self.slow.threshold_ms),
             "slowlog-log-slower-than": str(self.slow.slower_than_us),
             "slowlog-max-len": str(self.slow.most),
@@ -148,6 +150,8 @@ class Settings:
             self.timeout_s = int(text)
         elif name == "client-query-buffer-limit":
             self._turns.query_limit = int(text)
+        elif name == "maxmemory-clients":
+            self._turns.most_held = int(text)
         elif name in _SLOW:
             setattr(self.slow, _SLOW[name], int(text))
             self.slow.renew()

@@ -64,6 +64,7 @@ class Exec(Step):
 def drop_transaction(client: Connection) -> None:
     """Forget what a client has queued and watches."""
     client.queued = None
+    client.kept = 0
     client.broken = False
     unwatch(client)
     client.renew_plain()

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from streamkeep.server.resp.turns import Calls, ClientState, Turns
 
 _RESP: Final = int(RESP)
-_MOST_REPLY: Final[i64] = 1 << 20  # bytes of replies of one client in one turn
+_LONG_BYTES: Final[i64] = 1 << 20  # of replies, after which a turn ends
+_LONG_NS: Final[i64] = 25_000_000
+_SLOW_NS: Final[i64] = 5_000_000  # of a command, with which many together would be a long turn
 _MINUS: Final[i64] = 45
 _clock_ns: Final = time.perf_counter_ns
 
@@ -118,6 +120,9 @@ class Turn:
         watcher: looks at changes; None while no client waits for any.
         durable: a caller will wait until the commit is on disk.
         called: the counters of the command that is running; None for none.
+        repeatable: the command that has run has only read.
+        size: bytes of replies so far.
+        began, now: times in nanoseconds: of its begin, and after the newest command.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -128,12 +133,20 @@ class Turn:
         self.watcher = watcher if watcher is not None and watcher.count else None
         self.durable = turns.durable
         self.called: Calls | None = None
+        self.repeatable = False
+        self.size: i64 = 0
+        self.began: i64 = 0
+        self.now: i64 = 0
         self.clients: list[ClientState] = []
         self.reader: ReadTxn | None = None
         self.writer: WriteTxn | None = None
         self.steps: list[Step] = []
         self.commands: i64 = 0
         self.apart = False  # the shared transaction has failed: each command has its own
+
+    def is_long(self) -> bool:
+        """Return whether the turn is to end, so that others are served."""
+        return self.size >= _LONG_BYTES or self.now - self.began >= _LONG_NS
 
     def read_txn(self) -> Any:
         """Return the transaction in which a command reads."""
@@ -180,6 +193,7 @@ class Turn:
         """Run a command that does not wait, and queue its reply."""
         if spec.kind == READS:
             client.reply(self.read(spec, words, client.resp3))
+            self.repeatable = True
             return
         self.run_step(Step(client, [(spec, words)]))
 
@@ -312,8 +326,11 @@ def _may_wait(words: list[bytes]) -> bool:
     return any(len(word) == 5 and word.upper() == b"BLOCK" for word in words)
 
 
-def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
-    """Run the commands that a client has sent; return whether it has sent more.
+def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bool:
+    """Run the commands that a client has sent, at least one; return whether it has sent more.
+
+    Args:
+        defers: a command that has been slow lately waits for another turn, with all after it.
 
     Raises:
         ProtocolError: the client did not send a command.
@@ -322,22 +339,37 @@ def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
     turns = turn.turns
     count: i64 = 0
     then = i64(_clock_ns())
-    while count < most and client.out_size < _MOST_REPLY:
+    if not turn.began:
+        turn.began = turn.now = then
+    while count < most and (count == 0 or not turn.is_long()):
         if client.stopped:
             return False
-        words = parser.next()
+        words = client.again or parser.next()
         if words is None:
             return False
+        known = BY_NAME.get(words[0])
+        if known is not None and known.container and len(words) > 1:
+            known = BY_NAME.get(words[0].upper() + b"|" + words[1].upper(), known)
+        calls = turns.calls_of(known.name) if known is not None else None
+        if defers and calls is not None and calls.lately > _SLOW_NS:
+            turns.defer(client, words)
+            return False
+        if client.again is not None:
+            client.again = None
+            client.reserved = 0
+            client.recount()
         count += 1
         turn.commands += 1
         client.served += 1
         replies = len(client.out)
+        before = client.out_size
         turn.called = None
+        turn.repeatable = False
         try:
-            spec = BY_NAME.get(words[0]) if client.plain else None
+            spec = known if client.plain else None
             if spec is not None and not spec.container and spec.takes(len(words)):
                 client.last_command = spec.name
-                turn.called = turns.calls_of(spec.name)
+                turn.called = calls
                 if spec.parse is not None and _may_wait(words):
                     client.read(spec, words, turn)
                 else:
@@ -346,14 +378,24 @@ def run_commands(turn: Turn, client: ClientState, most: i64) -> bool:
                 client.command(words, turn)
         except Exception as error:  # of this command; the others of the turn go on
             del client.out[replies:]
+            client.out_size = before
             client.reply(failure_line(error))
         now = i64(_clock_ns())
         nanos: i64 = now - then
-        then = now
+        then = turn.now = now
+        size: i64 = client.out_size - before
+        turn.size += size
+        if size > _LONG_BYTES and turn.repeatable and not turns.has_room(client, int(size)):
+            del client.out[replies:]
+            client.out_size = before
+            client.again = words
+            turns.host.wait_for_room(client, int(size))
+            return False
         called = turn.called
         if called is not None:
             called.count += 1
             called.nanos += nanos
+            called.lately += (nanos - called.lately) // 8 if called.count > 1 else nanos
             if len(client.out) > replies and is_error(client.out[replies]):
                 called.failed += 1
         if nanos >= turns.slow_ns:

@@ -19,6 +19,9 @@ from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.turn import Turn, Watcher, is_error, run_commands
 
 _COMMANDS: Final[i64] = 1024  # of one client in one turn
+_LEAST_PAUSE_S: Final = 0.001
+_MOST_PAUSE_S: Final = 0.05
+MOST_HELD: Final[i64] = 256 << 20
 _now: Final = time.time
 
 
@@ -32,6 +35,7 @@ class Calls:
         """Begin to count again."""
         self.count: i64 = 0
         self.nanos: i64 = 0
+        self.lately: i64 = 0  # about how long the newest calls took each
         self.rejected: i64 = 0  # refused before they ran
         self.failed: i64 = 0
 
@@ -54,6 +58,13 @@ class ClientState:
         closing: its connection ends after what was replied.
         waits_for_disk: commits with replies in `out` that are not on disk.
         active: when it last sent something, in Unix seconds.
+        again: the words of a command that runs again when there is room for its reply.
+        held: bytes of memory that it needs: what it sent and what it has not read (`recount`).
+        unsent: bytes of replies that its transport has, once these are many.
+        kept: bytes of commands that it has queued, or waits with.
+        reserved: bytes of the reply of `again`, for which there is room.
+        moved: bytes that came from it, or went to its transport.
+        mark: for `memory.Memory`.
     """
 
     def __init__(self, turns: Turns) -> None:
@@ -71,6 +82,13 @@ class ClientState:
         self.active = 0.0
         self.wrote = False  # in this turn
         self.served_here = False  # a command of this server ended its last wait
+        self.again: list[bytes] | None = None
+        self.held: i64 = 0
+        self.unsent: i64 = 0
+        self.kept: i64 = 0
+        self.reserved: i64 = 0
+        self.moved: i64 = 0
+        self.mark: i64 = -1
         self.served: i64 = 0  # commands, for CLIENT LIST
         self.last_command = "NULL"
 
@@ -80,9 +98,12 @@ class ClientState:
             return
         turns = self.turns
         turns.bytes_in += len(data)
+        self.moved += len(data)
         self.parser.feed(data)
         if self.stopped:
             self.check_pending()
+            self.recount()
+            turns.check_memory()
         else:
             turns.take(self)
 
@@ -113,14 +134,27 @@ class ClientState:
                     turns.host.note_error(reply)
             data = out[0] if len(out) == 1 else b"".join(out)
             turns.bytes_out += len(data)
+            self.moved += len(data)
             out.clear()
             self.out_size = 0
             transport = self.transport
             # uvloop raises for a connection that has ended, which would keep the other clients.
             if data and transport is not None and not transport.is_closing():
                 transport.write(data)
+        self.recount()
         if self.closing and not out and self.transport is not None:
             self.transport.close()
+
+    def recount(self) -> None:
+        """Count the memory that it needs."""
+        held: i64 = self.parser.pending()
+        held += self.kept + self.reserved + self.out_size + self.unsent
+        self.turns.held += held - self.held
+        self.held = held
+
+    def passed(self) -> int:
+        """Return the number of bytes that came from it and ran, or that it has read."""
+        return int(self.moved - self.unsent) - self.parser.pending()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -159,6 +193,14 @@ class Host:
         """End the connection of a client at once, without its replies."""
         raise NotImplementedError
 
+    def wait_for_room(self, client: ClientState, size: int) -> None:
+        """Have a client go on when there is room for a reply of this size."""
+        raise NotImplementedError
+
+    def relieve(self) -> None:
+        """Make clients need less memory."""
+        raise NotImplementedError
+
 
 class Turns:
     """Runs what clients have sent.
@@ -166,6 +208,11 @@ class Turns:
     The commands of all clients that have sent something share a turn, which begins in the next
     round of the event loop. A client that alone sends commands does not wait for that round: its
     commands run as they come.
+
+    A turn that is long ends early, and the next one goes on with the other clients. A command of
+    which calls have been slow lately waits for a turn of its own kind, before which there is a
+    pause: in it, new clients connect and short commands run. So a hundred long commands that come
+    at once do not delay a short one by the time of all of them.
 
     Attributes:
         durable: replies to commands that wrote wait for the disk.
@@ -175,10 +222,17 @@ class Turns:
         big_batches: that wait for the disk; the next turn begins after them.
         calls: what commands were called; the server's own counters.
         slow_ns: how long a command takes at least that is noted as slow.
+        held: bytes of memory that clients need.
+        most_held: a long reply waits while its bytes would bring `held` above this. At twice as
+            many bytes, clients lose their connections.
     """
 
     def __init__(
-        self, host: Host, environment: Environment, call_soon: Callable[[Callable[[], None]], Any]
+        self,
+        host: Host,
+        environment: Environment,
+        call_soon: Callable[[Callable[[], None]], Any],
+        call_later: Callable[[float, Callable[[], None]], Any],
     ) -> None:
         self.host = host
         self.environment = environment
@@ -195,10 +249,16 @@ class Turns:
         self.bytes_out: i64 = 0
         self.query_limit: i64 = 1 << 30
         self.slow_ns: i64 = 1 << 62
+        self.held: i64 = 0
+        self.most_held: i64 = MOST_HELD
         self.calls: dict[str, Calls] = {}
         self.in_turn = False
         self._call_soon = call_soon
+        self._call_later = call_later
         self._ready: list[ClientState] = []
+        self._slow: list[ClientState] = []  # with a slow command in `again`
+        self._pause_s = _LEAST_PAUSE_S
+        self._pausing = False
         self._scheduled = False
         self._alone: ClientState | None = None  # the only client of the last turn
 
@@ -218,8 +278,9 @@ class Turns:
             and not self.in_turn
             and not self.big_batches
             and not self._ready
+            and not self._slow
         ):
-            self._run([client])
+            self._run([client], False)
         else:
             self.ready(client)
 
@@ -240,39 +301,84 @@ class Turns:
         """Have a turn soon if a client is ready."""
         if self._ready or self.due:
             self.schedule()
+        if self._slow and not self._pausing and not self.big_batches:
+            self._pausing = True
+            self._call_later(self._pause_s, self._run_slow)
+
+    def defer(self, client: ClientState, words: list[bytes]) -> None:
+        """Run a command, which is slow, in a later turn."""
+        client.again = words
+        client.in_ready = True
+        self._slow.append(client)
+
+    def has_room(self, client: ClientState, size: int) -> bool:
+        """Return whether a reply fits into the memory for clients; a huge one needs half of it."""
+        needed = min(i64(size), self.most_held // 2)
+        return self.held - client.held + needed <= self.most_held
+
+    def check_memory(self) -> None:
+        """Bound the memory that clients need."""
+        if self.held > 2 * self.most_held:
+            self.host.relieve()
 
     def run(self) -> None:
         """Run what all ready clients have sent."""
         self._scheduled = False
         ready = self._ready
         self._ready = []
-        self._alone = ready[0] if len(ready) == 1 else None
-        self._run(ready)
+        self._alone = ready[0] if len(ready) == 1 and not self._slow else None
+        left = self._run(ready, self._alone is None)
+        if left:
+            self._ready = left + self._ready
+            self.schedule()
 
-    def _run(self, ready: list[ClientState]) -> None:
-        """Run what these clients have sent, commit, and send the replies."""
+    def _run_slow(self) -> None:
+        """Run slow commands, one at least."""
+        self._pausing = False
+        if not self.big_batches:
+            slow = self._slow
+            self._slow = []
+            began = _now()
+            left = self._run(slow, False)
+            self._slow = left + self._slow
+            self._pause_s = max(_LEAST_PAUSE_S, min((_now() - began) / 8, _MOST_PAUSE_S))
+        self.go_on()
+
+    def _run(self, ready: list[ClientState], defers: bool) -> list[ClientState]:
+        """Run what these clients have sent, commit, and send the replies.
+
+        Args:
+            defers: slow commands wait.
+
+        Returns:
+            The clients that a long turn did not reach.
+        """
         turn = Turn(self)
         host = self.host
         now = _now()
+        left: list[ClientState] = []
         self.in_turn = True
         try:
             if self.due:
                 self.due = False
                 host.begin(turn)
             for client in ready:
+                if turn.is_long():
+                    left.append(client)
+                    continue
                 client.in_ready = False
                 turn.clients.append(client)
                 if client.stopped:
                     continue
                 client.active = now
                 try:
-                    more = run_commands(turn, client, _COMMANDS)
+                    more = run_commands(turn, client, _COMMANDS, defers)
                 except ProtocolError as error:
                     host.refuse(client, error)
                     continue
                 if more:
                     self.ready(client)
-                elif client.parser.pending() > self.query_limit:
+                elif client.parser.pending() + client.kept > self.query_limit:
                     host.drop(client, "its query buffer is over the limit")
             txn = turn.finish()
         finally:
@@ -287,12 +393,14 @@ class Turns:
         for client in turn.clients:
             client.wrote = False
             client.flush()
+        self.check_memory()
         if self.ends:
             self.ends = False
             host.end()
         if txn is not None and (txn.garbage or self._may_be_due()):
             host.settle(txn.garbage)
         self.go_on()
+        return left
 
     def _may_be_due(self) -> bool:
         """Return whether commits may have made something due, as `Environment.is_due` decides."""

@@ -66,6 +66,18 @@ def test_a_socket_that_a_dead_server_left_is_replaced_and_a_file_is_not(tmp_path
     assert path.read_text() == "mine"
 
 
+def test_there_are_no_more_clients_than_the_process_may_have_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed: list[tuple[int, int]] = []
+    monkeypatch.setattr(serve.resource, "getrlimit", lambda which: (300, 1000))
+    monkeypatch.setattr(serve.resource, "setrlimit", lambda which, limits: changed.append(limits))
+    with served(tmp_path / "s", unix=tmp_path / "k", max_clients=5000), Peer(tmp_path / "k") as one:
+        assert one.ask("CONFIG", "GET", "maxclients") == [b"maxclients", b"744"]
+    assert changed == [(1000, 1000)]
+    assert "744 clients at most" in caplog.text
+
+
 def test_loopback_needs_no_password(tmp_path: Path) -> None:
     with served(tmp_path / "s", bind=["127.0.0.1:0"]) as shown:
         assert ask_tcp("127.0.0.1", int(shown["port"])) == b"+PONG\r\n"

@@ -145,6 +145,23 @@ def test_others_are_served_while_many_connections_idle(store: Store[bytes]) -> N
     serve(store, scenario, max_connections=55)
 
 
+def test_connections_beyond_the_limit_are_closed(store: Store[bytes]) -> None:
+    async def scenario(served: Served) -> None:
+        peers = [await served.peer() for _ in range(200)]
+        while len(served.server.server_state.connections) > 5 + 64:
+            await asyncio.sleep(0.001)
+        for reader, writer in peers[100:]:
+            assert await asyncio.wait_for(_until_closed(reader), PATIENCE_S) == b""
+            writer.close()
+        for _, writer in peers[:100]:
+            writer.close()
+        while served.server.server_state.connections:
+            await asyncio.sleep(0.001)
+        assert b'{"status":"ok"}' in await served.ask(get("/health"))
+
+    serve(store, scenario, max_connections=5)
+
+
 def test_a_client_that_reads_nothing_is_sent_little(store: Store[bytes]) -> None:
     store.xadd_many("k", [{"v": b"x" * 100_000}] * 200)
 

@@ -1,0 +1,279 @@
+"""Bounds: what clients may need of the memory and of the time of a server, and who pays for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from patience import wait_until
+from resp_peer import Peer, Running, decode
+from streamkeep.format.redis.resp import encode_command
+from streamkeep.server.commands import strings
+from streamkeep.server.commands.replies import OK
+from streamkeep.server.commands.table import BY_NAME, READS, Spec
+from streamkeep.server.resp.server import Server
+from test_server.conftest import Connect
+
+MB = 1 << 20
+LARGE = 5 * MB // 4  # of a reply
+MOST = 5 * MB  # for all clients
+
+
+@pytest.fixture
+def bounded(running: Running) -> Running:
+    """A server with little memory for clients, and a stream with a large entry."""
+    running.server.store.xadd("large", {"f": b"x" * LARGE}, id="1-0")
+    running.ask(lambda server: setattr(server.turns, "most_held", MOST))
+    return running
+
+
+def held(running: Running) -> int:
+    """Return how many bytes clients need."""
+    return int(running.ask(lambda server: server.turns.held))
+
+
+def read_large(one: Peer, *words: Any) -> bytes:
+    """Send a command, and return the bytes of its reply, which is long."""
+    one.socket.sendall(encode_command(*words) + encode_command("PING"))
+    data = bytearray()
+    while not data.endswith(b"+PONG\r\n"):
+        part = one.socket.recv(MB)
+        assert part
+        data += part
+    return bytes(data[:-7])
+
+
+def look(running: Running) -> None:
+    """Let a second pass."""
+    running.ask(lambda server: server.memory.look())
+
+
+def test_clients_that_do_not_read_take_a_bounded_memory(bounded: Running, connect: Connect) -> None:
+    slow = [connect() for _ in range(20)]
+    for one in slow:
+        one.send("XRANGE", "large", "-", "+")
+    other = connect()
+    wait_until(lambda: bounded.ask(waiting) >= 14)
+    assert held(bounded) <= MOST
+    assert other.call("PING") == b"+PONG\r\n"
+    assert other.call("XADD", "k", "1-0", "f", "v") == b"$3\r\n1-0\r\n"
+    assert bounded.ask(lambda server: server.memory.evicted) == 0
+
+
+def waiting(server: Server) -> int:
+    """Return how many clients wait for room."""
+    return sum(client.waits_for_room for client in server.clients.values())
+
+
+def test_a_client_that_reads_is_served_in_place_of_those_that_do_not(
+    bounded: Running, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = [connect() for _ in range(6)]
+    for one in slow:
+        one.send("XRANGE", "large", "-", "+")
+    wait_until(lambda: bounded.ask(waiting) >= 1)
+    good = connect()
+    done = threading.Event()
+
+    def read() -> None:
+        read_large(good, "XRANGE", "large", "-", "+")
+        done.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    while not done.wait(0.02):
+        look(bounded)
+    reader.join()
+    assert good.call("PING") == b"+PONG\r\n"
+    assert 0 < bounded.ask(lambda server: server.memory.evicted) < 6
+    assert "clients need too much memory" in caplog.text
+    assert held(bounded) <= MOST
+
+
+def test_clients_that_read_all_get_their_replies(bounded: Running, connect: Connect) -> None:
+    readers = [connect() for _ in range(20)]
+    sizes: list[int] = []
+
+    def ask(one: Peer) -> None:
+        sizes.extend(len(read_large(one, "XRANGE", "large", "-", "+")) for _ in range(2))
+
+    threads = [threading.Thread(target=ask, args=(one,)) for one in readers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(sizes)) == 1
+    assert len(sizes) == 40
+    assert bounded.ask(lambda server: server.memory.evicted) == 0
+    wait_until(lambda: held(bounded) == 0)
+
+
+def test_a_reply_that_is_larger_than_all_memory_still_comes(
+    bounded: Running, connect: Connect
+) -> None:
+    bounded.server.store.xadd("large", {"f": b"x" * 4 * MOST}, id="2-0")
+    slow = connect()
+    slow.send("XRANGE", "large", "-", "+", "COUNT", 1)
+    wait_until(lambda: held(bounded) > MB)
+    assert len(read_large(connect(), "XRANGE", "large", "2-0", "2-0")) > 4 * MOST
+
+
+def queue_commands(one: Peer) -> None:
+    """Queue commands that are never run."""
+    one.call("MULTI")
+    for _ in range(40):
+        one.call("XADD", "k", "*", "f", b"x" * 100_000)
+
+
+def send_a_part(one: Peer) -> None:
+    """Send most of a command."""
+    one.socket.sendall(b"*5\r\n$4\r\nXADD\r\n$1\r\nk\r\n$1\r\n*\r\n$1\r\nf\r\n$9000000\r\n")
+    one.socket.sendall(b"x" * 4_000_000)
+
+
+def send_words(one: Peer) -> None:
+    """Send words that take more room as objects than as bytes."""
+    one.socket.sendall(b"*1000000\r\n" + b"$0\r\n\r\n" * 40_000)
+
+
+def wait_for_many(one: Peer) -> None:
+    """Wait for very many streams."""
+    keys = [b"k%d" % number + b"x" * 4000 for number in range(500)]
+    one.send("XREAD", "BLOCK", 0, "STREAMS", *keys, *["$"] * len(keys))
+
+
+@pytest.mark.parametrize("hog", [queue_commands, send_a_part, send_words, wait_for_many])
+def test_what_clients_send_is_bounded_too(
+    bounded: Running, connect: Connect, hog: Callable[[Peer], None]
+) -> None:
+    innocent = connect()
+    innocent.call("MULTI")
+    innocent.call("XADD", "k", "1-0", "f", "v")
+    for _ in range(16):
+        with suppress(OSError):  # the server closes some of these connections
+            hog(connect())
+    wait_until(lambda: bounded.ask(lambda server: server.memory.evicted) > 0)
+    assert held(bounded) <= 2 * MOST
+    assert innocent.call("EXEC") == b"*1\r\n$3\r\n1-0\r\n"
+
+
+def test_names_and_scripts_that_are_kept_are_bounded(connect: Connect) -> None:
+    one = connect()
+    assert one.call("CLIENT", "SETNAME", b"x" * 4096) == b"+OK\r\n"
+    for words in (["SETNAME", b"x" * 4097], ["SETINFO", "LIB-NAME", b"x" * 5000]):
+        assert b"cannot be longer than 4096 bytes" in one.call("CLIENT", *words)
+    script = (
+        b"if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) "
+        b"else return 0 end"
+    )
+    before = dict(strings.KNOWN_DIGESTS)
+    try:
+        found = [one.ask("SCRIPT", "LOAD", script + b" " * spaces) for spaces in range(1200)]
+        assert len(strings.KNOWN_DIGESTS) == 1000
+        assert one.ask("SCRIPT", "EXISTS", found[0], found[-1], *before) == [
+            0,
+            1,
+            *[1] * len(before),
+        ]
+    finally:
+        strings.KNOWN_DIGESTS.clear()
+        strings.KNOWN_DIGESTS.update(before)
+
+
+def test_memory_of_clients_that_go_is_free(bounded: Running, connect: Connect) -> None:
+    for act in (queue_commands, send_a_part, lambda one: one.send("XRANGE", "large", "-", "+")):
+        one = connect()
+        act(one)
+        wait_until(lambda: held(bounded) > MB)
+        one.close()
+        wait_until(lambda: held(bounded) == 0)
+
+
+@pytest.mark.slow
+def test_a_long_range_is_refused_and_a_long_delivery_is_cut(
+    running: Running, connect: Connect
+) -> None:
+    one = connect()
+    ids = [f"{number}-0" for number in range(1, 71)]
+    running.server.store.xadd_many("k", [{"f": b"x" * MB}] * 70, ids=ids)
+    for words in (["XRANGE", "k", "-", "+"], ["XREVRANGE", "k", "+", "-"]):
+        assert b"more than 64 MB; ask for fewer entries with COUNT" in one.call(*words)
+        assert len(decode(read_large(one, *words, "COUNT", 64))) == 64
+    first = read_large(one, "XREAD", "STREAMS", "k", "k", "0", "0")
+    assert first.count(b"\r\n$1\r\nf\r\n") == 64
+    one.call("XGROUP", "CREATE", "k", "g", "0")
+    found = []
+    for _ in range(2):
+        words = ["XREADGROUP", "GROUP", "g", "ann", "STREAMS", "k", ">"]
+        ((_, entries),) = decode(read_large(one, *words))
+        found += [entry_id.decode() for entry_id, _ in entries]
+    assert found == ids
+    assert one.ask("XPENDING", "k", "g")[0] == 70
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def test_many_slow_commands_do_not_delay_short_ones(
+    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    def be_slow(txn: Any, words: list[bytes], shape: int) -> Any:
+        ran.append(1)
+        time.sleep(0.02)
+        return OK
+
+    monkeypatch.setitem(BY_NAME, b"SLOW", Spec("slow", 1, READS, run=be_slow))
+    other = connect()
+    assert connect().call("SLOW") == b"+OK\r\n"
+    slow = [connect() for _ in range(30)]
+    for one in slow:
+        one.send("SLOW")
+    for _ in range(3):
+        before = len(ran)
+        assert connect().call("PING") == b"+PONG\r\n"
+        assert other.call("PING") == b"+PONG\r\n"
+        assert len(ran) - before < 12
+    assert [one.read() for one in slow] == [b"+OK\r\n"] * 30  # while others go on
+
+
+def test_a_slow_command_runs_while_short_ones_keep_coming(
+    running: Running, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be_slow(txn: Any, words: list[bytes], shape: int) -> Any:
+        time.sleep(0.02)
+        return OK
+
+    monkeypatch.setitem(BY_NAME, b"SLOW", Spec("slow", 1, READS, run=be_slow))
+    over = threading.Event()
+
+    def keep_on(one: Peer) -> None:
+        while not over.is_set():
+            one.socket.sendall(encode_command("PING") * 500)
+            for _ in range(500):
+                one.read()
+
+    threads = [threading.Thread(target=keep_on, args=(connect(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        one = connect()
+        assert [one.call("SLOW") for _ in range(5)] == [b"+OK\r\n"] * 5
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_replies_that_are_not_wanted_count_for_nothing(connect: Connect) -> None:
+    one = connect()
+    one.send("CLIENT", "REPLY", "OFF")
+    for _ in range(30):
+        one.send("ECHO", b"x" * 100_000)
+    assert one.call("CLIENT", "REPLY", "ON") == b"+OK\r\n"
