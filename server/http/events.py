@@ -47,6 +47,7 @@ class EventStream:
         stop: returns True when the stream is to end, as when a server stops.
         as_pairs: as in `entries.entry_json`.
         step_bytes: about so much is read and sent at once.
+        gate: is held while the stream is read.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class EventStream:
         stop: Callable[[], bool] | None = None,
         as_pairs: bool = False,
         step_bytes: int = STEP_BYTES,
+        gate: asyncio.Semaphore | None = None,
     ) -> None:
+        self._gate = gate or asyncio.Semaphore()
         self._store = store
         self._key = key
         self._last = after
@@ -74,9 +77,10 @@ class EventStream:
         count = _FIRST_STEP
         try:
             while not self._stop():
-                found = await self._store.xrange(
-                    self._key, b"(" + self._last, count=count, history=True
-                )
+                async with self._gate:
+                    found = await self._store.xrange(
+                        self._key, b"(" + self._last, count=count, history=True
+                    )
                 if found:
                     self._last = found[-1].id
                     yield b"".join(map(self._event, found))

@@ -14,6 +14,7 @@ from streamkeep.format.core.errors import ArgumentError
 
 _STATE: Final = "streamkeep"
 _HEAVY_AT_ONCE: Final = 2  # searches and counts; each reads for up to half a second
+_PAGES_AT_ONCE: Final = 2  # asyncio has 5 threads on a machine with one processor
 
 
 class State:
@@ -24,6 +25,7 @@ class State:
         async_store: the same for tasks.
         write: callers may change the store, as far as their rights go.
         heavy: to be held by what reads much.
+        reading: to be held while a page is read, so that threads are left for short requests.
         event_streams: how many clients follow a stream.
         more_metrics: returns further figures for Prometheus, as text.
     """
@@ -48,6 +50,7 @@ class State:
         self.heartbeat_s = heartbeat_s
         self.stall_s = stall_s
         self.heavy = asyncio.Semaphore(_HEAVY_AT_ONCE)
+        self.reading = asyncio.Semaphore(_PAGES_AT_ONCE)
         self.checker: Any = None  # a health.Checker, once one is asked for
         self.event_streams = 0
         self.more_metrics: Callable[[], str] = str

@@ -173,7 +173,8 @@ async def timeline(request: Request) -> Response:
 
 
 async def _page(state: State, wanted: Wanted, count: int) -> Page:
-    return await asyncio.to_thread(read_page, state.store, wanted, count)
+    async with state.reading:
+        return await asyncio.to_thread(read_page, state.store, wanted, count)
 
 
 async def _check_exists(state: State, key: bytes, page: Page) -> None:
@@ -219,6 +220,7 @@ async def _events(request: Request, key: bytes) -> ASGIApp:
         heartbeat_s=state.heartbeat_s,
         stop=state.stopping,
         as_pairs=_as_pairs(given),
+        gate=state.reading,
     )
     return EventReply(_counted(state, events), "text/event-stream", state.stall_s)
 

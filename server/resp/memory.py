@@ -2,16 +2,15 @@
 
 What a client has sent and what it has not read yet is kept for it (`ClientState.recount`). While
 that is much for all clients together, a command that only reads and has a long reply runs again
-later, when there is room for the reply. If it waits too long, clients lose their connections: first
-those that hardly read. Whatever else needs memory is bounded in the same way, at twice as many
-bytes. So clients that do not read cannot take the memory of the machine, and others wait for them
-only with long replies, and not for long.
+later, when there is room for the reply. Then clients that hardly read lose their connections, and
+if it waits too long others, too. Whatever else needs memory is bounded in the same way, at twice as
+many bytes. So clients that do not read cannot take the memory of the machine, and others wait for
+them only with long replies, and not for long.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Memory:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._turns = server.turns
-        self._waiting: deque[tuple[float, int, Connection]] = deque()  # since when, for how much
+        self._waiting: list[tuple[float, int, Connection]] = []  # since when, for how much
         self._marked = False  # clients that need much have a mark: how much had passed
         self.evicted = 0  # clients that have lost their connections
 
@@ -39,12 +38,13 @@ class Memory:
         self._waiting.append((time.monotonic(), size, client))
 
     def give(self) -> None:
-        """Let clients go on for whose replies there is room, in the order in which they wait."""
+        """Let clients go on for whose replies there is room."""
         while self._waiting:
-            _, size, client = self._waiting[0]
+            following = self._following()
+            _, size, client = following
             if not client.closing and not self._turns.has_room(client, size):
                 return
-            self._waiting.popleft()
+            self._waiting.remove(following)
             client.waits_for_room = False
             client.reserved = size
             client.recount()
@@ -63,11 +63,11 @@ class Memory:
         self.give()
         large = self._large()
         if self._waiting:
-            since, size, client = self._waiting[0]
-            is_late = time.monotonic() - since > _PATIENCE_S
+            _, size, client = self._following()
             for one in large:
                 hardly_reads = one.mark != _NO_MARK and _progress(one) < _SLOW
-                if turns.has_room(client, size) or not (is_late or hardly_reads):
+                has_room = turns.has_room(client, size) or not self._is_late()
+                if has_room and not hardly_reads:
                     break
                 self._evict(one)
             self.give()
@@ -76,6 +76,16 @@ class Memory:
         for client in large:
             client.mark = client.passed()
         self._marked = bool(large)
+
+    def _is_late(self) -> bool:
+        """Return whether one has waited too long."""
+        return time.monotonic() - self._waiting[0][0] > _PATIENCE_S
+
+    def _following(self) -> tuple[float, int, Connection]:
+        """Return what gets room next: what has waited too long, else the shortest reply."""
+        if self._is_late():
+            return self._waiting[0]
+        return min(self._waiting, key=lambda one: one[1])
 
     def relieve(self) -> None:
         """Close connections until the others need no more than they may."""

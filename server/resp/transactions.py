@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format.core.errors import CommandError
+from streamkeep.format.node.ranges import MOST_SENT
 from streamkeep.server.commands.replies import NIL_ARRAY, OK
 from streamkeep.server.commands.table import READS, Spec
 from streamkeep.server.resp.encoder import Sent, encode, error_line
@@ -38,8 +39,15 @@ class Exec(Step):
             return encode(NIL_ARRAY, client.resp3)
         replies: list[object] = []
         watcher = None if self.turn.apart else self.turn.watcher
+        size = 0
         for spec, words in self.commands:
-            replies.append(Sent(self._reply(txn, spec, words)))
+            if size > MOST_SENT:
+                raise CommandError(
+                    f"the transaction would have more than {MOST_SENT >> 20} MB of replies"
+                )
+            reply = self._reply(txn, spec, words)
+            size += len(reply)
+            replies.append(Sent(reply))
             if watcher is not None and spec.kind != READS:
                 watcher.note(txn)
         return encode(replies, client.resp3)
@@ -59,6 +67,9 @@ class Exec(Step):
             reply = error_line(error.redis_line)
         client.turns.calls_of(spec.name).note(reply, time.perf_counter_ns() - began)
         return reply
+
+
+_WATCHED: Final = 500  # bytes of memory for a watched key, beside its name
 
 
 def drop_transaction(client: Connection) -> None:
@@ -99,6 +110,7 @@ def _watch(client: Connection, words: list[bytes], turn: Turn) -> object:
     blocked = client.server.blocked
     for key in words[1:]:
         blocked.watches.add(client, key, turn.read_txn())
+        client.kept += len(key) + _WATCHED
     blocked.recount()
     turn.watcher = blocked
     return OK
@@ -106,6 +118,7 @@ def _watch(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _unwatch(client: Connection, words: list[bytes], turn: Turn) -> object:
     unwatch(client)
+    client.kept = 0
     return OK
 
 

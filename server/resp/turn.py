@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _RESP: Final = int(RESP)
 _LONG_BYTES: Final[i64] = 1 << 20  # of replies, after which a turn ends
 _LONG_NS: Final[i64] = 25_000_000
+_SLICE_NS: Final[i64] = 4_000_000  # of one of several clients
 _SLOW_NS: Final[i64] = 5_000_000  # of a command, with which many together would be a long turn
 _MINUS: Final[i64] = 45
 _clock_ns: Final = time.perf_counter_ns
@@ -330,7 +331,8 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
     """Run the commands that a client has sent, at least one; return whether it has sent more.
 
     Args:
-        defers: a command that has been slow lately waits for another turn, with all after it.
+        defers: others are waiting; a command that has been slow lately waits for another turn, with
+            all after it.
 
     Raises:
         ProtocolError: the client did not send a command.
@@ -341,7 +343,8 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
     then = i64(_clock_ns())
     if not turn.began:
         turn.began = turn.now = then
-    while count < most and (count == 0 or not turn.is_long()):
+    until: i64 = then + _SLICE_NS if defers else then + _LONG_NS
+    while count < most and (count == 0 or (then < until and not turn.is_long())):
         if client.stopped:
             return False
         words = client.again or parser.next()

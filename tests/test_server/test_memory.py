@@ -147,7 +147,17 @@ def wait_for_many(one: Peer) -> None:
     one.send("XREAD", "BLOCK", 0, "STREAMS", *keys, *["$"] * len(keys))
 
 
-@pytest.mark.parametrize("hog", [queue_commands, send_a_part, send_words, wait_for_many])
+def watch_many(one: Peer) -> None:
+    """Watch very many keys."""
+    for first in range(4):
+        one.send("WATCH", *[b"k%d-%d" % (first, number) for number in range(2000)])
+        one.read()
+
+
+HOGS = [queue_commands, send_a_part, send_words, wait_for_many, watch_many]
+
+
+@pytest.mark.parametrize("hog", HOGS)
 def test_what_clients_send_is_bounded_too(
     bounded: Running, connect: Connect, hog: Callable[[Peer], None]
 ) -> None:
@@ -165,8 +175,12 @@ def test_what_clients_send_is_bounded_too(
 def test_names_and_scripts_that_are_kept_are_bounded(connect: Connect) -> None:
     one = connect()
     assert one.call("CLIENT", "SETNAME", b"x" * 4096) == b"+OK\r\n"
-    for words in (["SETNAME", b"x" * 4097], ["SETINFO", "LIB-NAME", b"x" * 5000]):
-        assert b"cannot be longer than 4096 bytes" in one.call("CLIENT", *words)
+    long = b"x" * 4097
+    for reply in (
+        one.call("CLIENT", "SETNAME", long),
+        one.call("CLIENT", "SETINFO", "LIB-NAME", long),
+    ):
+        assert b"cannot be longer than 4096 bytes" in reply
     script = (
         b"if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) "
         b"else return 0 end"
@@ -214,6 +228,12 @@ def test_a_long_range_is_refused_and_a_long_delivery_is_cut(
         found += [entry_id.decode() for entry_id, _ in entries]
     assert found == ids
     assert one.ask("XPENDING", "k", "g")[0] == 70
+    for begin in ("XLEN k", "XADD other 1-0 f v"):
+        one.call("MULTI")
+        for line in (begin, *[f"XRANGE k {number} {number}" for number in ids]):
+            one.call(*line.split())
+        assert b"the transaction would have more than 64 MB of replies" in one.call("EXEC")
+    assert one.call("EXISTS", "other") == b":0\r\n"
 
 
 # --- time ---------------------------------------------------------------------------------------

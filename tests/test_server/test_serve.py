@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -70,8 +71,8 @@ def test_there_are_no_more_clients_than_the_process_may_have_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     changed: list[tuple[int, int]] = []
-    monkeypatch.setattr(serve.resource, "getrlimit", lambda which: (300, 1000))
-    monkeypatch.setattr(serve.resource, "setrlimit", lambda which, limits: changed.append(limits))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (300, 1000))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: changed.append(limits))
     with served(tmp_path / "s", unix=tmp_path / "k", max_clients=5000), Peer(tmp_path / "k") as one:
         assert one.ask("CONFIG", "GET", "maxclients") == [b"maxclients", b"744"]
     assert changed == [(1000, 1000)]

@@ -6,8 +6,10 @@ import asyncio
 import random
 from typing import Any
 
+import httpx
 import pytest
 
+from http_client import HEADERS, run
 from patience import PATIENCE_S
 from streamkeep import Store
 from streamkeep.jobs import Queue
@@ -87,3 +89,22 @@ def test_random_requests_get_a_reply(store: Store) -> None:
         return {await ask(app, chance) for _ in range(5000)}
 
     assert {200, 201, 400, 404} <= asyncio.run(run())
+
+
+def test_a_short_request_does_not_wait_for_long_ones(store: Store, app: App) -> None:
+    store.xadd("k", {"n": 1}, id="1-0")
+
+    async def scenario() -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=HEADERS
+        ) as client:
+            async with app.state.reading, app.state.reading:  # others read pages
+                pages = [asyncio.create_task(client.get("/streams/k")) for _ in range(50)]
+                assert (await client.get("/health")).status_code == 200
+                assert (await client.post("/streams/k", json={"n": 2})).status_code == 201
+                assert not any(page.done() for page in pages)
+            for page in pages:
+                assert (await page).status_code == 200
+
+    run(scenario)
