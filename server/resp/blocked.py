@@ -51,6 +51,7 @@ class Blocked:
         self.deadline = deadline
         self.wait = Wait(waiting.call)
         _, self.group, self.kind = waiting.call.interests()[0]
+        self.size = 0  # bytes of memory for its words
         self.ticket = 0
         self.steps: Steps | None = None
         self.timer: asyncio.TimerHandle | None = None

@@ -227,8 +227,9 @@ class Connection(ClientState, asyncio.Protocol):
         if reply is not None:
             return
         self.stopped = True
-        self.kept = _size(words)
         self.blocked = self.server.blocked.add(self, waiting)
+        self.blocked.size = _size(words)
+        self.kept += self.blocked.size
         turn.watcher = self.server.blocked
         self.turns.ends = True
 

@@ -289,8 +289,9 @@ class Server(Host):
 
     def _unblocked(self, client: ClientState) -> None:
         assert isinstance(client, Connection)
+        if client.blocked is not None:
+            client.kept -= client.blocked.size
         client.blocked = None
-        client.kept = 0
         client.resume()
         if not self.turns.in_turn:
             client.flush()
