@@ -290,6 +290,9 @@ class Turns:
             client.in_ready = True
             self._ready.append(client)
             self.schedule()
+        else:  # it has sent more, perhaps much
+            client.recount()
+            self.check_memory()
 
     def schedule(self) -> None:
         """Have a turn soon, unless the next one must wait for the disk."""
