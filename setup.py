@@ -46,6 +46,7 @@ HOT = [
     "src/streamkeep/engine/journal/journal.py",
     "src/streamkeep/engine/journal/journal_files.py",
     "src/streamkeep/engine/journal/control_file.py",
+    "src/streamkeep/engine/crash_recovery/trial.py",
     "src/streamkeep/engine/journal/reader.py",
     "src/streamkeep/engine/tables/lag.py",
     "src/streamkeep/engine/tables/lease_rows.py",

@@ -23,8 +23,8 @@ import lmdb
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.crash_recovery.recover import META_EPOCH
-from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
+from streamkeep.engine.crash_recovery.state import WayName
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_FORMAT
 from streamkeep.engine.store.meta import keep_quiet
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints
@@ -107,7 +107,7 @@ def stored_version(path: str | Path) -> int:
 def upgrade(
     path: str | Path,
     *,
-    force_recovery: bool = False,
+    force_recovery: WayName | None = None,
     progress: Advance | None = None,
     clock: Clock | None = None,
 ) -> Upgraded:
@@ -125,7 +125,7 @@ def upgrade(
     Raises:
         NotAStoreError, FormatVersionError: there is no store that can be upgraded.
         StoreLockedError: the store is open, in this process or another.
-        RecoveryNeededError: the store has lost commits, and `force_recovery` is false.
+        RecoveryNeededError: the store has lost commits, and `force_recovery` is None.
         CorruptionError: the store is damaged; it is unchanged. `repair` writes the present format.
         StoreFullError: there is no room for the copy; the store is unchanged.
     """

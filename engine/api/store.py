@@ -38,6 +38,7 @@ from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.arguments import check_block, check_node_limits
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.reply_budget import Found
+from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt, write_relaxed
 from streamkeep.engine.store.idempotency_sweep import Sweep
@@ -78,7 +79,7 @@ class Store(
         interval_ms: int = 1000,
         readonly: bool = False,
         read_durable: bool = False,
-        force_recovery: bool = False,
+        force_recovery: WayName | None = None,
         create: bool = True,
         decode_responses: bool = False,
         max_readers: int = 512,

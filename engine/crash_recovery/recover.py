@@ -1,28 +1,16 @@
 """Recovery: the first process that opens a store finds out whether it is whole, or goes back.
 
-LMDB's newest commit, the newest checkpoint, the journal, the boot and the mount tell four states
-apart:
-
-healthy    The newest commit is that of the checkpoint. The journal holds nothing after it, and no
-           file that begins after missing commits. `close` leaves a store in this state, and it may
-           be copied anywhere.
-left       Processes died, and nothing else seems to have happened. The journal ends with the newest
-           commit of LMDB.
-short      The same, but the journal holds more commits: they were deferred, or a process was killed
-           before LMDB made the last one.
-torn       The system may have lost pages that were not on disk, so LMDB's file may hold any
-           mixture of pages.
-
-An opening for writing recovers a store in each of the last three states. The difference matters for
-reading only: LMDB's data is right as long as the kernel holds every page, and a read-only opening
-of a store that was left shows it. `examine` has the signs of a torn store. They miss one case: the
-disk refused pages after all processes had died, the file system stayed mounted, and the kernel has
-forgotten the error and the pages. Recovery does not rest on any sign.
+`state` says what the files hold. An opening for writing recovers each store that is not healthy,
+whatever happened to it; one for reading shows LMDB's newest commit if that is certain to be the
+newest of all. A recovery that would lose commits that no power loss explains is refused, and the
+caller has to choose (`choose`).
 
 A store is recovered under the exclusive lock:
 
-1. Check the root pages of the checkpoint, before anything is changed.
-2. Mark the checkpoint, so that an interrupted recovery starts again on any machine.
+1. Find the way to the newest commit, before anything is changed: the root pages of its checkpoint
+   are sound, and each record of the journal up to its end can be applied.
+2. Mark the checkpoint, so that an interrupted recovery starts again on any machine. If the way
+   begins with LMDB's newest commit, sync that first, and write it as a checkpoint.
 3. Write the checkpoint's meta page over both of LMDB's, so that LMDB sees that commit. Pin it.
 4. Replay the journal, and raise the epoch.
 5. The process that opens the store makes a new checkpoint before it writes anything else. Only
@@ -45,14 +33,21 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, meta_of, position_of
 from streamkeep.engine.crash_recovery.extent import check_extent
-from streamkeep.engine.crash_recovery.stored_version import stored_position
-from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile, read_control_file
+from streamkeep.engine.crash_recovery.state import (
+    State,
+    Way,
+    WayName,
+    choose,
+    examine,
+    is_healthy,
+    lacks,
+)
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
+from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
 from streamkeep.engine.journal.journal_files import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
     Reader,
-    files_after_gap,
-    find_position,
     is_writable_at,
     journal_files,
     named_number,
@@ -66,16 +61,16 @@ from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import keep_in_place
 from streamkeep.format.core.checksum import open_row, seal_row
-from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
 from streamkeep.format.core.keys import ADDED_LATER, META, TABLES
-from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot, root_checksum
+from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.lmdb_file.meta_page import MetaPage, meta_page_for
 from streamkeep.format.rows.records import decode_epoch, encode_number
 
-META_EPOCH: Final = b"epoch"
 META_RECOVERY: Final = b"last_recovery"
-_RECOVERY: Final = struct.Struct(">QQQQ")
+_RECOVERY: Final = struct.Struct(">QQQQQ")
+_WITHOUT_LOST: Final = 32  # bytes of a row before version 4 of the format
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
 # Also true in another container, or for a copy without the control file. The recovery is then not
@@ -94,12 +89,15 @@ class Recovery(NamedTuple):
         epoch: the epoch that it ended.
         checkpoint_commit: the checkpoint that it went back to.
         replayed: the number of commits that it replayed from the journal.
+        lost: the number of later commits that the files show to have been made, and that were lost.
+            After a power loss, none of them had been on disk.
     """
 
     time_ms: int
     epoch: int
     checkpoint_commit: int
     replayed: int
+    lost: int = 0
 
     def encode(self) -> bytes:
         """Return the body of the row in `meta`."""
@@ -108,6 +106,8 @@ class Recovery(NamedTuple):
 
 def decode_recovery(body: bytes) -> Recovery:
     """Parse the row of the last recovery; raise CorruptionError."""
+    if len(body) == _WITHOUT_LOST:
+        body += bytes(_RECOVERY.size - _WITHOUT_LOST)
     if len(body) != _RECOVERY.size:
         raise CorruptionError("meta", f"the row of the last recovery has {len(body)} bytes")
     return Recovery(*_RECOVERY.unpack(body))
@@ -117,15 +117,22 @@ OpenLmdb = Callable[[], "lmdb.Environment"]
 
 
 def prepare(
-    store: Folder, checkpoint_file: CheckpointFile, open_lmdb: OpenLmdb, clock: Clock, force: bool
+    store: Folder,
+    checkpoint_file: CheckpointFile,
+    open_lmdb: OpenLmdb,
+    clock: Clock,
+    force: WayName | None,
 ) -> None:
-    """Make a store ready to be opened, under the exclusive lock; recover it if it is torn.
+    """Make a store ready to be opened, under the exclusive lock; recover it if it needs that.
 
     Args:
-        force: also recover a store that is merely not healthy.
+        force: the way to recover it, whatever it loses; see `choose`.
+
+    Raises:
+        RecoveryNeededError: commits would be lost that no power loss explains; nothing was changed.
     """
     slot = checkpoint_file.newest()
-    if slot is None:
+    if slot is None and not has_commits(_newest_meta(store)):
         if is_unfinished(store, checkpoint_file):
             discard_unfinished(store)
         if not store.exists(DATA_FILE):
@@ -133,27 +140,53 @@ def prepare(
         check_extent(store)
         _reset_control_file(_clear_journal(store), None, None)
         return
-    journal = _clear_journal(store)
-    state = examine(store, slot, force)
-    if state.torn or state.after:
-        check_extent(store, meta_of(slot))  # before any change, so that a refused store is intact
-        _check_roots(store, slot)
-        checkpoint_file.rewrite()
-        failpoints.hit("recover:point-safe")
-        if slot.boot_id != NO_BOOT:  # a killed recovery must start again, on any machine
-            slot = slot._replace(boot_id=NO_BOOT)
-            checkpoint_file.write(slot)
-        _forget_errors(store)
-        _recover(store, slot, open_lmdb, clock, state)
-        _reset_control_file(journal, None, None)
-        return
-    check_extent(store)
-    position = state.position
-    if position is not None and not is_writable_at(journal, slot, position):
+    if slot is None:
+        is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
+    state = examine(store, slot)
+    if state.healthy or (slot is None and not state.unreadable()):
+        check_extent(store)
+        journal = _clear_journal(store)
         position = None
-    if position is not None:
-        _remove_later(journal, position)
-    _reset_control_file(journal, position, slot)
+        if slot is not None and is_writable_at(journal, slot, position_of(slot)):
+            position = position_of(slot)
+            _remove_later(journal, position)
+        _reset_control_file(journal, position, slot)
+        return
+    way = choose(state, store, force)
+    if not force and way is state.checkpoint and state.is_at(way.slot.commit_number):
+        check_extent(store)  # nothing follows the checkpoint
+        _reset_control_file(_clear_journal(store), None, None)
+        return
+    journal = _clear_journal(store)
+    _set_checkpoint(store, checkpoint_file, way.slot, new=way is state.data)
+    _forget_errors(store)
+    _recover(store, way, open_lmdb, clock, state)
+    _reset_control_file(journal, None, None)
+
+
+def _set_checkpoint(
+    store: Folder, checkpoint_file: CheckpointFile, slot: CheckpointSlot, *, new: bool
+) -> None:
+    """Have an interrupted recovery start again from this checkpoint, on any machine.
+
+    Args:
+        new: it is that of LMDB's newest commit, whose pages may not be on disk.
+
+    Raises:
+        RecoveryNeededError: they cannot be written.
+    """
+    if new:
+        error = _disk_error(store)
+        if error:
+            control = ControlFile(store.folder(JOURNAL_FOLDER), only=True)
+            control.poison()  # the kernel may forget the error, and the pages
+            control.close()
+            raise RecoveryNeededError(f"{store.path}: {error}; next: open the store again")
+    else:
+        checkpoint_file.rewrite()
+    failpoints.hit("recover:point-safe")
+    if new or slot.boot_id != NO_BOOT:
+        checkpoint_file.write(slot._replace(boot_id=NO_BOOT))
 
 
 def _clear_journal(store: Folder) -> Folder:
@@ -192,23 +225,22 @@ def discard_unfinished(store: Folder) -> None:
         store.remove(name)
 
 
-def needs_recovery(store: Folder, checkpoint_file: CheckpointFile) -> str:
+def needs_recovery(store: Folder, checkpoint_file: CheckpointFile | None) -> str:
     """Return why a store that no process has open must be recovered; empty if it need not be.
 
-    For reading, a store that was left need not be: see the top of this module.
+    For reading, a store that was left need not be: see `state`.
+
+    Args:
+        checkpoint_file: None if there is none.
     """
-    slot = checkpoint_file.newest()
-    if slot is None:
-        return "its creation was cut off" if is_unfinished(store, checkpoint_file) else ""
+    slot = None if checkpoint_file is None else checkpoint_file.newest()
+    if slot is None and not has_commits(_newest_meta(store)):
+        unfinished = checkpoint_file is not None and checkpoint_file.is_unfinished()
+        return "its creation was cut off" if unfinished else ""
+    if slot is None and checkpoint_file is not None:
+        is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
     state = examine(store, slot)
-    if state.torn or not state.after:
-        return state.torn
-    return lacks(state.ahead) if state.ahead else _disk_error(store)
-
-
-def lacks(ahead: int) -> str:
-    """Return the reason for a recovery that the number of commits in the journal gives."""
-    return f"the journal holds {ahead} commit{'s' * (ahead > 1)} that data.mdb lacks"
+    return state.unreadable() or ("" if state.healthy else _disk_error(store))
 
 
 def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
@@ -221,89 +253,7 @@ def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
     if slot is None:
         return False
     here = boot_id()
-    return here in (NO_BOOT, slot.boot_id) or _is_healthy(store, slot)
-
-
-class State(NamedTuple):
-    """The state of a store that no process has open; see the top of this module.
-
-    Attributes:
-        torn: why it must be recovered; empty if it is healthy or left.
-        position: the log position after LMDB's newest commit; None if the journal does not hold
-            it, or is of another boot.
-        ahead: the number of commits that the journal holds after it, and data.mdb lacks.
-        after: the number of commits that it holds after the checkpoint; 0 if it does not hold the
-            newest commit.
-    """
-
-    torn: str
-    position: LogPosition | None = None
-    ahead: int = 0
-    after: int = 0
-
-
-def examine(store: Folder, slot: CheckpointSlot, force: bool = False) -> State:
-    """Return the state of a store that no process has open."""
-    journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
-    control = read_control_file(journal)
-    if control is not None and control.poisoned:
-        return State("a sync to the disk had failed")
-    meta = _newest_meta(store)
-    if meta is None or meta.commit_number < meta_of(slot).commit_number:
-        return State("data.mdb is older than its checkpoint")
-    if _is_healthy(store, slot):
-        return State("", position_of(slot))
-    here = boot_id()
-    if here == NO_BOOT or slot.boot_id != here:
-        return State("the machine stopped while the store was in use")
-    known = slot.journal_file in journal_files(journal)
-    moved = known and (control is None or not control.same_mount)
-    try:
-        stored = stored_position(store, meta)
-    except CorruptionError as error:
-        return State(_MOVED if moved else f"data.mdb is damaged ({error})")
-    newest = stored.commit_number
-    position = find_position(journal, slot, position_of(slot), newest)
-    if stored.file_number and position is not None:
-        position = stored
-    ahead = 0 if position is None else _count_records(journal, slot, position)
-    reason = ""
-    if files_after_gap(journal, slot, newest + ahead):
-        reason = "the journal lacks commits in its middle"
-    elif control is not None and control.made > newest + ahead:
-        reason = f"data.mdb and the journal lack commit {control.made}, which was made"
-    elif not known:
-        pass  # removed by hand: a loss of pages does not remove names
-    elif moved or control is None:
-        reason = _MOVED
-    elif control.made < newest - 1:
-        reason = f"journal/{CONTROL_FILE} is older than commit {newest} of data.mdb"
-    elif position is None:  # also if the pages that have the row are torn
-        reason = f"the journal ends before commit {newest} of data.mdb"
-    if force and not reason:
-        reason = "the caller asked for a recovery"
-    after = 0 if position is None else newest + ahead - slot.commit_number
-    return State(reason, position, ahead, after)
-
-
-def _count_records(journal: Folder, slot: CheckpointSlot, position: LogPosition) -> int:
-    """Return the number of records after a log position."""
-    reader = Reader(journal, slot, position)
-    while reader.next() is not None:
-        pass
-    return reader.position.commit_number - position.commit_number
-
-
-def _is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
-    """Return whether the checkpoint covers everything in the store."""
-    meta = _newest_meta(store)
-    journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
-    return (
-        meta is not None
-        and meta.data[8:] == slot.meta_page[8:]
-        and Reader(journal, slot, position_of(slot)).next() is None
-        and not files_after_gap(journal, slot, slot.commit_number)
-    )
+    return here in (NO_BOOT, slot.boot_id) or is_healthy(store, slot)
 
 
 def _newest_meta(store: Folder) -> MetaPage | None:
@@ -373,12 +323,12 @@ def _disk_error(store: Folder) -> str:
     return ""
 
 
-def _recover(
-    store: Folder, slot: CheckpointSlot, open_lmdb: OpenLmdb, clock: Clock, state: State
-) -> None:
-    """Bring a store to the newest commit that the disk still holds."""
+def _recover(store: Folder, way: Way, open_lmdb: OpenLmdb, clock: Clock, state: State) -> None:
+    """Bring a store to the newest commit of a way."""
+    slot = way.slot
     _restore_meta(store, slot)
     failpoints.hit("recover:meta-restored")
+    lost = state.lost(way)
     raw = open_lmdb()
     try:
         pin = raw.begin()
@@ -393,26 +343,33 @@ def _recover(
                 if number not in ADDED_LATER or txn.get(table.name.encode()) is not None
             }
         reader = Reader(store.folder(JOURNAL_FOLDER), slot, position_of(slot))
-        replayed = _replay(raw, tables, reader)
-        done = Recovery(clock.now_ms(), slot.epoch, slot.commit_number, replayed)
+        replayed = way.end - slot.commit_number
+        _replay(raw, tables, reader, way.end)
+        done = Recovery(clock.now_ms(), slot.epoch, slot.commit_number, replayed, lost)
         with raw.begin(write=True) as txn:
             epoch = stored_epoch(txn.get(META_EPOCH, db=tables[META]))
             _put_meta(txn, tables[META], META_EPOCH, encode_number(epoch + 1))
             _put_meta(txn, tables[META], META_RECOVERY, done.encode())
-            txn.put(POSITION_KEY, encode_position(0, 0, 0, reader.position.commit_number))
+            txn.put(POSITION_KEY, encode_position(0, 0, 0, way.end))
         failpoints.hit("recover:epoch-raised")
         pin.abort()
         del pin
     finally:
         raw.close()
     failpoints.hit("recover:replayed")
+    ahead = way.end - state.shown()
+    reason = state.torn or (lacks(ahead) if ahead > 0 else _KILLED)
+    if way is state.data and state.checkpoint is not None:
+        reason = f"the journal cannot be read after commit {state.checkpoint.end}"
     log.log(
-        logging.WARNING if state.torn else logging.INFO,
-        "%s: recovered because %s: checkpoint of commit %d, and %d commits from the journal",
+        logging.WARNING if state.torn or lost or way is state.data else logging.INFO,
+        "%s: recovered because %s: commit %d of %s, and %d commits from the journal%s",
         store.path,
-        state.torn or (lacks(state.ahead) if state.ahead else _KILLED),
+        reason,
         slot.commit_number,
+        "data.mdb" if way is state.data else "the checkpoint",
         replayed,
+        f"; {lost} later commits were lost" if lost else "",
     )
 
 
@@ -425,29 +382,6 @@ def stored_epoch(value: bytes | None) -> int:
 
 def _put_meta(txn: lmdb.Transaction[bytes], meta: lmdb._Database, name: bytes, body: bytes) -> None:
     txn.put(name, seal_row(META, name, body), db=meta)
-
-
-def _check_roots(store: Folder, slot: CheckpointSlot) -> None:
-    """Raise CorruptionError unless the root pages of the checkpoint are unchanged."""
-    meta = meta_of(slot)
-    handle = store.open(DATA_FILE)
-    try:
-        for root, expected in (
-            (meta.main_root, slot.main_root_checksum),
-            (meta.free_root, slot.free_root_checksum),
-        ):
-            page = None
-            if root is not None:
-                page = os.pread(handle, meta.page_size, root * meta.page_size)
-                page = page.ljust(meta.page_size, b"\0")  # the file may be truncated
-            if root_checksum(page) != expected:
-                raise CorruptionError(
-                    str(store.path / DATA_FILE),
-                    f"page {root} is not the root of commit {slot.commit_number}, which recovery "
-                    "needs; next: run `streamkeep repair`",
-                )
-    finally:
-        os.close(handle)
 
 
 def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
@@ -466,19 +400,19 @@ def _restore_meta(store: Folder, slot: CheckpointSlot) -> None:
         os.close(handle)
 
 
-def _replay(raw: lmdb.Environment, tables: dict[int, lmdb._Database], reader: Reader) -> int:
-    """Apply the records of the journal; return their number."""
-    count = 0
-    body = reader.next()
-    while body is not None:
+def _replay(
+    raw: lmdb.Environment, tables: dict[int, lmdb._Database], reader: Reader, end: int
+) -> None:
+    """Apply the records of the journal up to a commit."""
+    while reader.position.commit_number < end:
         size = 0
         with raw.begin(write=True) as txn:
             replay = Replay(txn, tables)
-            while body is not None and size < _BATCH_BYTES:
+            while reader.position.commit_number < end and size < _BATCH_BYTES:
+                body = reader.next()
+                if body is None:
+                    raise CorruptionError("journal", f"it was read to commit {end} before")
                 replay.apply(body)
                 size += len(body)
-                count += 1
-                body = reader.next()
             replay.finish()
         failpoints.hit("recover:batch")
-    return count

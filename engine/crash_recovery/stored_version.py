@@ -1,14 +1,15 @@
-"""The format version of a store, read from the pages of its data file without LMDB.
+"""Single rows of a store, read from the pages of its data file without LMDB.
 
-Recovery writes to a store, so its version must be known before. LMDB cannot read a torn file
-safely, but the pages of the checkpoint are complete in it. So the row of the version is found by
-walking the pages of the checkpoint, and those of LMDB's own meta pages.
+Recovery writes to a store, so the version of its format must be known before, and whether the
+journal can be replayed. LMDB cannot read a torn file safely, but the pages of the checkpoint are
+complete in it. So rows are found by walking the pages of the checkpoint, or those of LMDB's own
+meta pages.
 """
 
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from typing import Final
 
@@ -24,6 +25,7 @@ from streamkeep.format.journal.position import POSITION_KEY, LogPosition, decode
 from streamkeep.format.lmdb_file.lmdb_pages import (
     MAX_DEPTH,
     TABLE,
+    TreePage,
     decode_database,
     decode_tree_page,
 )
@@ -31,6 +33,8 @@ from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 from streamkeep.format.rows.records import decode_number
 
 META_FORMAT: Final = b"format_version"
+META_UUID: Final = b"store_uuid"
+META_EPOCH: Final = b"epoch"
 _SMALLEST_PAGE: Final = 256  # of LMDB; a damaged meta page may claim any size
 
 
@@ -68,7 +72,7 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
         for page in pages:
             version = 0
             with suppress(CorruptionError):
-                version = _version_at(handle, page)
+                version = decode_number(stored_meta(handle, page, META_FORMAT), "meta")
             refuse_newer(store.path, version)
         if pages:
             check_page_size(store.path, pages[0].page_size)
@@ -76,47 +80,53 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
         os.close(handle)
 
 
-def stored_position(store: Folder, meta: MetaPage) -> LogPosition:
+def stored_position(handle: int, meta: MetaPage) -> LogPosition:
     """Return the log position that `data.mdb` holds at the commit of a meta page.
 
-    Without such a row, the journal does not go on after that commit, which counts as LMDB does.
+    Raises:
+        CorruptionError: there is none, or the pages cannot be read.
+    """
+    page, index = find_row(handle, meta, meta.main_root, POSITION_KEY)
+    return decode_position(page.inline(index))
+
+
+def stored_meta(handle: int, meta: MetaPage, name: bytes) -> bytes:
+    """Return the body of a row of the table `meta`; raise CorruptionError."""
+    where = f"meta of commit {meta.commit_number}"
+    page, index = find_row(handle, meta, table_root(handle, meta, META), name)
+    return open_row(META, name, page.inline(index), where)
+
+
+def table_root(handle: int, meta: MetaPage, table: int) -> int | None:
+    """Return the root page of a table, None if it is empty; raise CorruptionError."""
+    name = TABLES[table].name
+    page, index = find_row(handle, meta, meta.main_root, name.encode())
+    if page.flags[index] != TABLE:
+        raise CorruptionError(name, "its entry in the main database is not a table")
+    return decode_database(page.inline(index), name).root
+
+
+def find_row(handle: int, meta: MetaPage, root: int | None, db_key: bytes) -> tuple[TreePage, int]:
+    """Return the leaf of a tree that has a key, and the place of the row in it.
 
     Raises:
-        CorruptionError: the pages cannot be read.
+        KeyMissing: the tree does not have the key.
+        CorruptionError: a page on the way to it is damaged.
     """
-    handle = store.open(DATA_FILE)
-    try:
-        row, _ = _find(handle, meta, meta.main_root, POSITION_KEY)
-    except KeyMissing:
-        return LogPosition(0, 0, 0, meta.commit_number)
-    finally:
-        os.close(handle)
-    return decode_position(row)
-
-
-def _version_at(handle: int, meta: MetaPage) -> int:
-    """Return the version at the commit of a meta page; raise CorruptionError."""
-    where = f"the tables of commit {meta.commit_number}"
-    record, flags = _find(handle, meta, meta.main_root, TABLES[META].name.encode())
-    if flags != TABLE:
-        raise CorruptionError(where, "the entry of `meta` is not a table")
-    value, _ = _find(handle, meta, decode_database(record, where).root, META_FORMAT)
-    return decode_number(open_row(META, META_FORMAT, value, where), where)
-
-
-def _find(handle: int, meta: MetaPage, root: int | None, db_key: bytes) -> tuple[bytes, int]:
-    """Return the value of a key in a tree, and its flags; raise CorruptionError."""
     number = root
     pages = os.fstat(handle).st_size // max(meta.page_size, _SMALLEST_PAGE)
+    missing = KeyMissing(f"the tree of page {root}", f"the key {db_key!r} is missing")
     for _ in range(MAX_DEPTH):
-        if number is None or number >= pages:
+        if number is None:
+            raise missing
+        if number >= pages:
             break
         data = os.pread(handle, meta.page_size, number * meta.page_size)
         page = decode_tree_page(data, number)
         if page.leaf:
-            if db_key not in page.keys:
-                raise KeyMissing(f"the tree of page {root}", f"the key {db_key!r} is missing")
-            index = page.keys.index(db_key)
-            return page.inline(index), page.flags[index]
+            index = bisect_left(page.keys, db_key)
+            if page.keys[index : index + 1] != [db_key]:
+                raise missing
+            return page, index
         number = page.children[bisect_right(page.keys, db_key, 1) - 1]
     raise CorruptionError(f"the tree of page {root}", f"the key {db_key!r} cannot be found")

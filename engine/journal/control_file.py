@@ -330,23 +330,38 @@ class ControlState(NamedTuple):
     """The contents of the control file that a process finds when it opens a store.
 
     Attributes:
-        poisoned: a sync has failed.
+        poisoned: a sync has failed in this boot.
         made: a commit that was made: the newest, or one shortly before it.
-        same_mount: the file was set up on its present mount.
+        durable: a commit up to which everything was on disk.
+        same_mount: the file was set up in this boot, on its present mount.
+        knows_mount: the system gives numbers to mounts, so that `same_mount` is certain.
     """
 
     poisoned: bool
     made: int
+    durable: int
     same_mount: bool
+    knows_mount: bool
 
 
 def read_control_file(folder: Folder) -> ControlState | None:
-    """Read the file without a change; None if there is none of this boot."""
+    """Read the file without a change; None if there is none.
+
+    Of a former boot, it may be of any moment before its end: the numbers may be too low.
+    """
     if not folder.exists(CONTROL_FILE):
         return None
     data = folder.read(CONTROL_FILE)
-    if len(data) != _SIZE or data[_BOOT:_BOOT_END] != boot_id.boot_id():
+    boot = data[_BOOT:_BOOT_END]
+    if len(data) != _SIZE or not any(boot):
         return None
     words = memoryview(data).cast("q")
     made = max(words[_MADE], words[_NEWEST_DEFERRED])
-    return ControlState(words[_POISON] != 0, made, words[_MOUNT] == boot_id.mount_id(folder.path))
+    here, mount = boot == boot_id.boot_id(), words[_MOUNT]
+    return ControlState(
+        here and words[_POISON] != 0,
+        made,
+        words[_DURABLE],
+        here and mount == boot_id.mount_id(folder.path),
+        mount != 0,
+    )

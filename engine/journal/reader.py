@@ -17,6 +17,7 @@ from streamkeep.format.journal.journal import (
     RECORD_HEADER,
     FileHeader,
     decode_file_header,
+    find_record,
     first_chain,
     read_record,
     record_size,
@@ -91,26 +92,50 @@ class Reader:
         """Return the body of the next record; None at the end of the journal."""
         position = self.position
         body = self._next_in(position)
-        if body is not None:
-            return body
-        name = self._names.get(position.file_number + 1)
-        if name is None:
+        if body is None:
+            number = position.file_number
+            # Without a file number, no file was in use at this commit: any may have been begun.
+            following = [number + 1] if number else list(self._names)
+            for one in following:
+                start = self._start_of(one)
+                if body is None and start is not None and start[3] == position.commit_number:
+                    body = self._next_in(start)
+        return body
+
+    def resume(self) -> bool:
+        """Where `next` has ended at damage, go to the next record after it.
+
+        Returns:
+            Whether there is one. Its commit number may be higher by more than one.
+        """
+        position = self.position
+        for number, name in self._names.items():
+            header = read_header(self._folder, name)
+            foreign = header is not None and self._start_of(number) is None
+            if number < position.file_number or foreign:
+                continue
+            begin = position.offset
+            if number > position.file_number:
+                start = self._start_of(number)
+                later = start is not None and start.commit_number > position.commit_number
+                if start is not None and later and self._next_in(start) is not None:
+                    self.position = start
+                    return True
+                begin = FILE_HEADER.size
+            found = find_record(self._folder.read(name), begin, position.commit_number)
+            if found is not None:
+                self.position = LogPosition(number, *found)
+                return True
+        return False
+
+    def _start_of(self, number: int) -> LogPosition | None:
+        """Return the position of a file's first record; None if the file is not of this store."""
+        name = self._names.get(number)
+        header = None if name is None else read_header(self._folder, name)
+        if header is None or (header.epoch, header.store_uuid) != self._identity:
             return None
-        header = read_header(self._folder, name)
-        if (
-            header is None
-            or (header.epoch, header.store_uuid) != self._identity
-            or header.first_commit != position.commit_number + 1
-        ):
-            return None
-        return self._next_in(
-            LogPosition(
-                header.file_number,
-                FILE_HEADER.size,
-                first_chain(header.encode()),
-                position.commit_number,
-            )
-        )
+        chain = first_chain(header.encode())
+        return LogPosition(header.file_number, FILE_HEADER.size, chain, header.first_commit - 1)
 
     def _next_in(self, position: LogPosition) -> bytes | None:
         """Return the body of the record at a position, and move the position after it."""
@@ -150,32 +175,18 @@ class Reader:
         return offset + size <= self._base + len(self._data)
 
 
-def files_after_gap(folder: Folder, owner: Identity, newest: int) -> dict[int, FileHeader]:
-    """Return, by number, the files that begin later than right after the newest known commit.
-
-    The commits between were lost with the end of an earlier file, so these files follow no record.
-    """
-    found: dict[int, FileHeader] = {}
-    for number, name in journal_files(folder).items():
-        header = read_header(folder, name)
-        if (
-            header is not None
-            and (header.epoch, header.store_uuid) == (owner.epoch, owner.store_uuid)
-            and header.first_commit > newest + 1
-        ):
-            found[number] = header
-    return found
-
-
-def find_position(
-    folder: Folder, owner: Identity, start: LogPosition, commit_number: int
-) -> LogPosition | None:
-    """Return the log position after a commit, found by reading from `start`; None if not found."""
-    reader = Reader(folder, owner, start)
-    while reader.position.commit_number < commit_number:
-        if reader.next() is None:
-            return None
-    return reader.position
+def newest_commit(folder: Folder, owner: Identity) -> int:
+    """Return a commit that the headers of the files show to have been made; 0 if there is none."""
+    headers = [read_header(folder, name) for name in journal_files(folder).values()]
+    identity = (owner.epoch, owner.store_uuid)
+    return max(
+        (
+            header.first_commit - 1
+            for header in headers
+            if header is not None and (header.epoch, header.store_uuid) == identity
+        ),
+        default=0,
+    )
 
 
 def is_writable_at(folder: Folder, owner: Identity, position: LogPosition) -> bool:

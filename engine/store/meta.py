@@ -10,8 +10,12 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
-from streamkeep.engine.crash_recovery.recover import META_EPOCH
-from streamkeep.engine.crash_recovery.stored_version import META_FORMAT, refuse_newer
+from streamkeep.engine.crash_recovery.stored_version import (
+    META_EPOCH,
+    META_FORMAT,
+    META_UUID,
+    refuse_newer,
+)
 from streamkeep.engine.journal.control_file import WANTED_TO_WRITE, ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
@@ -29,7 +33,6 @@ log = logging.getLogger("streamkeep")
 
 _told: Final[set[Path]] = set()
 
-META_UUID: Final = b"store_uuid"
 META_CREATED: Final = b"created_ms"
 
 

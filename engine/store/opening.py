@@ -21,6 +21,7 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.recover import is_ready, needs_recovery, prepare
+from streamkeep.engine.crash_recovery.state import WAYS, WayName
 from streamkeep.engine.crash_recovery.stored_version import check_version
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
@@ -58,7 +59,7 @@ def open_environment(
     path: Path,
     *,
     readonly: bool,
-    force_recovery: bool = False,
+    force_recovery: WayName | None = None,
     create: bool,
     max_readers: int,
     max_store_bytes: int | None,
@@ -78,6 +79,9 @@ def open_environment(
         raise ArgumentError(
             f"max_store_bytes must be at least {SMALLEST_STORE}, not {max_store_bytes!r}"
         )
+    if force_recovery is not None and force_recovery not in WAYS:
+        names = " or ".join(map(repr, WAYS))
+        raise ArgumentError(f"force_recovery must be {names}, not {force_recovery!r}")
     opening = Opening(path)
     environment = None
     try:
@@ -119,7 +123,7 @@ def _open_noted(
     folder: Folder,
     opening: Opening,
     readonly: bool,
-    force_recovery: bool,
+    force_recovery: WayName | None,
     max_readers: int,
     max_store_bytes: int | None,
     clock: Clock,
@@ -188,7 +192,7 @@ def _lock_store(
     folder: Folder,
     opening: Opening,
     readonly: bool,
-    force_recovery: bool,
+    force_recovery: WayName | None,
     max_readers: int,
     clock: Clock,
 ) -> CheckpointFile | None:
@@ -205,6 +209,13 @@ def _lock_store(
     def open_lmdb() -> lmdb.Environment:
         reserve_lock_file(folder, max_readers)
         return _open_lmdb(folder, False, max_readers, None)  # no limit: a replay reuses no page
+
+    def refuse_if_short(known: CheckpointFile | None) -> None:
+        """Raise if `data.mdb` may lack commits."""
+        reason = needs_recovery(folder, known)
+        if reason:
+            how = "" if "; next: " in reason else f"; next: {_how_to_recover(path)}"
+            raise RecoveryNeededError(f"{path}: the store needs recovery, because {reason}{how}")
 
     had_data = folder.exists(DATA_FILE)
 
@@ -231,11 +242,8 @@ def _lock_store(
                 f"{path}: a compaction was interrupted; next: open the store for writing once, "
                 "which finishes it"
             )
-        elif reason := needs_recovery(folder, lock):
-            raise RecoveryNeededError(
-                f"{path}: the store needs recovery, because {reason}; next: {_how_to_recover(path)}"
-            )
         else:
+            refuse_if_short(lock)
             check_extent(folder)
         if is_listed(path):
             reserve_lock_file(folder, max_readers)
@@ -248,6 +256,7 @@ def _lock_store(
     except FileNotFoundError:
         if not readonly:  # the file is created unless the folder is gone
             raise _Removed from None
+        refuse_if_short(None)
         return None
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and not readonly:

@@ -14,7 +14,8 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.crash_recovery.recover import META_EPOCH, stored_epoch
+from streamkeep.engine.crash_recovery.recover import stored_epoch
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock

@@ -77,6 +77,7 @@ _BODY_START: Final = 8
 _CHECKED: Final = FILE_HEADER.size - 8
 _SPLICE_MIN: Final = 64  # a SPLICE that saves fewer bytes is written as a PUT
 _ENVELOPE_END: Final = 9  # end mark of the listpack and checksum of the envelope
+_HIGH_LENGTH: Final = bytes(4)  # no record has 4 GiB
 _unpack_record = RECORD_HEADER.struct.unpack_from
 _pack_record = RECORD_HEADER.struct.pack
 _unpack_u64 = struct.Struct(">Q").unpack_from
@@ -233,6 +234,27 @@ def read_record(data: bytes | memoryview, offset: int, chain: int) -> Record | N
     return Record(_unpack_u64(body)[0], body, end, checksum)
 
 
+def find_record(data: bytes, offset: int, commit_number: int) -> tuple[int, int, int] | None:
+    """Find the first record of a commit above `commit_number` after damage at `offset`.
+
+    The checksum of each record seeds that of the next one. So where a valid record follows the
+    bytes of a header, they are the header of the record before it.
+
+    Returns:
+        The offset of the record, its seed, and the commit before it; None if there is none.
+    """
+    end = len(data.rstrip(b"\0"))
+    at = data.find(_HIGH_LENGTH, offset, end)
+    while at >= 0 and at + RECORD_HEADER.size <= end:
+        length, chain = _unpack_record(data, at)
+        following = at + RECORD_HEADER.size + int(length)
+        record = read_record(data, following, chain) if following < end else None
+        if record is not None and record.commit_number > commit_number + 1:
+            return following, int(chain), record.commit_number - 1
+        at = data.find(_HIGH_LENGTH, at + 1, end)
+    return None
+
+
 class Change(NamedTuple):
     """One operation.
 
@@ -265,15 +287,51 @@ class Change(NamedTuple):
         Raises:
             CorruptionError: the old value is missing or too short for what is kept of it.
         """
-        if self.kind == PUT:
+        self.check(-1 if old is None else len(old))
+        if self.kind == PUT or old is None:
             return self.value
         size = len(self.head)
-        if old is None or len(old) < size + self.kept:
-            found = "no value" if old is None else f"{len(old)} bytes"
-            needed = f"{OPERATIONS[self.kind]} needs an old value of {size + self.kept} bytes"
-            raise CorruptionError("journal", f"{needed}, found {found}")
         value = self.head + old[size : size + self.kept] + self.value
         return value + digest64(value) if self.kind == EXTEND else value
+
+    def joined(self, old: bytes) -> bytes:
+        """Return what a SPLICE or EXTEND makes of a row that lacks some of what it kept.
+
+        The result has no valid checksum, but can be read if only whole entries are missing.
+        """
+        size = len(self.head)
+        kept = old[size : max(size, len(old) - _ENVELOPE_END)]
+        checksum = bytes(8) if self.kind == EXTEND else b""
+        return self.head + kept + self.value + checksum
+
+    def check(self, old_size: int) -> None:
+        """Raise CorruptionError unless the operation fits to the row that it changes.
+
+        Args:
+            old_size: bytes of the row's value; -1 for no row.
+        """
+        expected = old_size
+        if self.kind == MOVE:
+            expected = max(0, old_size)
+        elif self.kind in (SPLICE, EXTEND):
+            expected = len(self.head) + self.kept + _ENVELOPE_END
+        if old_size != expected:
+            found = "no row" if old_size < 0 else f"{old_size:,} bytes"
+            needed = "one" if self.kind == MOVE else f"{expected:,} bytes"
+            problem = f"{OPERATIONS[self.kind]} of a row: expected {needed}, found {found}"
+            raise CorruptionError("journal", problem)
+
+    def new_size(self, old_size: int) -> int:
+        """Return the bytes of the row's value afterwards; -1 for no row.
+
+        Args:
+            old_size: what it had; after a MOVE, the row in the other table has it.
+        """
+        if self.kind == PUT:
+            return len(self.value)
+        if self.kind in (DELETE, MOVE):
+            return -1
+        return len(self.head) + self.kept + len(self.value) + (8 if self.kind == EXTEND else 0)
 
 
 def read_changes(body: bytes, tables: Container[int]) -> Iterator[Change]:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from streamkeep.engine.archive.segment_output import TEMPORARY
-from streamkeep.engine.store.meta import META_UUID
+from streamkeep.engine.crash_recovery.stored_version import META_UUID
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.tables.remote_archive import RemoteArchive, remote_archive
@@ -356,11 +356,10 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
 def _is_current(source: Source, row: SegmentRecord) -> bool:
     """Return whether the newest manifest still names the file of a row.
 
-    False for a store that needs recovery: it is checked as of its checkpoint, and a later commit in
-    the journal may have removed the row and the file.
+    A check that keeps other processes out need not ask.
     """
-    if source.torn:
-        return False
+    if source.alone:
+        return True
     with open_source(source.path) as newest:
         if newest.tables is None:
             return True
@@ -375,7 +374,7 @@ def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
     doomed = {row.path for row in rows.under(GARBAGE_SHAPE) if row.kind == ARCHIVE_FILE}
     for path in sorted(named & doomed):
         yield finding("SK313", f"segment {path}", "the file is listed as garbage")
-    if source.torn or rows.unreadable:
+    if rows.unreadable:
         return
     for path in source.folder.files_below(ARCHIVE_FOLDER):
         if path == ARCHIVE_LOCK or path in named or path in doomed:

@@ -58,7 +58,12 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
         "open the store for writing once, which recovers it; then check again",
     ),
     ("SK023", ERROR, "the checkpoint belongs to another store", REBUILD),
-    ("SK024", ERROR, "the journal has a gap or damage: recovery would end there", SALVAGE),
+    (
+        "SK024",
+        ERROR,
+        "the journal has a gap or damage, and commits after it that were made cannot be recovered",
+        SALVAGE + "; or open the store with `force_recovery`, which loses these commits",
+    ),
     (
         "SK025",
         NOTE,
@@ -71,6 +76,18 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
         "`data.mdb` lacks commits that the journal has: a process was killed, the kernel lost "
         "unwritten pages, or the files were copied while in use",
         "open the store for writing once, which replays the commits; then check again",
+    ),
+    (
+        "SK027",
+        WARNING,
+        "the journal is damaged; `data.mdb` has its commits, but a power loss would take them",
+        "open the store for writing once, which makes a new checkpoint; then check again",
+    ),
+    (
+        "SK028",
+        ERROR,
+        "`data.mdb` and the journal have different rows; recovery takes those of the journal",
+        'keep a copy of the store; `force_recovery="data.mdb"` takes the rows of `data.mdb`',
     ),
     # streams
     ("SK101", WARNING, "the length differs from the number of live entries", REBUILD),

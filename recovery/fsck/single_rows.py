@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
-from streamkeep.engine.crash_recovery.recover import META_EPOCH, META_RECOVERY, decode_recovery
-from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
-from streamkeep.engine.store.meta import META_CREATED, META_UUID
+from streamkeep.engine.crash_recovery.recover import META_RECOVERY, decode_recovery
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_FORMAT, META_UUID
+from streamkeep.engine.store.meta import META_CREATED
 from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.tables.manifest import NEXT_FILE, NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM

@@ -2,15 +2,16 @@
 
 A store is read as of one commit, whose pages must not be overwritten during the read:
 
-in use     A process has the store open. A snapshot of LMDB pins the newest commit; its pages are
-           read from the file, without LMDB.
-idle       No process has it open. The same if LMDB's lock file exists; otherwise the store's own
+in use     A process has the store open. A snapshot of LMDB pins its newest commit; its pages are
+           read from the file, without LMDB. Commits that LMDB has not made yet come from the
+           journal.
+closed     No process has it open. The same if LMDB's lock file exists; otherwise the store's own
            lock keeps other processes out.
-torn       The store needs recovery (`engine.crash_recovery`). The newest checkpoint is read
-           instead. Its meta page is in the file `steady`, and its pages have not been overwritten.
+left       Processes were killed, or the machine has stopped. It is read as an opening for writing
+           would recover it (`engine.crash_recovery.state`), from pages that nothing overwrites,
+           with the records of the journal in memory. The store's own lock keeps others out.
 
-LMDB opens a snapshot only after both meta pages were checked; it reads no other page for that. If
-both meta pages are damaged, the checkpoint is read as well.
+LMDB opens a snapshot only after both meta pages were checked; it reads no other page for that.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ from streamkeep.engine.checkpoint.checkpoint_file import (
     UNFINISHED,
     CheckpointFile,
     age,
+    meta_of,
     position_of,
 )
-from streamkeep.engine.crash_recovery.recover import examine, has_commits
+from streamkeep.engine.crash_recovery.recover import has_commits
+from streamkeep.engine.crash_recovery.state import State, Way, examine
 from streamkeep.engine.crash_recovery.stored_version import META_FORMAT, refuse_newer
+from streamkeep.engine.journal.control_file import read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.store.opening import is_listed
 from streamkeep.engine.store.place import find_folder
@@ -53,6 +57,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import SLOT, SLOT_SIZE, SLOTS, CheckpointSlot, decode_slot
+from streamkeep.format.journal.position import POSITION_KEY, decode_position
 from streamkeep.format.lmdb_file.meta_page import (
     META_SIZE,
     MetaPage,
@@ -63,6 +68,8 @@ from streamkeep.format.node.envelope import FORMAT, MAGIC
 from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding
+from streamkeep.recovery.fsck.journal import Replay
+from streamkeep.recovery.fsck.rows import row_place
 from streamkeep.recovery.pages.page_file import PageFile
 from streamkeep.recovery.pages.tree import Tables
 
@@ -70,6 +77,8 @@ _TRIES: Final = 1000
 _SLOT_TRIES: Final = 3
 _SLOT_WAIT_S: Final = 0.02
 _PAGE_SIZES: Final = (4096, 8192, 16384, 32768)
+_JOURNAL_TRIES: Final = 3
+_LISTED: Final = 20  # rows that differ
 _MANY_READERS: Final = 512
 _NODE_START: Final = MAGIC + bytes([FORMAT])
 _PIECE: Final = 1 << 20
@@ -82,9 +91,9 @@ class Source:
     Attributes:
         found: findings about meta pages and checkpoints.
         tables: its tables; None if no sound meta page is left.
-        torn: whether the store needs recovery; the commit is then that of the checkpoint.
         slot: its newest checkpoint; None if there is none.
-        replayable: number of commits that recovery would replay.
+        replay: what is in memory of the journal; None if nothing is.
+        loses: a recovery would lose commits, or fail.
         alone: no other process can open the store until this one is closed.
     """
 
@@ -93,9 +102,9 @@ class Source:
         self.path = folder.path
         self.found: list[Finding] = []
         self.tables: Tables | None = None
-        self.torn = False
         self.slot: CheckpointSlot | None = None
-        self.replayable = 0
+        self.replay: Replay | None = None
+        self.loses = False
         self.alone = False
 
     def use_commit(self, meta: MetaPage | None) -> None:
@@ -243,10 +252,9 @@ def _choose_commit(
     if not folder.exists(DATA_FILE):
         yield source
         return
-    if exclusive and slot is not None and checkpoint_file is not None:
+    if exclusive and (slot is not None or has_commits(newest)):
         state = examine(folder, slot)
-        if state.torn or state.ahead:
-            _use_checkpoint(source, checkpoint_file, slot, state.ahead)
+        if not state.healthy and _use_state(source, state):
             yield source
             return
     if checkpoint_file is not None and (
@@ -268,15 +276,25 @@ def _choose_commit(
     raw = _open_lmdb(folder)
     pin = None
     try:
-        with suppress(lmdb.Error):
-            pin = None if raw is None else raw.begin()
-        if pin is not None:
-            newest = _meta_of(folder, pin.id())
-            if lock is not None and exclusive:
-                lock.share()  # the commit is pinned: other processes may open the store
-                source.alone = False
-        source.use_commit(newest)
-        _check_is_store(source)
+        for tries_left in reversed(range(_JOURNAL_TRIES)):
+            with suppress(lmdb.Error):
+                pin = None if raw is None else raw.begin()
+            if pin is not None:
+                newest = _meta_of(folder, pin.id())
+                if lock is not None and exclusive:
+                    lock.share()  # the commit is pinned: other processes may open the store
+                    source.alone = False
+            source.use_commit(newest)
+            _check_is_store(source)
+            problem = _replay_deferred(source)
+            if not problem:
+                break
+            if not tries_left:
+                source.loses = True
+                source.found.append(finding("SK024", "journal", problem))
+            elif pin is not None:  # a checkpoint may have come in between
+                pin.abort()
+                source.close()
         yield source
     finally:
         if pin is not None:
@@ -286,31 +304,115 @@ def _choose_commit(
             raw.close()
 
 
-def _use_checkpoint(
-    source: Source, checkpoint_file: MetaPage, slot: CheckpointSlot, ahead: int
-) -> None:
-    """Read a store that needs recovery as of its checkpoint.
+def _replay_deferred(source: Source) -> str:
+    """Read the commits that processes have made in the journal and LMDB has not; "" if all is well.
 
-    Args:
-        ahead: number of commits that the journal has and `data.mdb` lacks.
+    Returns:
+        the problem as text.
     """
-    source.torn = True
-    source.use_commit(checkpoint_file)
+    tables, slot = source.tables, source.slot
     journal = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
-    reader = Reader(journal, slot, position_of(slot))
-    while reader.next() is not None:
-        source.replayable += 1
-    source.found.append(
-        finding(
-            "SK022",
-            "store",
-            f"checked as of the checkpoint at commit {slot.commit_number}; "
-            f"the journal has {source.replayable} later commits",
-        )
-    )
-    if ahead:
+    control = read_control_file(journal)
+    if tables is None or slot is None or control is None or not control.same_mount:
+        return ""
+    try:
+        row, _ = tables.main.find(POSITION_KEY)
+        position = position_of(slot) if row is None else decode_position(row)
+        if position.commit_number < control.made:
+            source.replay = Replay(tables, Reader(journal, slot, position))
+            source.replay.run(control.made)
+    except CorruptionError as error:
+        return error.problem
+    return ""
+
+
+def _use_state(source: Source, state: State) -> bool:
+    """Read a store as it would be recovered; return False if LMDB's newest commit is all there is.
+
+    Where that commit is not torn, it is read, and compared with what the journal makes of the
+    checkpoint.
+    """
+    slot, data = source.slot, state.data
+    try:
+        way = state.best()
+        if data is not None and data.end >= way.end:
+            way = data
+    except CorruptionError:  # nothing can be recovered: read what can be read
+        if slot is None:
+            return False
+        way = Way(slot, slot.commit_number, "")
+        source.loses = True
+    _tell(source, state, way)
+    if state.checkpoint is not None and data is not None:
+        source.found += _differences(source, state.checkpoint, data)
+    if not state.unreadable():
+        return False
+    source.replay = _replay(source, way)
+    source.tables = source.replay.tables
+    try:
+        source.replay.run(way.end)
+    except CorruptionError as error:
+        source.loses = True
+        source.found.append(finding("SK024", "journal", error.problem))
+    return True
+
+
+def _replay(source: Source, way: Way) -> Replay:
+    """Return a replay that begins at a checkpoint."""
+    meta = meta_of(way.slot)
+    tables = Tables(PageFile(source.folder, meta.page_size), meta)
+    journal = source.folder.folder(JOURNAL_FOLDER, missing_ok=True)
+    return Replay(tables, Reader(journal, way.slot, position_of(way.slot)))
+
+
+def _tell(source: Source, state: State, way: Way) -> None:
+    """Add the findings about the state of a store to those of its source."""
+    begin, shown = way.slot.commit_number, state.shown()
+    loss = state.loss(way)
+    source.loses = source.loses or loss != ""
+    if loss:
+        source.found.append(finding("SK024", "journal", loss.partition("; next: ")[0]))
+    elif state.checkpoint is not None and state.checkpoint.end < shown:
+        problem = state.checkpoint.problem or "it is damaged"
+        problem = f"it can be read up to commit {state.checkpoint.end}: {problem}"
+        source.found.append(finding("SK027", "journal", problem))
+    if state.unreadable():
+        count = way.end - begin
+        commits = f"{count} commit{'s' * (count != 1)} of the journal"
+        problem = f"checked as of commit {way.end}: commit {begin} of data.mdb and {commits}"
+        lost = state.lost(way)
+        if lost and not loss:
+            problem += f"; {lost} later commits, which were not on disk, are lost"
+        source.found.append(finding("SK022", "store", problem))
+    ahead = way.end - shown
+    if state.data is not None and ahead > 0:
         problem = f"lacks {ahead} commit{'s' * (ahead > 1)} that the journal has"
         source.found.append(finding("SK026", DATA_FILE, problem))
+
+
+def _differences(source: Source, checkpoint: Way, data: Way) -> Iterator[Finding]:
+    """SK028: LMDB's newest commit has the rows that the journal makes of the checkpoint."""
+    if checkpoint.end < data.slot.commit_number:
+        return
+    replay = _replay(source, checkpoint)
+    tables = replay.tables
+    try:
+        replay.run(data.slot.commit_number)
+        shown = Tables(tables.pages, meta_of(data.slot))
+        count = 0
+        for table, rows in tables.changed.items():
+            for db_key, value in rows.items():
+                same = shown.get(table, db_key) == value
+                count += not same
+                if not same and count <= _LISTED:
+                    problem = f"differs at commit {tables.commit_number}"
+                    yield finding("SK028", row_place(table, db_key), problem)
+        if count > _LISTED:
+            yield finding("SK028", "journal", f"differs in {count - _LISTED} more rows")
+    except CorruptionError:
+        pass  # the checks of pages report it
+    finally:
+        tables.pages.close()
 
 
 def use_snapshot(source: Source, txn: ReadTxn) -> None:

@@ -66,7 +66,8 @@ def check(
     """Yield a finding for every problem of a store. Changes nothing.
 
     A store in use is checked as of its newest commit and can be used during the check. A store
-    that needs recovery is checked as of its checkpoint.
+    that was not closed is checked as its recovery would leave it, and no process can open it
+    during the check.
 
     Args:
         store: an open store, or the path of one.

@@ -1,5 +1,8 @@
 """Tables on LMDB's B+trees: lookups and cursors that skip damaged pages.
 
+A table may have rows in memory that replace those of its tree: what the records of the journal
+change after the commit of the trees (`Tables.change`).
+
 `fsck.pages` reports every damaged page. `Tables` then returns the rows that can be reached. A row
 that is missing may be in a damaged page: `lacks` is false if it may be, and `complete` says whether
 all rows of a table can be reached.
@@ -122,6 +125,10 @@ class Cursor:
         """Return the value of the current row; raise CorruptionError if it cannot be read."""
         return b"" if self._leaf is None else self._tree.value(self._leaf, self._index)
 
+    def in_memory(self) -> bool:
+        """Return whether the current row has no place in a page."""
+        return False
+
     def place(self) -> tuple[TreePage, int]:
         """Return the leaf of the current row, and the index of the row in it."""
         assert self._leaf is not None
@@ -199,6 +206,64 @@ class Cursor:
         return False
 
 
+class MergedCursor(Cursor):
+    """A cursor over a tree and the rows in memory that replace some of its rows."""
+
+    def __init__(self, tree: Tree, changed: dict[bytes, bytes | None], keys: list[bytes]) -> None:
+        super().__init__(tree)
+        self._changed = changed
+        self._keys = keys  # of `changed`, sorted
+        self._at = 0  # of the first changed key that is not below the key in the tree
+        self._here = False  # the current row is in memory
+
+    def key(self) -> bytes:
+        """See `Cursor`."""
+        return self._keys[self._at] if self._here else super().key()
+
+    def value(self) -> bytes:
+        """See `Cursor`."""
+        if self._here:
+            return self._changed[self._keys[self._at]] or b""
+        return super().value()
+
+    def in_memory(self) -> bool:
+        """See `Cursor`."""
+        return self._here
+
+    def first(self) -> bool:
+        """See `Cursor`."""
+        self._at = 0
+        return self._settle(super().first())
+
+    def set_range(self, db_key: bytes) -> bool:
+        """See `Cursor`."""
+        self._at = bisect_left(self._keys, db_key)
+        return self._settle(super().set_range(db_key))
+
+    def next(self) -> bool:
+        """See `Cursor`."""
+        if not self._here:
+            return self._settle(super().next())
+        replaced = super().key() == self._keys[self._at]
+        self._at += 1
+        return self._settle(super().next() if replaced else super().key() != b"")
+
+    def _settle(self, found: bool) -> bool:
+        """Take the lower one of the rows in tree and memory; skip the rows that are removed."""
+        while self._at < len(self._keys):
+            following = self._keys[self._at]
+            if found and super().key() < following:
+                break
+            self._here = self._changed[following] is not None
+            if self._here:
+                return True
+            if found and super().key() == following:
+                found = super().next()
+            self._at += 1
+        self._here = False
+        return found
+
+
 class Tables:
     """All tables as of one commit.
 
@@ -206,6 +271,8 @@ class Tables:
         main: the tree with the records of the tables.
         free: the tree of LMDB's free list.
         missing: numbers of tables whose record is missing or damaged.
+        changed: by table and key, the rows that replace those of the trees; None for no row.
+        commit_number: the commit up to which the journal was applied; 0 if it was not.
     """
 
     def __init__(self, pages: PageFile, meta: MetaPage) -> None:
@@ -214,6 +281,9 @@ class Tables:
         self.main = self._tree(decode_database(meta.data[MAIN_AT : MAIN_AT + 48], "main database"))
         self.free = self._tree(decode_database(meta.data[FREE_AT : FREE_AT + 48], "free list"))
         self.missing: list[int] = []
+        self.changed: dict[int, dict[bytes, bytes | None]] = {}
+        self.commit_number = 0
+        self._sorted: dict[int, list[bytes]] = {}  # the keys of `changed`, while it stays the same
         self._trees = {number: self._table_tree(number) for number in TABLES}
         for number in [one for one in self.missing if one in ADDED_LATER]:
             if self._version() < ADDED_LATER[number]:
@@ -244,8 +314,19 @@ class Tables:
         """Return the tree of a table; an empty one if its record is missing."""
         return self._trees[table]
 
+    def change(self, table: int, db_key: bytes, value: bytes | None) -> None:
+        """Replace a row in memory; None removes it. No cursor may be in use."""
+        self.changed.setdefault(table, {})[db_key] = value
+        self._sorted.pop(table, None)
+
+    def is_changed(self, table: int, db_key: bytes) -> bool:
+        """Return whether a row in memory replaces that of the tree, or removes it."""
+        return db_key in self.changed.get(table, ())
+
     def get(self, table: int, db_key: bytes) -> bytes | None:
         """Return the value of a key, None if it is missing; raise CorruptionError if damaged."""
+        if self.is_changed(table, db_key):
+            return self.changed[table][db_key]
         return self._trees[table].find(db_key)[0]
 
     def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
@@ -255,6 +336,8 @@ class Tables:
 
     def lacks(self, table: int, db_key: bytes) -> bool:
         """Return whether there is certainly no row with a key, readable or not."""
+        if self.is_changed(table, db_key):
+            return self.changed[table][db_key] is None
         try:
             value, sound = self._trees[table].find(db_key)
         except CorruptionError:
@@ -267,7 +350,12 @@ class Tables:
 
     def cursor(self, table: int) -> Cursor:
         """Return a cursor over a table."""
-        return Cursor(self._trees[table])
+        changed = self.changed.get(table)
+        if not changed:
+            return Cursor(self._trees[table])
+        if table not in self._sorted:
+            self._sorted[table] = sorted(changed)
+        return MergedCursor(self._trees[table], changed, self._sorted[table])
 
     def walk(self, table: int, prefix: bytes = b"") -> Iterator[Cursor]:
         """Yield one cursor at each row of a table whose key begins with `prefix`."""
@@ -279,6 +367,8 @@ class Tables:
 
     def newest_commit(self) -> int:
         """Return the number of the newest commit; raise CorruptionError."""
+        if self.commit_number:
+            return self.commit_number
         row, _ = self.main.find(POSITION_KEY)
         return self.meta.commit_number if row is None else decode_position(row).commit_number
 

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
-from streamkeep.engine.store.meta import META_UUID
+from streamkeep.engine.crash_recovery.stored_version import META_UUID
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder, copy_file
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE

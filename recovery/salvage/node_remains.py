@@ -87,6 +87,13 @@ def _is_of(value: bytes, number: int, key: Id) -> bool:
     return _LISTPACK_HEADER < size <= room <= size + _MAX_BITMAP
 
 
+def record_only(value: bytes) -> bytes:
+    """Return the row of a stream without its node, of one whose header and record are sound."""
+    _, _, _, number, _, _, epoch, commit, size, _, _ = ENVELOPE.struct.unpack_from(value)
+    record = value[HEADER_SIZE : HEADER_SIZE + size]
+    return encode_envelope(number, 0, 0, epoch, commit, record, b"", b"")
+
+
 def key_of(value: bytes) -> Id:
     """Return the node key that a damaged envelope states."""
     at = ENVELOPE.offset("ms")

@@ -16,12 +16,14 @@ from streamkeep.recovery.salvage.new_store import BulkStore
 DAMAGED_NODE: Final = b"D"  # value: the damaged bytes of a node
 DAMAGED_RETIRED: Final = b"T"  # value: the damaged bytes of a retired node
 DAMAGED_STREAM: Final = b"S"  # value: the damaged bytes of a stream's row
+PARTIAL_STREAM: Final = b"P"  # a stream's row that the journal makes in part; see `pack_partial`
 FOUND_NODE: Final = b"N"  # a node that was found without its tree; value: candidate and envelope
 FOUND_RECORD: Final = b"R"  # a stream's row that was found so; value: the same
 DOUBTFUL_NODE: Final = b"U"  # a found node that may have been deleted; value: empty
 OLD_NODE: Final = b"O"  # an older copy of a node, from a free page; value: the same
 MAYBE_RETIRED: Final = b"W"  # a node that may have been in `retired`; value: the same
 
+_SIZE: Final = struct.Struct(">I")
 _CANDIDATE: Final = struct.Struct(">IQ??")
 
 
@@ -45,6 +47,17 @@ class Candidate(NamedTuple):
 def split_candidate(noted: bytes) -> tuple[Candidate, bytes]:
     """Return the facts and the envelope of a note."""
     return Candidate(*_CANDIDATE.unpack_from(noted)), noted[_CANDIDATE.size :]
+
+
+def pack_partial(before: bytes, value: bytes) -> bytes:
+    """Return the note of a row that lacks something after what it had `before`."""
+    return _SIZE.pack(len(before)) + before + value
+
+
+def split_partial(noted: bytes) -> tuple[bytes, bytes]:
+    """Return what a row had before, and its value."""
+    (size,) = _SIZE.unpack_from(noted)
+    return noted[_SIZE.size : _SIZE.size + size], noted[_SIZE.size + size :]
 
 
 def note_newest(out: BulkStore, key: bytes, candidate: Candidate, value: bytes) -> None:

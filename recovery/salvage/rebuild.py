@@ -5,9 +5,8 @@ from __future__ import annotations
 import uuid
 
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
-from streamkeep.engine.crash_recovery.recover import META_EPOCH
-from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
-from streamkeep.engine.store.meta import META_CREATED, META_UUID
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_FORMAT, META_UUID
+from streamkeep.engine.store.meta import META_CREATED
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.txn.txn import NEXT_STREAM

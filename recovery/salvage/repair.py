@@ -1,6 +1,7 @@
 """Repair: save everything readable of a damaged store in a new one, and report what was lost.
 
-    1. `tables` and `archive`: copy what is readable, from the trees and from pages without a tree;
+    1. `tables` and `archive`: copy what is readable, from the trees, from the journal after their
+       commit, and from pages without a tree;
     2. `rebuild`: make all derived data from the primary data;
     3. check the new store.
 
@@ -13,25 +14,20 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-from streamkeep.engine.system import files
-from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Advance
-from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreError
 from streamkeep.format.humanize import size_text
 from streamkeep.recovery.fsck.files import LOST_AND_FOUND
 from streamkeep.recovery.fsck.findings import Finding, Severity
-from streamkeep.recovery.fsck.source import Source, open_source
+from streamkeep.recovery.fsck.source import open_source
 from streamkeep.recovery.fsck.store import check
 from streamkeep.recovery.salvage.archive import ArchiveSalvage
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
 from streamkeep.recovery.salvage.new_store import BulkStore
-from streamkeep.recovery.salvage.private_copy import recovered_copy
 from streamkeep.recovery.salvage.rebuild import drop_meta, rebuild
 from streamkeep.recovery.salvage.tables import Salvage
 
@@ -74,21 +70,23 @@ def repair(
     """
     store, output = Path(store).absolute(), Path(output).absolute()
     report = Report()
-    with open_source(store) as source, _newest(source, output, report) as newest:
+    with open_source(store) as source:
+        if source.loses and source.replay is not None:
+            report.other += source.replay.salvage()
         out = BulkStore(output, source.folder.modes)
         lost = LostAndFound(out.folder)
         try:
-            salvage = Salvage(newest, out, report, lost, progress)
+            salvage = Salvage(source, out, report, lost, progress)
             salvage.run()
             drop_meta(out, report)
-            uuid = None if newest.slot is None else newest.slot.store_uuid
+            uuid = None if source.slot is None else source.slot.store_uuid
             archive = ArchiveSalvage(source.folder, out, report, lost, uuid)
             archive.run(rows_lost=salvage.damaged)
             rebuild(
                 out,
                 report,
                 lost,
-                slot=newest.slot,
+                slot=source.slot,
                 highest_epoch=salvage.highest_epoch,
                 holes=salvage.holes(),
                 highest_stream=archive.highest_stream,
@@ -137,29 +135,3 @@ def _check_room(store: Path, folder: Path) -> None:
             f"{folder}: a trial repair needs about {size_text(needed)} for a temporary copy, "
             f"{size_text(free)} are free; name another folder (scratch, --scratch)"
         )
-
-
-@contextmanager
-def _newest(source: Source, output: Path, report: Report) -> Iterator[Source]:
-    """Yield the store as of its newest commit; replay the journal in a copy if it is torn."""
-    if not source.torn:
-        yield source
-        return
-    name = output.name + ".recovered"
-    try:
-        files.create_folder(output.parent)
-        parent = Folder(output.parent, outside=True)
-    except OSError as error:
-        raise translate_os(error) from error
-    copy = output.with_name(name)
-    try:
-        if recovered_copy(source.folder, parent, name):
-            with open_source(copy) as recovered:
-                yield recovered
-            return
-    finally:
-        with suppress(OSError):
-            parent.remove_folder(name)
-    if source.replayable:
-        report.other.append(f"{source.replayable} commits in the journal: they cannot be replayed")
-    yield source

@@ -58,9 +58,11 @@ from streamkeep.recovery.salvage.node_remains import (
 from streamkeep.recovery.salvage.notes import (
     DAMAGED_STREAM,
     OLD_NODE,
+    PARTIAL_STREAM,
     age_of,
     damaged_nodes,
     split_candidate,
+    split_partial,
     without_record,
 )
 
@@ -103,6 +105,8 @@ class StreamRebuilder:
             self._read_damaged_node(db_key, value)
         for key, value in self.out.notes(DAMAGED_STREAM):
             self._read_damaged_tail(unpack_number(key[1:]), value)
+        for key, value in self.out.notes(PARTIAL_STREAM):
+            self._read_partial_tail(unpack_number(key[1:]), *split_partial(value))
         for db_key, value in self.out.rows(STREAMS):
             self._stream(unpack_number(db_key), value)
 
@@ -233,6 +237,17 @@ class StreamRebuilder:
         loss.unverified += store_slots(self.out, number, self.epoch, more)
         loss.entries = None
         loss.ranges.append((first_unread(more, highest), None))
+
+    def _read_partial_tail(self, number: int, before: bytes, value: bytes) -> None:
+        """Store the entries of a tail that lacks some that came after what it had `before`."""
+        key = key_of(value)
+        known = len(slots_of(before, number, key, None, record=True))
+        slots = slots_of(value, number, key, None, record=True)
+        store_slots(self.out, number, self.epoch, slots)
+        loss = self._loss(number)
+        following = slots[known:]
+        end = StreamId(following[0].ms, following[0].seq) if following else None
+        loss.ranges.append((first_unread(slots[:known], key), end))
 
     def _seal_tail(self, number: int, envelope: Envelope) -> None:
         """Move the tail node to `nodes`, because other nodes follow it.

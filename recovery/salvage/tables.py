@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.crash_recovery.recover import META_EPOCH
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
 from streamkeep.engine.system.progress import Advance
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
@@ -62,6 +62,7 @@ from streamkeep.recovery.salvage.guess_bytes import ByteGuesser
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
 from streamkeep.recovery.salvage.new_store import BulkStore
+from streamkeep.recovery.salvage.node_remains import record_only
 from streamkeep.recovery.salvage.notes import (
     DAMAGED_NODE,
     DAMAGED_RETIRED,
@@ -70,8 +71,10 @@ from streamkeep.recovery.salvage.notes import (
     FOUND_RECORD,
     MAYBE_RETIRED,
     OLD_NODE,
+    PARTIAL_STREAM,
     Candidate,
     note_newest,
+    pack_partial,
     readable_envelope,
 )
 from streamkeep.recovery.salvage.placement import Placement, keep_node
@@ -211,6 +214,8 @@ class Salvage:
         """Return the value of a row if it is a sound envelope, or can be made one."""
         if readable_envelope(value) is not None:
             return value
+        if row.in_memory():
+            return None
         page, index = row.place()
         if page.flags[index] == BIG and self.source.tables is not None:
             whole = envelope_at(self.source.tables.pages, page.places[index])
@@ -253,7 +258,13 @@ class Salvage:
             return
         self.damaged = True
         if fits(STREAMS, db_key):
-            self.out.note(DAMAGED_STREAM + db_key, value)
+            replay = self.source.replay
+            before = None if replay is None else replay.partial.get((STREAMS, db_key))
+            if before is None:
+                self.out.note(DAMAGED_STREAM + db_key, value)
+            else:  # the newest record of the stream is in `value`, and most of its entries
+                self.out.put(STREAMS, db_key, record_only(value))
+                self.out.note(PARTIAL_STREAM + db_key, pack_partial(before, value))
         elif good is not None and envelope is not None and envelope.record:
             candidate = Candidate(envelope.epoch, envelope.commit_number, False, True)
             note_newest(self.out, FOUND_RECORD + pack_number(envelope.number), candidate, good)
@@ -292,7 +303,11 @@ class Salvage:
         holes = tables is None or RETIRED in tables.missing or bool(tables.tree(RETIRED).cut)
         retired_known = RETIRED not in missing and (free_known or not holes)
 
+        last = None if tables is None else tables.meta.last_page
+
         def is_free(number: int) -> bool:
+            if last is not None and number > last:  # written after the commit of the trees
+                return True
             return free is not None and number < free.pages and free.is_marked(number)
 
         def wanted(number: int) -> bool:
@@ -316,6 +331,8 @@ class Salvage:
     def _found_row(self, found: RawRow, *, sure: bool) -> None:
         if found.table in _DERIVED or found.table == GARBAGE:
             return
+        if self._is_changed(found.table, found.db_key):
+            return
         present = self.out.get(found.table, found.db_key)
         if present is None or (not sure and _is_newer(found, present)):
             self.out.put(found.table, found.db_key, found.value)
@@ -328,17 +345,26 @@ class Salvage:
         newer = self._newest is not None and age > self._newest
         sure = newer or (live and found.headed)
         candidate = Candidate(*age, sure, tail)
+        number = pack_number(envelope.number)
+        key = node_key(envelope.number, envelope.ms, envelope.seq)
+        if self._is_changed(STREAMS, number) if tail else self._is_changed(NODES, key):
+            return
         if tail:
-            number = pack_number(envelope.number)
             note_newest(self.out, FOUND_RECORD + number, candidate, found.value)
         if envelope.listpack and (not tail or sure):
-            key = node_key(envelope.number, envelope.ms, envelope.seq)
             prefix = OLD_NODE if free and not newer else FOUND_NODE
             note_newest(self.out, prefix + key, candidate, found.value)
+
+    def _is_changed(self, table: int, db_key: bytes) -> bool:
+        """Return whether the journal says what became of a row, found or not."""
+        tables = self.source.tables
+        return tables is not None and tables.is_changed(table, db_key)
 
     def _note_maybe_retired(self, envelope: Envelope, value: bytes) -> None:
         """Note a node that may have been in `retired`, unless it is in `nodes`."""
         key = node_key(envelope.number, envelope.ms, envelope.seq)
+        if self._is_changed(RETIRED, key):
+            return
         if envelope.listpack and not envelope.record and self.out.get(NODES, key) is None:
             candidate = Candidate(envelope.epoch, envelope.commit_number, False, False)
             note_newest(self.out, MAYBE_RETIRED + key, candidate, value)

@@ -6,6 +6,7 @@ from typing import Literal, overload
 from streamkeep.engine.api.async_commands import AsyncScanEntry
 from streamkeep.engine.api.async_store import AsyncPipeline, AsyncStore
 from streamkeep.engine.api.views import Sync
+from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.system.modes import Group
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.jobs.async_queue import AsyncQueue as Queue
@@ -20,7 +21,7 @@ async def open(
     interval_ms: int = 1000,
     readonly: bool = False,
     read_durable: bool = False,
-    force_recovery: bool = False,
+    force_recovery: WayName | None = None,
     create: bool = True,
     decode_responses: Literal[False] = False,
     max_readers: int = 512,
@@ -42,7 +43,7 @@ async def open(
     interval_ms: int = 1000,
     readonly: bool = False,
     read_durable: bool = False,
-    force_recovery: bool = False,
+    force_recovery: WayName | None = None,
     create: bool = True,
     decode_responses: Literal[True],
     max_readers: int = 512,
@@ -64,7 +65,7 @@ async def open(
     interval_ms: int = 1000,
     readonly: bool = False,
     read_durable: bool = False,
-    force_recovery: bool = False,
+    force_recovery: WayName | None = None,
     create: bool = True,
     decode_responses: bool,
     max_readers: int = 512,

@@ -21,8 +21,11 @@ def open(path, **options):
         readonly: open without write access, also on read-only media. Does not create a store.
         read_durable: reads return when what they saw is on disk. Otherwise they may see commits
             that a power cut can still take away. Not with `readonly`, because it may have to sync.
-        force_recovery: recover as after a power loss even where the journal does not hold the
-            newest commits, such as after its files were removed.
+        force_recovery: open a store although commits are lost that no power loss explains, as
+            where its journal is damaged. "data.mdb" goes on from the newest commit in the data
+            file, "checkpoint" from the last one that is known to be on disk whole; each replays
+            what can be read of the journal after it. `durability().last_recovery` counts the
+            commits that were lost. `repair` may save some of them.
         create: create a missing store; otherwise raise NotAStoreError.
         decode_responses: return str instead of bytes, decoded from UTF-8, as in redis-py.
         max_readers: reader slots shared by all processes. Raised only while no other process has
@@ -57,7 +60,9 @@ def open(path, **options):
         NotAStoreError: the path holds something else, which was not changed.
         FormatVersionError: a newer version wrote the store, which was not changed.
         StoreError: no permission, no file locks, or open in this process with other options.
-        RecoveryNeededError: `readonly`, and the store needs recovery after a power cut.
+        RecoveryNeededError: `readonly`, and the store needs recovery after a power cut. Or a
+            recovery would lose commits that no power cut explains; nothing was changed, and
+            `force_recovery` says how to go on.
         StoreLockedError: another process is recovering the store; or this call must recover it
             while it is open elsewhere; or one of two processes may not write `lock.mdb`.
         CorruptionError: the disk has lost data that it had confirmed, or the data file was cut off.

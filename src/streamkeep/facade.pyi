@@ -5,6 +5,7 @@ from typing import Literal, overload
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
+from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.system.modes import Group
 from streamkeep.engine.system.owners import Trusted
 
@@ -16,7 +17,7 @@ def open(
     interval_ms: int = 1000,
     readonly: bool = False,
     read_durable: bool = False,
-    force_recovery: bool = False,
+    force_recovery: WayName | None = None,
     create: bool = True,
     decode_responses: Literal[False] = False,
     max_readers: int = 512,
@@ -38,7 +39,7 @@ def open(
     interval_ms: int = 1000,
     readonly: bool = False,
     read_durable: bool = False,
-    force_recovery: bool = False,
+    force_recovery: WayName | None = None,
     create: bool = True,
     decode_responses: Literal[True],
     max_readers: int = 512,
@@ -60,7 +61,7 @@ def open(
     interval_ms: int = 1000,
     readonly: bool = False,
     read_durable: bool = False,
-    force_recovery: bool = False,
+    force_recovery: WayName | None = None,
     create: bool = True,
     decode_responses: bool,
     max_readers: int = 512,

@@ -24,7 +24,7 @@ from typing import Final
 import pytest
 
 from streamkeep.engine.checkpoint import checkpoint
-from streamkeep.engine.crash_recovery import recover
+from streamkeep.engine.crash_recovery import recover, state
 from streamkeep.engine.system import boot_id, files
 
 SECTOR: Final = 512
@@ -164,7 +164,7 @@ def another_boot(number: int = 1) -> Iterator[None]:
     """Have the machine look booted since; each number is a boot of its own."""
     here = number.to_bytes(16, "big")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (boot_id, recover, checkpoint):
+        for module in (boot_id, recover, state, checkpoint):
             patch.setattr(module, "boot_id", lambda: here)
         yield
 

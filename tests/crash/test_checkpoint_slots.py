@@ -17,7 +17,7 @@ from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, Checkp
 from streamkeep.engine.journal import control_file
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.errors import CorruptionError, StoreError
+from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError, StoreError
 from streamkeep.format.journal.checkpoint import SLOT_SIZE
 from streamkeep.recovery.salvage.repair import repair
 
@@ -60,7 +60,7 @@ def test_a_young_store_with_a_damaged_point_is_not_taken_for_unfinished(tmp_path
 
 
 def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> None:
-    """Its checkpoint is damaged, and not its newest commit: it can still be read, and repaired."""
+    """Its checkpoint is damaged, and its newest commit may be: the machine has stopped since."""
     path = tmp_path / "store"
 
     def write_and_die() -> None:
@@ -82,12 +82,20 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
         file.seek(meta.main_root * meta.page_size + 16)
         file.write(b"damage")
     before = (path / CHECKPOINT_FILE).read_bytes(), (path / "data.mdb").read_bytes()
-    for force in (True, False):
-        with pytest.raises(CorruptionError, match="is not the root of commit"):
-            streamkeep.open(path, force_recovery=force)
+    with another_boot():
+        for force in (None, "checkpoint"):
+            with pytest.raises(CorruptionError, match="is not the root of commit"):
+                streamkeep.open(path, force_recovery=force)
+        with pytest.raises(RecoveryNeededError, match=r"cannot be kept .* the machine"):
+            streamkeep.open(path, force_recovery="data.mdb")
+        with pytest.raises(RecoveryNeededError, match="the machine stopped"):
+            streamkeep.open(path, readonly=True)
     assert ((path / CHECKPOINT_FILE).read_bytes(), (path / "data.mdb").read_bytes()) == before
     with streamkeep.open(path, readonly=True) as store:
         assert store.xlen("s") == 1000
+    with streamkeep.open(path) as store:  # in the same boot, the kernel has every page
+        assert store.xlen("s") == 1000
+    assert list(recovery.check(path)) == []
 
 
 def test_a_store_that_was_moved_is_left_alone(tmp_path: Path) -> None:

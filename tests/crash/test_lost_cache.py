@@ -25,9 +25,8 @@ from crash.power import another_boot, copy_store
 from inside import checkpoint_now, defer_for_long, defer_nothing
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import read_meta_pages
-from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
-from streamkeep.engine.crash_recovery.recover import examine
-from streamkeep.engine.journal.reader import Reader
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
+from streamkeep.engine.crash_recovery.state import examine
 from streamkeep.engine.system import boot_id
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError
@@ -209,29 +208,6 @@ def test_a_head_that_is_older_than_the_newest_commit_shows_that_pages_were_lost(
     assert_recovers(path, f"journal/head is older than commit {newest}|data.mdb is damaged")
 
 
-def test_a_journal_that_ends_before_the_newest_commit_shows_that_pages_were_lost(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "store"
-    killed(path)
-    slot = slot_of(path)
-    reader = Reader(Folder(path / "journal"), slot, position_of(slot))
-    for _ in range(COUNT // 2 - 1):
-        assert reader.next() is not None
-    position = reader.position
-    names = {int(one.name[:-4]): one for one in (path / "journal").glob("*.skj")}
-    for number, one in names.items():
-        if number > position.file_number:
-            one.unlink()
-    with names[position.file_number].open("r+b") as file:
-        file.seek(position.offset)
-        file.write(bytes(PAGE))
-    newest = slot.commit_number + COUNT - 1
-    assert_recovers(
-        path, f"lack commit {newest}, which was made|ends before commit {newest}", COUNT // 2
-    )
-
-
 @pytest.mark.slow
 def test_writers_that_are_killed_leave_a_store_that_is_not_torn(tmp_path: Path) -> None:
     """Several processes, and threads that share commits, some of which are deferred."""
@@ -302,7 +278,7 @@ def test_a_copy_of_a_store_in_use_misses_no_commit_of_its_journal(tmp_path: Path
 def test_a_forced_recovery_still_needs_no_reason(tmp_path: Path) -> None:
     path = tmp_path / "store"
     killed(path)
-    with streamkeep.open(path, force_recovery=True) as store:
+    with streamkeep.open(path, force_recovery="checkpoint") as store:
         assert store.xlen("s") == COUNT
         assert store.durability().last_recovery is not None
 
@@ -346,6 +322,10 @@ def test_a_store_whose_position_and_journal_were_lost_is_recovered(tmp_path: Pat
         assert txn.delete(POSITION_KEY)
     for file in (lost / "journal").glob("*.skj"):
         os.truncate(file, 0)
-    with streamkeep.open(lost) as store:
-        assert store.durability().last_recovery is not None
+    with pytest.raises(RecoveryNeededError, match="commits 3 to 5 were made and would be lost"):
+        streamkeep.open(lost)
+    with streamkeep.open(lost, force_recovery="checkpoint") as store:
+        recovered = store.durability().last_recovery
+        assert recovered is not None
+        assert recovered.lost == 3
         assert store.xlen("s") == 1

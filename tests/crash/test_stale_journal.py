@@ -60,6 +60,6 @@ def test_a_later_file_says_that_commits_were_lost_and_follows_no_others(
             while store.durability().last_commit < first - 1:
                 store.xadd("s", {"other": "commit"})
             expected = store.xlen("s")
-        with another_boot(9), streamkeep.open(tmp_path / "lost", force_recovery=True) as store:
+        with another_boot(9), streamkeep.open(tmp_path / "lost") as store:
             assert store.xlen("s") == expected
         assert [str(finding) for finding in recovery.check(tmp_path / "lost")] == []

@@ -40,9 +40,7 @@ def test_a_golden_store_answers_what_it_answered_when_it_was_written(
     tmp_path: Path, name: str, expected: dict[str, Any]
 ) -> None:
     path = golden_stores.unpack(name, tmp_path)
-    with Store(
-        path, clock=ManualClock(LAST_MS), force_recovery=name in golden_stores.TORN
-    ) as store:
+    with Store(path, clock=ManualClock(LAST_MS)) as store:
         found = json.loads(json.dumps(golden_stores.describe(store)))
     assert found["streams"].keys() == expected["streams"].keys()
     for key, stream in expected["streams"].items():
@@ -56,7 +54,7 @@ def test_a_golden_store_takes_new_entries_through_the_public_door(
     tmp_path: Path, name: str
 ) -> None:
     path = golden_stores.unpack(name, tmp_path)
-    with streamkeep.open(path, force_recovery=name in golden_stores.TORN) as store:
+    with streamkeep.open(path) as store:
         length = store.xlen("orders")
         store.xadd("orders", {"new": 1})
         assert store.xlen("orders") == length + 1 == 618
@@ -102,7 +100,7 @@ def test_a_golden_store_has_no_leases_and_keeps_its_version(
 @pytest.mark.parametrize("name", slow_but(("closed-3", "killed-3", "torn-3"), "torn-3"))
 def test_a_golden_store_of_format_3_has_its_rows(tmp_path: Path, name: str) -> None:
     path = golden_stores.unpack(name, tmp_path)
-    with streamkeep.open(path, force_recovery=name in golden_stores.TORN) as store:
+    with streamkeep.open(path) as store:
         rows = store.row_range("counters")
         assert rows == [
             (b"%04d" % number, b"value %d" % number * 20) for number in range(300) if number != 7

@@ -86,7 +86,7 @@ def test_a_second_opening_cannot_have_what_the_first_has_not(
     with pytest.raises(streamkeep.StoreError, match="retired_max_bytes=1073741824"):
         open_store(retired_max_bytes=64 << 20)
     with pytest.raises(streamkeep.StoreLockedError, match="open in this process"):
-        open_store(force_recovery=True)
+        open_store(force_recovery="checkpoint")
     with open_store() as same, open_store(max_store_bytes=4 << 20, node_max_entries=10):
         same.xadd("s", {"n": 0})
 

@@ -142,7 +142,7 @@ def test_a_private_store_in_a_public_folder_stays_private(tmp_path: Path) -> Non
     streamkeep.open(path, mode=0o600).close()
     path.chmod(0o755)
     shutil.rmtree(path / "journal")
-    with streamkeep.open(path, force_recovery=True) as store:
+    with streamkeep.open(path) as store:
         store.xadd("s", {"f": "v"})
     assert {mode for kind, mode, _ in rights_below(path) if kind == "file"} == {"600"}
 

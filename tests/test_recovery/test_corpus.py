@@ -22,8 +22,9 @@ from inside import checkpoint_now, defer_nothing
 from raw_store import RawStore, raw_store
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.checkpoint_file import position_of
 from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.keys import (
@@ -37,7 +38,6 @@ from streamkeep.format.core.keys import (
     pack_number,
 )
 from streamkeep.format.journal.checkpoint import SLOT_SIZE, decode_slot
-from streamkeep.format.journal.journal import FileHeader
 from streamkeep.format.lmdb_file.lmdb_pages import MAIN_AT
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
@@ -233,28 +233,49 @@ def other_boot(path: Path) -> None:
     (path / JOURNAL_FOLDER / "head").unlink(missing_ok=True)
 
 
-def lost_pages_of_commits(path: Path) -> None:
-    """The disk has the journal of three commits, and of `data.mdb` what was before."""
+def killed(path: Path) -> None:
+    """Three commits after the checkpoint, which LMDB has, then a kill."""
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
         defer_nothing(store)
         checkpoint_now(store)
         shutil.copyfile(path / "data.mdb", path.with_name("old.mdb"))
         for number in range(3):
-            store.xadd("orders", {"late": "1"}, id=f"2-{number}")
+            store.xadd("orders", {"late": str(number)}, id=f"2-{number}")
         shutil.copytree(path, path.with_name("killed"))
     shutil.rmtree(path)
     path.with_name("killed").rename(path)
+
+
+def lost_pages_of_commits(path: Path) -> None:
+    """The disk has the journal of three commits, and of `data.mdb` what was before."""
+    killed(path)
     path.with_name("old.mdb").rename(path / "data.mdb")
 
 
+def damage_in_journal(path: Path) -> None:
+    """The second record after the checkpoint has a wrong bit; the one after it is sound."""
+    killed(path)
+    data = (path / "steady").read_bytes()
+    slots = [slot for at in (0, SLOT_SIZE) if (slot := decode_slot(data[at:])) is not None]
+    slot = max(slots, key=lambda one: one.commit_number)
+    reader = Reader(Folder(path / JOURNAL_FOLDER), slot, position_of(slot))
+    assert reader.next() is not None
+    file, offset = reader.position.file_number, reader.position.offset
+    name = f"{JOURNAL_FOLDER}/{file:012d}.skj"
+    byte = (path / name).read_bytes()[offset + 30]
+    at(name, offset + 30, bytes([byte ^ 4]))(path)
+
+
 def gap_in_journal(path: Path) -> None:
-    other_boot(path)
-    files = sorted((path / JOURNAL_FOLDER).glob("*.skj"))
-    header = bytearray(files[0].read_bytes()[:64])
-    slot = decode_slot((path / "steady").read_bytes())
-    assert slot is not None
-    later = FileHeader(slot.epoch, 99, slot.commit_number + 50, 1, slot.store_uuid)
-    (path / JOURNAL_FOLDER / "000000000099.skj").write_bytes(later.encode() + bytes(len(header)))
+    """The same, and LMDB has none of these commits."""
+    damage_in_journal(path)
+    path.with_name("old.mdb").rename(path / "data.mdb")
+
+
+def other_row(path: Path) -> None:
+    """LMDB has another row of a stream than the journal makes."""
+    killed(path)
+    record(max_deleted_seq=3)(path)
 
 
 def checkpoint_of_other(path: Path) -> None:
@@ -323,6 +344,8 @@ CASES: Final[dict[str, Recipe]] = {
     "SK024-gap": gap_in_journal,
     "SK025-stray": stray_file,
     "SK026-lost-pages": lost_pages_of_commits,
+    "SK027-damaged-record": damage_in_journal,
+    "SK028-other-row": other_row,
     "SK101-length": record(length=7),
     "SK102-first": record(first_ms=0),
     "SK103-last": record(last_live_seq=3),

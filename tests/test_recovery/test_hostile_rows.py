@@ -12,8 +12,8 @@ from hostile import HUGE, NOW_MS, Change, add_rare_rows, build, hold, hostile
 from raw_store import codes, raw_store
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
-from streamkeep.engine.crash_recovery.recover import META_EPOCH
-from streamkeep.engine.store.meta import META_CREATED, META_UUID
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_UUID
+from streamkeep.engine.store.meta import META_CREATED
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE

@@ -189,7 +189,7 @@ OPENINGS: list[Callable[[Path], object]] = [
     lambda path: streamkeep.open(path, readonly=True),
     Store,
     lambda path: Store(path, readonly=True),
-    lambda path: Store(path, force_recovery=True),
+    lambda path: Store(path, force_recovery="checkpoint"),
     lambda path: recovery.backup(path, path.with_name("backup")),
     compact,
 ]

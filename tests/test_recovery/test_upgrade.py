@@ -73,7 +73,6 @@ def test_golden_stores_of_every_format_become_stores_of_today(tmp_path: Path, na
     seen = []
     done = upgrade(
         path,
-        force_recovery=name in golden_stores.TORN,
         clock=ManualClock(LAST_MS),
         progress=lambda *state: seen.append(state),
     )

@@ -159,7 +159,7 @@ def test_a_store_that_needs_recovery_is_named_and_its_journal_saved(store: Path)
     other_boot(store)
     before = contents(store)
     result = run("fsck", store)
-    assert "note SK022: store: checked as of the checkpoint" in result.stdout
+    assert "note SK022: store: checked as of commit" in result.stdout
     assert contents(store) == before
     target = store.with_name("new")
     run("repair", store, "--output", target)

@@ -155,7 +155,8 @@ def _durability_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
         back = (
             f"back to commit {last['checkpoint_commit']:,}, {last['replayed']:,} from the journal"
         )
-        rows.append(("recovered", f"{time_text(last['time_ms'])}, {back}"))
+        lost = f", {last['lost']:,} later ones lost" if last["lost"] else ""
+        rows.append(("recovered", f"{time_text(last['time_ms'])}, {back}{lost}"))
     for slot in figures["readers"]:
         text = f"process {slot['process']} has a snapshot {slot['commits_old']:,} commits old"
         rows.append(("reader", text))

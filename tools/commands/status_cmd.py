@@ -250,7 +250,8 @@ def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     last = facts["last_recovery"]
     if last is not None:
         replayed = count_text(last["replayed"], "commit")
-        rows.append(("recovered", f"{time_text(last['time_ms'])}, {replayed} replayed"))
+        lost = f", {count_text(last['lost'], 'commit')} lost" if last["lost"] else ""
+        rows.append(("recovered", f"{time_text(last['time_ms'])}, {replayed} replayed{lost}"))
     for slot in facts["readers"]:
         old = count_text(slot["commits_old"], "commit")
         rows.append(("reader", f"process {slot['process']} reads a state {old} old"))

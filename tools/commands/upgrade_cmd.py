@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from streamkeep.engine.crash_recovery.state import WAYS, WayName
 from streamkeep.format.humanize import size_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import store_argument
@@ -19,10 +20,10 @@ _STEPS: Final = ("copy", "compare", "check")
 @store_argument
 @click.option(
     "--force-recovery",
-    is_flag=True,
-    help="Go back to the last checkpoint if newer commits are missing.",
+    type=click.Choice(WAYS),
+    help="How to go on if commits are missing: with what the data file or the last checkpoint has.",
 )
-def upgrade(store_path: Path, force_recovery: bool) -> None:
+def upgrade(store_path: Path, force_recovery: WayName | None) -> None:
     """Bring STORE to the present format of stores.
 
     A converted copy of the data file is written beside it, compared with it row by row, and checked

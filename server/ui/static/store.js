@@ -41,7 +41,7 @@ export function store(main, state, signal) {
       ["Sync mode", found.sync],
       ["Last backup", found.backup === null ? "none is known" : [time(found.backup.time_ms, found.time_ms),
         el("span", { class: "quiet" }, `, ${many(found.backup.commits_since, "commit")} before now`)]],
-      ["Last recovery", last === null ? "never" : `${clock(last.time_ms)} UTC, ${many(last.replayed, "commit")} replayed`]]));
+      ["Last recovery", last === null ? "never" : `${clock(last.time_ms)} UTC, ${many(last.replayed, "commit")} replayed${last.lost ? `, ${many(last.lost, "commit")} lost` : ""}`]]));
     const kept = found.archive;
     fill(archive, kept.segments || kept.retired_entries ? facts([
       ["Archived", entries(kept.entries)], ["Segments", count(kept.segments)], ["Size", size(kept.size_bytes)],

@@ -1,0 +1,349 @@
+"""What the files of a store that no process has open hold: its state, and the ways to recover it.
+
+LMDB's newest commit, the newest checkpoint, the journal, the control file, the boot and the mount
+tell four states apart:
+
+healthy    The newest commit is that of the checkpoint, and the journal holds nothing after it.
+           `close` leaves a store in this state, and it may be copied anywhere.
+left       Processes died, and nothing else seems to have happened. LMDB has the newest commit.
+short      The same, but the journal holds more commits: they were deferred, or a process was killed
+           before LMDB made the last one.
+torn       The system may have lost pages that were not on disk, so LMDB's file may hold any
+           mixture of pages.
+
+A *way* to recover a store is a checkpoint, and the records of the journal that can be applied after
+it. There are two: from the checkpoint in `steady`; and, unless the store is torn, from LMDB's
+newest commit, which is a checkpoint as soon as it is synced. The first is taken if it loses
+nothing, because it does not rest on the signs of a torn store. They miss one case: the disk refused
+pages after all processes had died, the file system stayed mounted, and the kernel has forgotten the
+error and the pages. The second helps where the journal is damaged between the two commits.
+
+A way loses commits if it ends before the newest commit that was made. How many, `made` says as far
+as the files show it. `promised` is the newest one that may not be lost without a word: while the
+kernel has every page, each that was made; after a power loss, each that was on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Literal, NamedTuple
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, meta_of, position_of
+from streamkeep.engine.crash_recovery.extent import check_extent
+from streamkeep.engine.crash_recovery.stored_version import (
+    META_EPOCH,
+    META_UUID,
+    KeyMissing,
+    stored_meta,
+    stored_position,
+)
+from streamkeep.engine.crash_recovery.trial import Trial
+from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlState, read_control_file
+from streamkeep.engine.journal.reader import (
+    JOURNAL_FOLDER,
+    Reader,
+    journal_files,
+    newest_commit,
+)
+from streamkeep.engine.system.boot_id import boot_id
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
+from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot, root_checksum
+from streamkeep.format.journal.position import LogPosition
+from streamkeep.format.lmdb_file.meta_page import MetaPage
+from streamkeep.format.rows.records import decode_epoch, decode_uuid
+
+# The two ways, as a caller names them.
+WayName = Literal["checkpoint", "data.mdb"]
+FROM_CHECKPOINT: Final = "checkpoint"
+FROM_DATA: Final = "data.mdb"
+WAYS: Final = (FROM_DATA, FROM_CHECKPOINT)
+
+# Also true in another container, or for a copy without the control file. The recovery is then not
+# needed, but loses nothing: the journal holds every commit.
+_MOVED: Final = "the file system was mounted again, or the files were copied, while it was in use"
+
+
+class Way(NamedTuple):
+    """One way to recover a store.
+
+    Attributes:
+        slot: where the replay begins.
+        end: the commit that it ends with.
+        problem: why the record after it cannot be applied; empty where no record follows.
+    """
+
+    slot: CheckpointSlot
+    end: int
+    problem: str
+
+
+class State(NamedTuple):
+    """The state of a store that no process has open; see the top of this module.
+
+    Attributes:
+        healthy: nothing follows the checkpoint; all else is then not set.
+        torn: why the system may have lost pages; empty if it has not.
+        checkpoint: the way from the checkpoint; None if its root pages are damaged, or without one.
+        data: the way from LMDB's newest commit; None if that is torn.
+        sure: the mount shows that the kernel has every page. Otherwise only a caller can choose
+            `data` where `checkpoint` loses commits.
+        made: the newest commit that is known to have been made.
+        promised: the newest commit that may not be lost without a word.
+        damage: why `checkpoint` is None.
+    """
+
+    healthy: bool
+    torn: str = ""
+    checkpoint: Way | None = None
+    data: Way | None = None
+    sure: bool = False
+    made: int = 0
+    promised: int = 0
+    damage: CorruptionError | None = None
+
+    def shown(self) -> int:
+        """Return the newest commit in `data.mdb`, as far as it can be trusted; 0 otherwise."""
+        return 0 if self.data is None else self.data.slot.commit_number
+
+    def is_at(self, commit_number: int) -> bool:
+        """Return whether `data.mdb` has this commit, and nothing shows a later one."""
+        ends = [way.end for way in (self.checkpoint, self.data) if way is not None]
+        return self.shown() == commit_number == max(self.made, *ends)
+
+    def best(self) -> Way:
+        """Return the way that loses least; raise CorruptionError if there is none."""
+        ways = [way for way in (self.checkpoint, self.data if self.sure else None) if way]
+        if not ways:
+            raise self.damage or CorruptionError(
+                CHECKPOINT_FILE, "there is no checkpoint; next: run `streamkeep repair`"
+            )
+        return max(ways, key=lambda way: way.end)
+
+    def lost(self, way: Way) -> int:
+        """Return how many commits are known to be lost if a way is taken."""
+        return max(0, max(self.made, self.promised) - way.end)
+
+    def loss(self, way: Way) -> str:
+        """Return what a way loses that may not be lost, and what else can be done; or ""."""
+        first, last = way.end + 1, self.promised
+        if first > last:
+            return ""
+        commits = f"commit {last} was" if first == last else f"commits {first} to {last} were"
+        why = way.problem or f"the journal cannot be read after commit {way.end}"
+        ways = "`streamkeep repair` saves in a new store what can still be read; or open it with "
+        if self.data is not None:
+            ways += 'force_recovery="data.mdb", which keeps data.mdb and ends at commit '
+            ways += f"{self.data.end}, or with " if self.checkpoint else f"{self.data.end}"
+        if self.checkpoint is not None:
+            ways += 'force_recovery="checkpoint", which goes back to the checkpoint of commit '
+            ways += f"{self.checkpoint.slot.commit_number} and ends at commit {self.checkpoint.end}"
+        return f"{commits} made and would be lost: {why}; next: {ways}"
+
+    def unreadable(self) -> str:
+        """Return why `data.mdb` does not show the newest commit; empty if it does."""
+        if self.healthy or self.torn:
+            return self.torn
+        ends = [way.end for way in (self.checkpoint, self.data) if way is not None]
+        ahead = max(ends, default=0) - self.shown()
+        if ahead > 0:
+            return lacks(ahead)
+        return "" if self.data is None else self.loss(self.data)
+
+
+def lacks(ahead: int) -> str:
+    """Return the reason for a recovery that the number of commits in the journal gives."""
+    return f"the journal holds {ahead} commit{'s' * (ahead > 1)} that data.mdb lacks"
+
+
+def examine(store: Folder, slot: CheckpointSlot | None) -> State:
+    """Return the state of a store that no process has open.
+
+    Args:
+        slot: its newest checkpoint; None if there is none.
+    """
+    try:
+        handle = store.open(DATA_FILE)
+    except FileNotFoundError:
+        damage = CorruptionError(str(store.path / DATA_FILE), "the file is missing")
+        return State(False, "data.mdb is missing", damage=damage)
+    try:
+        return _examine(store, handle, slot)
+    finally:
+        os.close(handle)
+
+
+def is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
+    """Return whether the checkpoint covers everything in the store."""
+    handle = store.open(DATA_FILE)
+    try:
+        journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
+        return _is_healthy(journal, slot, _newest_meta(handle))
+    finally:
+        os.close(handle)
+
+
+def _is_healthy(journal: Folder, slot: CheckpointSlot, meta: MetaPage | None) -> bool:
+    return (
+        meta is not None
+        and meta.data[8:] == slot.meta_page[8:]
+        and Reader(journal, slot, position_of(slot)).next() is None
+        and newest_commit(journal, slot) <= slot.commit_number
+    )
+
+
+def _newest_meta(handle: int) -> MetaPage | None:
+    return next(reversed(read_meta_pages(handle)), None)
+
+
+def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
+    journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
+    control = read_control_file(journal)
+    meta = _newest_meta(handle)
+    poisoned = control is not None and control.poisoned
+    if slot is not None and not poisoned and _is_healthy(journal, slot, meta):
+        return State(True)
+    made = promised = 0
+    if control is not None:
+        made = control.made
+        promised = made if control.same_mount and not poisoned else control.durable
+    checkpoint = data = damage = position = None
+    if slot is not None:
+        try:
+            checkpoint = _way(store, handle, journal, slot)
+        except CorruptionError as error:
+            damage = error
+        made = max(made, newest_commit(journal, slot))
+    torn = "data.mdb is older than its checkpoint"
+    if meta is not None and (slot is None or meta.commit_number >= meta_of(slot).commit_number):
+        try:
+            position = _position(handle, meta, slot)
+            torn = _why_torn(journal, control, slot, position)
+            if not torn:
+                data = _way(store, handle, journal, _data_slot(handle, meta, position, slot))
+        except CorruptionError as error:
+            damage = damage or error
+            torn = _why_torn(journal, control, slot, None) or f"data.mdb is damaged ({error})"
+    if position is not None:
+        made = max(made, position.commit_number)
+    if data is not None:
+        promised = max(promised, data.slot.commit_number, made if slot is None else 0)
+    sure = control is None or (control.same_mount and control.knows_mount)
+    return State(False, torn, checkpoint, data, sure, made, promised, damage)
+
+
+def _why_torn(
+    journal: Folder,
+    control: ControlState | None,
+    slot: CheckpointSlot | None,
+    position: LogPosition | None,
+) -> str:
+    """Return the sign that pages were lost; "" if there is none.
+
+    Args:
+        position: that of LMDB's newest commit; None if it cannot be read.
+    """
+    if control is not None and control.poisoned:
+        return "a sync to the disk had failed"
+    if slot is None:  # the boot is not known: nothing says that LMDB's newest commit is not whole
+        return ""
+    here = boot_id()
+    if here == NO_BOOT or slot.boot_id != here:
+        return "the machine stopped while the store was in use"
+    if slot.journal_file not in journal_files(journal):
+        return ""  # removed by hand: a loss of pages does not remove names
+    if control is None or not control.same_mount:
+        return _MOVED
+    if position is not None and control.made < position.commit_number - 1:
+        return f"journal/{CONTROL_FILE} is older than commit {position.commit_number} of data.mdb"
+    return ""
+
+
+def _position(handle: int, meta: MetaPage, slot: CheckpointSlot | None) -> LogPosition:
+    """Return the log position of LMDB's newest commit; raise CorruptionError."""
+    if slot is not None and meta.data[8:] == slot.meta_page[8:]:
+        return position_of(slot)  # the checkpoint may have begun a file, which no row names yet
+    try:
+        return stored_position(handle, meta)
+    except KeyMissing:
+        if slot is not None:
+            raise
+        return LogPosition(0, 0, 0, meta.commit_number)  # no process has written to the store yet
+
+
+def _data_slot(
+    handle: int, meta: MetaPage, position: LogPosition, slot: CheckpointSlot | None
+) -> CheckpointSlot:
+    """Return the checkpoint that LMDB's newest commit will be when it is synced.
+
+    Args:
+        slot: the newest checkpoint, which has the identity of the store.
+    """
+    if slot is None:
+        epoch = decode_epoch(stored_meta(handle, meta, META_EPOCH), "meta")
+        store_uuid = decode_uuid(stored_meta(handle, meta, META_UUID), "meta")
+    else:
+        epoch, store_uuid = slot.epoch, slot.store_uuid
+    return CheckpointSlot(
+        epoch,
+        position.commit_number,
+        store_uuid,
+        boot_id(),
+        *position[:3],
+        root_checksum(_page(handle, meta, meta.main_root)),
+        root_checksum(_page(handle, meta, meta.free_root)),
+        meta.data,
+    )
+
+
+def _way(store: Folder, handle: int, journal: Folder, slot: CheckpointSlot) -> Way:
+    """Return how far the journal leads from a checkpoint; raise CorruptionError if it is damaged.
+
+    Root pages that are unchanged prove that the pages of its commit are.
+    """
+    meta = meta_of(slot)
+    check_extent(store, meta)
+    for root, expected in (
+        (meta.main_root, slot.main_root_checksum),
+        (meta.free_root, slot.free_root_checksum),
+    ):
+        if root_checksum(_page(handle, meta, root)) != expected:
+            raise CorruptionError(
+                str(store.path / DATA_FILE),
+                f"page {root} is not the root of commit {slot.commit_number}, which recovery "
+                "needs; next: run `streamkeep repair`",
+            )
+    reader = Reader(journal, slot, position_of(slot))
+    return Way(slot, *Trial(handle, meta).run(reader))
+
+
+def _page(handle: int, meta: MetaPage, number: int | None) -> bytes | None:
+    if number is None:
+        return None
+    page = os.pread(handle, meta.page_size, number * meta.page_size)
+    return page.ljust(meta.page_size, b"\0")  # the file may be truncated
+
+
+def choose(state: State, store: Folder, force: WayName | None) -> Way:
+    """Return the way that a recovery takes.
+
+    Args:
+        force: FROM_CHECKPOINT or FROM_DATA for one way, whatever it loses; None for the best.
+
+    Raises:
+        RecoveryNeededError: it would lose commits that were promised, or `data.mdb` may be torn.
+        CorruptionError: there is no way.
+    """
+    if force == FROM_DATA:
+        if state.data is None:
+            problem = f"data.mdb cannot be kept as it is, because {state.torn}"
+            raise RecoveryNeededError(f"{store.path}: {problem}")
+        return state.data
+    if force == FROM_CHECKPOINT:
+        return state._replace(data=None).best()
+    way = state.best()
+    loss = state.loss(way)
+    if loss:
+        raise RecoveryNeededError(f"{store.path}: {loss}")
+    return way

@@ -1,0 +1,431 @@
+"""A damaged journal: what can be kept is kept, and what would be lost is an error that says so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import streamkeep
+from crash.losses import in_child, killed_after
+from crash.power import another_boot, another_mount
+from inside import checkpoint_now, defer_for_long
+from streamkeep import recovery
+from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile, position_of
+from streamkeep.engine.journal.reader import Reader, file_name
+from streamkeep.engine.system import boot_id
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.txn.stream import decode_stream
+from streamkeep.format.core.errors import ArgumentError, RecoveryNeededError
+from streamkeep.format.core.keys import STREAMS, TABLES, pack_number
+from streamkeep.format.journal.checkpoint import CheckpointSlot
+from streamkeep.format.journal.journal import (
+    RECORD_HEADER,
+    encode_record,
+    read_changes,
+    record_checksum,
+)
+from streamkeep.format.journal.position import LogPosition
+from streamkeep.recovery.fsck.source import open_source
+from streamkeep.recovery.salvage.repair import repair
+from tiers import daily_or_all
+
+SHOWN, ALL = 11, 21  # entries of `s` that LMDB has, and that were acknowledged; one is older
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store whose process was killed.
+
+    `s` got an entry before the checkpoint, ten that LMDB has, and ten that it lacks. With each of
+    the latter, `t` got one in the same pipeline; it is as old.
+    """
+    path, shown = tmp_path / "store", tmp_path / "shown.mdb"
+
+    def work() -> None:
+        one = streamkeep.open(path)
+        one.xadd("s", {"n": 0})
+        one.xadd("t", {"n": 0})
+        checkpoint_now(one)
+        defer_for_long(one)
+        for number in range(1, SHOWN):
+            one.xadd("s", {"n": number})
+        with one.snapshot() as snapshot:  # ends the deferred transaction
+            assert snapshot.xlen("s") == SHOWN
+            shutil.copyfile(path / "data.mdb", shown)
+        for number in range(SHOWN, ALL):
+            with one.pipeline() as both:
+                both.xadd("s", {"n": number}).xadd("t", {"n": number}).execute()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(work)
+    shown.replace(path / "data.mdb")
+    return path
+
+
+def slot_of(path: Path) -> CheckpointSlot:
+    lock = CheckpointFile(Folder(path), readonly=True)
+    slot = lock.newest()
+    lock.close()
+    assert slot is not None
+    return slot
+
+
+def records(path: Path) -> Iterator[tuple[LogPosition, bytes]]:
+    """Yield where each record after the checkpoint begins, and its body."""
+    slot = slot_of(path)
+    reader = Reader(Folder(path / "journal"), slot, position_of(slot))
+    while True:
+        before = reader.position
+        body = reader.next()
+        if body is None:
+            return
+        yield before, body
+
+
+def file_of(path: Path, position: LogPosition) -> Path:
+    return path / "journal" / file_name(position.file_number)
+
+
+def damage(path: Path, number: int, *, at: int = 30) -> None:
+    """Flip a bit of a record after the checkpoint, counted from 1."""
+    position, _ = list(records(path))[number - 1]
+    file = file_of(path, position)
+    data = bytearray(file.read_bytes())
+    data[position.offset + at] ^= 4
+    file.write_bytes(data)
+
+
+def entries(path: Path, name: str = "s", **options: object) -> list[int]:
+    with streamkeep.open(path, **options) as store:  # type: ignore[call-overload]
+        return [int(entry.fields[b"n"]) for entry in store.xrange(name)]
+
+
+def lost(path: Path) -> int:
+    with streamkeep.open(path, readonly=True) as store:
+        recovered = store.durability().last_recovery
+        assert recovered is not None
+        return recovered.lost
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {
+        str(one.relative_to(path)): one.read_bytes()
+        for one in path.rglob("*")
+        if one.is_file() and one.name != "lock.mdb"
+    }
+
+
+def errors(path: Path) -> list[str]:
+    """Return what fsck finds, without notes."""
+    return [str(one) for one in recovery.check(path) if one.severity]
+
+
+# --- damage between the checkpoint and the newest commit of LMDB ----------------------------------
+
+
+def test_damage_before_the_newest_commit_of_lmdb_loses_nothing(store: Path) -> None:
+    damage(store, 5)
+    assert [one.partition(":")[0] for one in errors(store)] == ["warning SK027"]
+    assert entries(store) == list(range(ALL))
+    assert lost(store) == 0
+    assert errors(store) == []
+    assert entries(store, "t") == [0, *range(SHOWN, ALL)]
+
+
+def test_a_reader_sees_what_lmdb_has_in_spite_of_damage_before_it(store: Path) -> None:
+    torn_off(store, SHOWN)
+    damage(store, 5)
+    control = store / "journal" / "head"
+    words = memoryview(bytearray(control.read_bytes())).cast("q")
+    words[1] = words[2] = 13  # the newest commit is that of LMDB
+    control.write_bytes(words.tobytes())
+    assert entries(store, readonly=True) == list(range(SHOWN))
+    assert entries(store) == list(range(SHOWN))
+    assert lost(store) == 0
+
+
+def test_without_numbers_of_mounts_lmdb_is_kept_only_by_choice(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nothing shows that the kernel still has every page."""
+    damage(store, 5)
+    monkeypatch.setattr(boot_id, "mount_id", lambda path: 0)
+    control = store / "journal" / "head"
+    words = memoryview(bytearray(control.read_bytes())).cast("q")
+    words[10] = 0
+    control.write_bytes(words.tobytes())
+    with pytest.raises(RecoveryNeededError, match="commits 8 to 23 were made and would be lost"):
+        entries(store)
+    assert entries(store, force_recovery="data.mdb") == list(range(ALL))
+
+
+def test_a_recovery_from_the_newest_commit_of_lmdb_may_be_killed_anywhere(store: Path) -> None:
+    damage(store, 5)
+    step = 0
+    killed = True
+    while killed:
+        step += 1
+        copy = store.with_name("copy")
+        shutil.copytree(store, copy)
+        killed = killed_after(step, lambda: entries(store.with_name("copy")))
+        assert errors(copy) in ([], errors(store))
+        assert entries(copy) == list(range(ALL))
+        assert lost(copy) == 0
+        shutil.rmtree(copy)
+    assert step > 8
+
+
+# --- damage after it ------------------------------------------------------------------------------
+
+
+def test_a_loss_is_refused_with_both_ways_out_and_nothing_changes(store: Path) -> None:
+    damage(store, 15)
+    before = contents(store)
+    assert errors(store) == [
+        "error SK024: journal: commits 18 to 23 were made and would be lost: the journal cannot be "
+        "read after commit 17"
+    ]
+    for readonly in (False, True):
+        with pytest.raises(RecoveryNeededError) as caught:
+            streamkeep.open(store, readonly=readonly)
+        for text in (
+            "commits 18 to 23 were made",
+            "`streamkeep repair`",
+            'force_recovery="data.mdb", which keeps data.mdb and ends at commit 17',
+            "goes back to the checkpoint of commit 3 and ends at commit 17",
+        ):
+            assert text in str(caught.value) or readonly
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("way", ["data.mdb", "checkpoint"])
+def test_a_loss_that_the_caller_accepts_is_counted(store: Path, way: str) -> None:
+    damage(store, 15)
+    assert entries(store, force_recovery=way) == list(range(ALL - 6))
+    assert lost(store) == 6
+    assert errors(store) == []
+    assert entries(store, "t") == [0, *range(SHOWN, ALL - 6)]
+
+
+def test_another_way_of_recovery_is_refused(store: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"'data\.mdb' or 'checkpoint', not True"):
+        streamkeep.open(store, force_recovery=True)  # type: ignore[call-overload]
+
+
+def test_repair_applies_what_follows_the_damage_and_names_what_it_cannot(store: Path) -> None:
+    damage(store, 15)
+    repaired = repair(store, store.with_name("new"))
+    assert repaired.findings == []
+    lines = repaired.report.lines()
+    assert "lost: commit 18: the journal is damaged there" in lines
+    assert any("stream 's': 1 entry, from" in line for line in lines), lines
+    missing = ALL - 6
+    assert entries(store.with_name("new")) == [one for one in range(ALL) if one != missing]
+    expected = [0] + [one for one in range(SHOWN, ALL) if one != missing]
+    assert {*entries(store.with_name("new"), "t")} >= {*expected}
+
+
+def test_a_flipped_bit_loses_nothing_or_is_an_error_that_fsck_announces(store: Path) -> None:
+    """In all bytes of all records, also if LMDB has none of the commits."""
+    bodies = list(records(store))
+    bits = [
+        (file_of(store, position), 8 * position.offset + bit)
+        for position, body in bodies
+        for bit in range(0, 8 * (RECORD_HEADER.size + len(body)), daily_or_all(1777, 97))
+    ]
+    refused = 0
+    for file, bit in bits:
+        copy = store.with_name("copy")
+        shutil.copytree(store, copy)
+        data = bytearray(file.read_bytes())
+        data[bit // 8] ^= 1 << bit % 8
+        (copy / "journal" / file.name).write_bytes(data)
+        found = errors(copy)
+        try:
+            assert entries(copy) == list(range(ALL))
+            assert "SK024" not in str(found)
+        except RecoveryNeededError:
+            refused += 1
+            assert "SK024" in str(found)
+        shutil.rmtree(copy)
+    assert 0 < refused < len(bits)
+
+
+# --- records that do not fit ----------------------------------------------------------------------
+
+
+def rewrite(path: Path, change: Callable[[int, bytes], bytes]) -> None:
+    """Write the records after the checkpoint again, with other bodies; in one file."""
+    found = list(records(path))
+    position = found[0][0]
+    file = file_of(path, position)
+    assert {one.file_number for one, _ in found} == {position.file_number}
+    chain, out = position.chain, b""
+    for number, (_, body) in enumerate(found, start=1):
+        body = change(number, body)
+        chain = record_checksum(body, chain)
+        out += encode_record(body, chain)
+    data = file.read_bytes()
+    file.write_bytes((data[: position.offset] + out).ljust(len(data), b"\0"))
+
+
+def without_append(body: bytes) -> bytes:
+    """Return a record without its change of the stream `s`."""
+    at, out = 8, body[:8]
+    for change in read_changes(body, TABLES):
+        if (change.table, change.db_key) != (STREAMS, pack_number(1)):
+            out += body[at : at + change.size()]
+        at += change.size()
+    assert len(out) < len(body) == at
+    return out
+
+
+@pytest.fixture
+def unfit(store: Path) -> Path:
+    """The same store; the fifth deferred commit has no record of its append to `s`."""
+    rewrite(store, lambda number, body: without_append(body) if number == 15 else body)
+    return store
+
+
+def test_a_record_that_does_not_fit_is_found_before_anything_is_changed(unfit: Path) -> None:
+    before = contents(unfit)
+    (found,) = errors(unfit)
+    assert found.startswith("error SK024: journal: commits 19 to 23 were made and would be lost")
+    assert "the record of commit 19 cannot be applied: journal: " in found
+    with pytest.raises(RecoveryNeededError, match="commits 19 to 23 were made and would be lost"):
+        streamkeep.open(unfit)
+    assert contents(unfit) == before
+    assert entries(unfit, force_recovery="checkpoint") == [*range(ALL - 6)]
+    assert lost(unfit) == 5
+
+
+def test_repair_applies_each_row_of_the_records_that_fits(unfit: Path) -> None:
+    repaired = repair(unfit, unfit.with_name("new"))
+    assert repaired.findings == []
+    assert entries(unfit.with_name("new"), "t") == [0, *range(SHOWN, ALL)]
+    missing = ALL - 6
+    assert entries(unfit.with_name("new")) == [one for one in range(ALL) if one != missing]
+    lines = repaired.report.lines()
+    assert any("stream 's': 1 entry, from" in line for line in lines), lines
+    assert any("precedes commit 19 in row" in line for line in lines)
+
+
+def test_a_row_that_the_journal_does_not_make_is_found(store: Path) -> None:
+    """LMDB has an entry that no record has: a recovery would lose it."""
+    rewrite(store, lambda number, body: without_append(body) if number == SHOWN - 1 else body)
+    found = errors(store)
+    assert [one[:11] for one in found] == ["error SK024", "error SK028"] or (
+        [one[:13] for one in found] == ["warning SK027"]
+    )
+
+
+# --- power losses ---------------------------------------------------------------------------------
+
+
+def torn_off(path: Path, number: int) -> None:
+    """Remove what a record after the checkpoint, and all later ones, wrote: it was not on disk."""
+    position, _ = list(records(path))[number - 1]
+    file = file_of(path, position)
+    data = file.read_bytes()
+    file.write_bytes(data[: position.offset].ljust(len(data), b"\0"))
+
+
+@pytest.mark.parametrize("cut", [torn_off, damage])
+def test_after_a_power_loss_the_end_of_the_journal_may_be_torn(
+    store: Path, cut: Callable[[Path, int], None]
+) -> None:
+    cut(store, 5)
+    (store / "journal" / "head").unlink()  # was never synced
+    with another_boot():
+        assert errors(store) == []
+        (note,) = (str(one) for one in recovery.check(store))
+        assert note.endswith("6 later commits, which were not on disk, are lost")
+        assert entries(store) == list(range(5))
+        assert lost(store) == 6  # as far as `data.mdb` shows it
+
+
+@pytest.mark.parametrize("loss", [another_boot, another_mount])
+def test_a_loss_of_what_was_on_disk_is_an_error_also_after_a_power_loss(
+    store: Path, loss: Callable[[], object]
+) -> None:
+    """The control file says what was on disk, as far as it was written itself."""
+    damage(store, 5)
+    with loss():  # type: ignore[attr-defined]
+        assert "SK024" in str(errors(store))
+        with pytest.raises(RecoveryNeededError, match="commits 8 to 23 were made"):
+            streamkeep.open(store)
+        with pytest.raises(RecoveryNeededError, match=r"data\.mdb cannot be kept as it is"):
+            streamkeep.open(store, force_recovery="data.mdb")
+        assert entries(store, force_recovery="checkpoint") == list(range(5))
+
+
+# --- without checkpoints --------------------------------------------------------------------------
+
+
+def test_without_the_file_of_checkpoints_no_commit_is_hidden(store: Path) -> None:
+    (store / "steady").unlink()
+    with pytest.raises(RecoveryNeededError, match=r"holds 10 commits that data\.mdb lacks"):
+        entries(store, readonly=True)
+    assert "SK020" in str(errors(store))
+    repair(store, store.with_name("new"))
+    assert entries(store.with_name("new")) == list(range(ALL))
+    assert entries(store) == list(range(ALL))
+    assert errors(store) == []
+
+
+def test_a_closed_store_needs_no_file_of_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"n": 0})
+    for name in ("steady", "lock.mdb"):
+        (path / name).unlink()
+    shutil.rmtree(path / "journal")
+    with another_boot():
+        assert entries(path, readonly=True) == [0]
+        assert entries(path) == [0]
+
+
+# --- stores in use -------------------------------------------------------------------------------
+
+
+def test_a_check_of_a_store_in_use_reads_the_commits_that_lmdb_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            one = streamkeep.open(path)
+            one.xadd("s", {"n": 0})
+            defer_for_long(one)
+            for number in range(1, ALL):
+                one.xadd("s", {"n": number})
+            os.write(told, b"!")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(told)
+    try:
+        assert os.read(ready, 1) == b"!"
+        assert list(recovery.check(path)) == []
+        with open_source(path) as source:
+            assert source.tables is not None
+            row = source.tables.get(STREAMS, pack_number(1))
+            assert row is not None
+            assert decode_stream(1, b"s", row).record.length == ALL
+            lmdb_has = source.tables.tree(STREAMS).find(pack_number(1))[0]
+            assert row != lmdb_has
+        newest = list(records(path))[-1][0]
+        file = file_of(path, newest)
+        with file.open("r+b") as damaged:
+            damaged.seek(newest.offset + 30)
+            damaged.write(b"damage")
+        assert "SK024" in str(errors(path))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
