@@ -19,18 +19,16 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-import lmdb
-
 from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.tables.manifest import find_segment, is_named, segments_from
 from streamkeep.engine.tables.node_walk import NODE_OVERHEAD, NodeWalk
 from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import at_or_below, has_rows
+from streamkeep.engine.txn.scan import Row, neighbours
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, next_id, previous_id
-from streamkeep.format.core.keys import RETIRED, SEGMENTS, node_key, pack_number, unpack_node_key
+from streamkeep.format.core.keys import NODES, RETIRED, node_key, unpack_node_key
 from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import Envelope, decode_envelope
 from streamkeep.format.node.node import end_ids
@@ -172,27 +170,26 @@ class Retired(Source):
 
     def __init__(self, txn: Txn, number: int) -> None:
         super().__init__()
+        self._txn = txn
         self._number = number
-        self._cursor: lmdb.Cursor[bytes] = txn.cursor(RETIRED)
+        self._value = b""
 
     def seek(self, ms: int, seq: int) -> bool:
         """See `Source`."""
-        if self.at_or_below(ms, seq):
-            return True
-        after = max((ms, seq), (0, 1))  # 0-0 is the row with the name of a deleted stream
-        return self._take(self._cursor.set_range(node_key(self._number, *after)))
+        return self.at_or_below(ms, seq) or self._from(ms, seq)
 
     def at_or_below(self, ms: int, seq: int) -> bool:
         """See `Source`."""
-        return self._take(at_or_below(self._cursor, node_key(self._number, ms, seq)))
+        return self._take(self._neighbours(node_key(self._number, ms, seq) + b"\0")[0])
 
     def next(self) -> bool:
         """See `Source`."""
-        return self._take(self._cursor.next())
+        after = next_id(self.ms, self.seq)
+        return after > (self.ms, self.seq) and self._from(*after)
 
     def previous(self) -> bool:
         """See `Source`."""
-        return self._take(self._cursor.prev())
+        return self._take(self._neighbours(node_key(self._number, self.ms, self.seq))[0])
 
     def load(self) -> bytes:
         """See `Source`."""
@@ -206,17 +203,33 @@ class Retired(Source):
     def envelope(self) -> Envelope:
         """Return the node as it is stored."""
         where = f"retired node {self.ms}-{self.seq} of stream {self._number}"
-        found = decode_envelope(self._cursor.value(), where)
+        found = decode_envelope(self._value, where)
         if (found.number, found.ms, found.seq) != (self._number, self.ms, self.seq):
             place = f"{found.ms}-{found.seq} of stream {found.number}"
             raise CorruptionError(where, f"the envelope is of node {place}")
         return found
 
-    def _take(self, found: bool) -> bool:
-        if not found:
+    def _from(self, ms: int, seq: int) -> bool:
+        """Go to the first node that begins at `ms-seq` or after it."""
+        # 0-0 is the row with the name of a deleted stream.
+        after = node_key(self._number, *max((ms, seq), (0, 1)))
+        return self._take(self._neighbours(after)[1])
+
+    def _neighbours(self, db_key: bytes) -> tuple[Row | None, Row | None]:
+        rows = neighbours(self._txn, RETIRED, db_key)
+        for row in rows:  # a page of `nodes` would look like one of `retired`
+            if row is not None and self._txn.get(NODES, row[0]) is not None:
+                raise CorruptionError(f"row {row[0].hex()} of retired", "it is in `nodes` as well")
+        return rows
+
+    def _take(self, row: Row | None) -> bool:
+        if row is None:
             return False
-        number, self.ms, self.seq = unpack_node_key(self._cursor.key())
-        return number == self._number and not is_former_name(self.ms, self.seq)
+        number, ms, seq = unpack_node_key(row[0])
+        if number != self._number or is_former_name(ms, seq):
+            return False
+        self.ms, self.seq, self._value = ms, seq, row[1]
+        return True
 
 
 class Archived(Source):
@@ -410,20 +423,16 @@ def copy_range(
 
 def _sources(txn: Txn, stream: Stream) -> list[Source]:
     """Return the places that hold nodes of a stream."""
-    sources: list[Source] = []
+    sources: list[Source] = [Retired(txn, stream.number)]
     if stream.record.length:
         sources.append(Live(txn, stream))
-    if has_rows(txn, RETIRED, pack_number(stream.number)):
-        sources.append(Retired(txn, stream.number))
     return sources + archived_of(txn, stream.number)
 
 
 def archived_of(txn: Txn, number: int) -> list[Source]:
     """Return the place that holds archived nodes of a stream, if it has any."""
     files = txn.context.segment_files
-    if isinstance(files, SegmentFiles) and has_rows(txn, SEGMENTS, pack_number(number)):
-        return [Archived(txn, number, files)]
-    return []
+    return [Archived(txn, number, files)] if isinstance(files, SegmentFiles) else []
 
 
 def _read_up(sources: list[Source], wanted: Range, out: list[object]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.scan import at_or_below, rows_with, stream_numbers
+from streamkeep.engine.txn.scan import neighbours, rows_with
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
@@ -35,6 +35,8 @@ from streamkeep.format.segment.manifest import (
 from streamkeep.format.segment.remote import META_REMOTE, RemoteSetting, decode_setting
 
 NEXT_SEQUENCE: Final = b"next_manifest_sequence"
+_AFTER: Final = b"\0"  # makes a key the next possible one
+
 NEXT_FILE: Final = b"next_segment_file"
 
 
@@ -77,9 +79,10 @@ def list_segments(txn: Txn, number: int) -> list[SegmentRecord]:
 
 def segments_from(txn: Txn, number: int | None, ms: int, seq: int) -> Iterator[SegmentRecord]:
     """Yield the rows of a stream whose first ID is not below `ms-seq`, ascending."""
-    prefix = b"" if number is None else pack_number(number)
-    for db_key, value in rows_with(txn, SEGMENTS, prefix, node_key(number or 0, ms, seq)):
-        yield _decode(db_key, value)
+    _, record = _neighbours(txn, node_key(number or 0, ms, seq))
+    while record is not None and number in (None, record.stream_number):
+        yield record
+        _, record = _neighbours(txn, record.db_key() + _AFTER)
 
 
 def find_segment(txn: Txn, number: int, ms: int, seq: int) -> SegmentRecord | None:
@@ -87,11 +90,8 @@ def find_segment(txn: Txn, number: int, ms: int, seq: int) -> SegmentRecord | No
 
     If a segment of the stream holds the ID, it is this one.
     """
-    cursor = txn.cursor(SEGMENTS)
-    found = at_or_below(cursor, node_key(number, ms, seq))
-    if not found or not cursor.key().startswith(pack_number(number)):
-        return None
-    return _decode(cursor.key(), cursor.value())
+    record, _ = _neighbours(txn, node_key(number, ms, seq) + _AFTER)
+    return None if record is None or record.stream_number != number else record
 
 
 def overlapping(txn: Txn, number: int, first: Id, last: Id) -> Iterator[SegmentRecord]:
@@ -114,7 +114,16 @@ def is_named(txn: Txn, record: SegmentRecord) -> bool:
 
 def archived_streams(txn: Txn) -> Iterator[int]:
     """Yield the numbers of the streams that have segments, also of deleted ones, ascending."""
-    return stream_numbers(txn, SEGMENTS, "manifest")
+    record = next(iter_segments(txn), None)
+    while record is not None:
+        yield record.stream_number
+        record = next(segments_from(txn, record.stream_number + 1, 0, 0), None)
+
+
+def _neighbours(txn: Txn, db_key: bytes) -> tuple[SegmentRecord | None, SegmentRecord | None]:
+    """Return the last row of the manifest below a key, and the first one from it on."""
+    before, after = neighbours(txn, SEGMENTS, db_key)
+    return before and _decode(*before), after and _decode(*after)
 
 
 def _decode(db_key: bytes, value: bytes) -> SegmentRecord:

@@ -9,7 +9,9 @@ import lmdb
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import pack_number, unpack_node_key
+from streamkeep.format.core.keys import TABLES, pack_number, unpack_node_key
+
+Row = tuple[bytes, bytes]
 
 
 def at_or_below(cursor: lmdb.Cursor[bytes], db_key: bytes) -> bool:
@@ -17,6 +19,41 @@ def at_or_below(cursor: lmdb.Cursor[bytes], db_key: bytes) -> bool:
     if not cursor.set_range(db_key):
         return cursor.last()
     return cursor.key() == db_key or cursor.prev()
+
+
+def neighbours(txn: Txn, table: int, db_key: bytes) -> tuple[Row | None, Row | None]:
+    """Return the last row with a key below `db_key`, and the first one from it on.
+
+    LMDB does not notice that a page holds what belongs into another one: a search that leads there
+    finds other rows, or none. So both rows are searched for by their own keys, and must again be
+    neighbours. Whatever row a caller does not find must be looked for in this way.
+
+    Raises:
+        CorruptionError: they are not.
+    """
+    cursor = txn.cursor(table)
+    after = _row(cursor) if cursor.set_range(db_key) else None
+    before = _row(cursor) if (cursor.last() if after is None else cursor.prev()) else None
+    first = None if before is None else before[0]
+    last = None if after is None else after[0]
+    sound = True
+    # With new cursors, since one that is on a page looks there first.
+    if last is not None:
+        again = txn.cursor(table)
+        sound = again.set_range(last) and again.key() == last >= db_key
+        sound = sound and (again.key() if again.prev() else None) == first
+    if first is not None and sound:
+        again = txn.cursor(table)
+        sound = again.set_range(first) and again.key() == first < db_key
+        sound = sound and (again.key() if again.next() else None) == last
+    if not sound:
+        where = f"table {TABLES[table].name}"
+        raise CorruptionError(where, f"a page near the key {db_key.hex()} is not in its place")
+    return before, after
+
+
+def _row(cursor: lmdb.Cursor[bytes]) -> Row:
+    return cursor.key(), cursor.value()
 
 
 def has_rows(txn: Txn, table: int, prefix: bytes, start: bytes = b"") -> bool:
