@@ -31,11 +31,11 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.compact import Rewriting, rewrite
-from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError
-from streamkeep.format.core.keys import META, ROWS, TABLES, UNUSED_TABLES
+from streamkeep.format.core.keys import KEYS, META, NAMES, ROWS, TABLES, UNUSED_TABLES, pack_number
 from streamkeep.format.core.versions import STORE_VERSION
-from streamkeep.format.rows.records import decode_number, encode_number
+from streamkeep.format.rows.records import decode_key_row, decode_number, encode_number
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.progress import Progress, Scope
 from streamkeep.recovery.fsck.source import Source, read_metas
@@ -77,7 +77,17 @@ def _add_rows(raw: lmdb.Environment, txn: lmdb.Transaction[bytes]) -> None:
     raw.open_db(TABLES[ROWS].name.encode(), txn)
 
 
-STEPS: Final[dict[int, Step]] = {1: _drop_unused, 2: _add_rows}  # each from its version to the next
+def _add_names(raw: lmdb.Environment, txn: lmdb.Transaction[bytes]) -> None:
+    """From 3 to 4: add the table with the name of each stream by its number."""
+    keys = raw.open_db(TABLES[KEYS].name.encode(), txn, create=False)
+    names = raw.open_db(TABLES[NAMES].name.encode(), txn)
+    for db_key, value in txn.cursor(keys):
+        number, name = decode_key_row(open_row(KEYS, db_key, value, "key row"), "key row")
+        txn.put(pack_number(number), seal_row(NAMES, pack_number(number), name), db=names)
+
+
+# Each from its version to the next.
+STEPS: Final[dict[int, Step]] = {1: _drop_unused, 2: _add_rows, 3: _add_names}
 
 
 def stored_version(path: str | Path) -> int:

@@ -16,9 +16,9 @@ VERSIONS: Final = {
     **dict.fromkeys(("closed", "killed", "torn"), 1),
     "closed-2": 2,
     **dict.fromkeys(("closed-3", "killed-3", "torn-3"), 3),
+    **dict.fromkeys(("closed-4", "killed-4", "torn-4"), 4),
 }
 NAMES: Final = tuple(VERSIONS)
-TORN: Final = ("torn", "torn-3")
 
 
 def unpack(name: str, target: Path) -> Path:

@@ -24,7 +24,7 @@ def at_or_below(cursor: lmdb.Cursor[bytes], db_key: bytes) -> bool:
 def neighbours(txn: Txn, table: int, db_key: bytes) -> tuple[Row | None, Row | None]:
     """Return the last row with a key below `db_key`, and the first one from it on.
 
-    LMDB does not notice that a page holds what belongs into another one: a search that leads there
+    LMDB does not notice that a page has the content of another one: a search that leads there
     finds other rows, or none. So both rows are searched for by their own keys, and must again be
     neighbours. Whatever row a caller does not find must be looked for in this way.
 

@@ -39,6 +39,7 @@ RETIRED: Final = 14
 SEGMENTS: Final = 15
 ERASURES: Final = 17
 ROWS: Final = 18
+NAMES: Final = 19
 
 
 class Table(NamedTuple):
@@ -81,13 +82,14 @@ TABLES: Final[dict[int, Table]] = {
     SEGMENTS: Table("segments", "stream number, first ID", "manifest record of one segment"),
     ERASURES: Table("erasures", "stream number, ms, seq", "when this entry was erased"),
     ROWS: Table("rows", "size of the space u8, space, key", "what a program stored in the space"),
+    NAMES: Table("names", "stream number", "whole name of the stream, in case `keys` is damaged"),
 }
 
 # Stores of version 1 have these two as well, empty, with the numbers 12 and 16. No other table may
 # get one of these numbers: records of a journal name tables by number.
 UNUSED_TABLES: Final = ("pending_in", "schedule")
 
-ADDED_LATER: Final = {ROWS: 3}  # the first version of the store format that has the table
+ADDED_LATER: Final = {ROWS: 3, NAMES: 4}  # the first version of the store format that has the table
 
 # Numbers are given one after the other, from 1 on. No store comes near these limits, so a higher
 # number is damage. Decoders check it, so no other code has to check that the next number fits.
@@ -161,6 +163,7 @@ _KEY_SIZES: Final = {  # minimum and maximum in bytes
     SEGMENTS: (_NODE.size, _NODE.size),
     ERASURES: (_NODE.size, _NODE.size),
     ROWS: (3, MAX_DB_KEY),
+    NAMES: (_U64.size, _U64.size),
 }
 
 page_key = _NODE.pack  # group number, ms, seq

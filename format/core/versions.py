@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-STORE_VERSION: Final = 3
+STORE_VERSION: Final = 4
 
 HISTORY: Final[dict[int, str]] = {
     1: "streams: macro nodes in checked envelopes, records with the tail node; consumer groups: "
@@ -18,4 +18,7 @@ HISTORY: Final[dict[int, str]] = {
     "version 1 keeps them, empty and unread, until it is upgraded",
     3: "with the sub-database `rows`, and with rows of `consumers` that say under which lease a "
     "consumer was given entries; a store of an older version has neither until it is upgraded",
+    4: "with the sub-database `names`, which has the name of each stream a second time; a store of "
+    "an older version lacks it until it is upgraded. The row of the last recovery has how many "
+    "commits were lost",
 }

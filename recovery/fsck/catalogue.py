@@ -41,9 +41,10 @@ _KINDS: Final[tuple[tuple[str, Severity, str, str], ...]] = (
     ("SK010", ERROR, "a row with the name of a stream has the key of another name", REBUILD),
     ("SK011", WARNING, "two names refer to the same stream", REBUILD),
     ("SK012", ERROR, "a name refers to a stream that has no record", SALVAGE),
-    ("SK013", WARNING, "a stream record has no name", SALVAGE),
+    ("SK013", WARNING, "a stream record has no name in `keys`", SALVAGE),
     ("SK014", ERROR, "a counter of `meta` would give a number that is in use", REBUILD),
     ("SK015", WARNING, "the nodes of an existing stream are listed as garbage", REBUILD),
+    ("SK016", WARNING, "the name of a stream is missing or another one in `names`", REBUILD),
     ("SK020", ERROR, "there is no checkpoint, without which recovery is impossible", REBUILD),
     (
         "SK021",

@@ -12,8 +12,10 @@ from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
+    ADDED_LATER,
     GARBAGE,
     KEYS,
+    NAMES,
     NODES,
     STREAMS,
     name_key,
@@ -23,7 +25,7 @@ from streamkeep.format.core.keys import (
 from streamkeep.format.rows.records import STREAM_NODES, decode_key_row
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding, quoted
-from streamkeep.recovery.fsck.rows import Rows, numbers_in
+from streamkeep.recovery.fsck.rows import Rows, numbers_in, row_place
 from streamkeep.recovery.fsck.single_rows import check_counter
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.pages.tree import Tables
@@ -70,6 +72,30 @@ def check_names(tables: Tables) -> Iterator[Finding]:
             if tables.lacks(STREAMS, pack_number(row.number)):
                 problem = f"stream number {row.number} has no record"
                 yield finding("SK012", f"stream {quoted(row.name)}", problem)
+
+
+def check_second_names(tables: Tables) -> Iterator[Finding]:
+    """SK001, SK016: `names` has the name of each stream, and no others."""
+    if tables.version() < ADDED_LATER[NAMES]:
+        return
+    for number, name in named_streams(tables):
+        db_key = pack_number(number)
+        try:
+            second = tables.get_row(NAMES, db_key, "names")
+        except CorruptionError:
+            continue  # reported below
+        if second != name and (second is not None or tables.lacks(NAMES, db_key)):
+            problem = "lacks it" if second is None else f"has {quoted(second)}"
+            yield finding("SK016", f"stream {quoted(name)}", f"`names` {problem}")
+    for one in tables.walk(NAMES):
+        try:
+            open_row(NAMES, one.key(), one.value(), row_place(NAMES, one.key()))
+            number = unpack_number(one.key())
+        except CorruptionError as error:
+            yield finding("SK001", row_place(NAMES, one.key()), error.problem)
+        else:
+            if tables.lacks(STREAMS, one.key()):
+                yield finding("SK016", f"stream {number}", "`names` has it, but it has no record")
 
 
 def check_numbers(tables: Tables) -> Iterator[Finding]:

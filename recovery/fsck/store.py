@@ -26,6 +26,7 @@ from streamkeep.recovery.fsck.names import (
     check_names,
     check_numbers,
     check_orphans,
+    check_second_names,
     named_streams,
     nameless_streams,
 )
@@ -39,6 +40,7 @@ from streamkeep.recovery.pages.tree import Tables
 STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
     check_meta,
     check_names,
+    check_second_names,
     check_numbers,
     check_stream_keys,
     check_rows,

@@ -286,7 +286,7 @@ class Tables:
         self._sorted: dict[int, list[bytes]] = {}  # the keys of `changed`, while it stays the same
         self._trees = {number: self._table_tree(number) for number in TABLES}
         for number in [one for one in self.missing if one in ADDED_LATER]:
-            if self._version() < ADDED_LATER[number]:
+            if self.version() < ADDED_LATER[number]:
                 self.missing.remove(number)
 
     def _tree(self, database: Database) -> Tree:
@@ -302,7 +302,7 @@ class Tables:
         self.missing.append(number)
         return self._tree(_NOTHING)
 
-    def _version(self) -> int:
+    def version(self) -> int:
         """Return the version of the store format; the present one if it cannot be read."""
         try:
             body = self.get_row(META, META_FORMAT, "meta")

@@ -117,6 +117,10 @@ class BulkStore:
         """Return the note with a key; None if there is none."""
         return self._txn.get(key, db=self._scratch)
 
+    def unnote(self, key: bytes) -> None:
+        """Remove a note."""
+        self._txn.delete(key, db=self._scratch)
+
     def notes(self, prefix: bytes) -> Iterator[Row]:
         """Yield the notes whose keys begin with `prefix`."""
         return self._rows(self._scratch, prefix, b"")

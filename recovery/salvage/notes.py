@@ -13,6 +13,7 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_envelope
 from streamkeep.recovery.salvage.new_store import BulkStore
 
+DAMAGED_NAME: Final = b"M"  # value: the damaged bytes of a row of `keys`
 DAMAGED_NODE: Final = b"D"  # value: the damaged bytes of a node
 DAMAGED_RETIRED: Final = b"T"  # value: the damaged bytes of a retired node
 DAMAGED_STREAM: Final = b"S"  # value: the damaged bytes of a stream's row

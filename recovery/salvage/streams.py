@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
     KEYS,
+    NAMES,
     NODES,
     STREAMS,
     name_key,
@@ -56,6 +57,7 @@ from streamkeep.recovery.salvage.node_remains import (
     store_slots,
 )
 from streamkeep.recovery.salvage.notes import (
+    DAMAGED_NAME,
     DAMAGED_STREAM,
     OLD_NODE,
     PARTIAL_STREAM,
@@ -107,6 +109,7 @@ class StreamRebuilder:
             self._read_damaged_tail(unpack_number(key[1:]), value)
         for key, value in self.out.notes(PARTIAL_STREAM):
             self._read_partial_tail(unpack_number(key[1:]), *split_partial(value))
+        self._second_names()
         for db_key, value in self.out.rows(STREAMS):
             self._stream(unpack_number(db_key), value)
 
@@ -131,9 +134,11 @@ class StreamRebuilder:
                 self.out.put_row(KEYS, own_key, encode_key_row(number, name))
             known = self.out.noted(_NAMED + pack_number(number))
             if known is not None and known != name:
-                self.out.delete(KEYS, own_key)
                 self.report.rebuild("second names of a stream (removed)")
-                continue
+                if self.out.get_row(NAMES, pack_number(number), "names") != name:
+                    self.out.delete(KEYS, own_key)
+                    continue
+                self.out.delete(KEYS, name_key(b"", known))
             self.out.note(_NAMED + pack_number(number), name)
 
     def _records(self) -> None:
@@ -149,6 +154,21 @@ class StreamRebuilder:
         for db_key, _ in self.out.rows(STREAMS):
             if self.out.noted(_NAMED + db_key) is None:
                 self._give_name(db_key)
+
+    def _second_names(self) -> None:
+        """Have `names` hold what `keys` does."""
+        known = self.out.last(NAMES) is not None  # there is none before version 4
+        for db_key, value in self.out.rows(NAMES):
+            name = self.out.noted(_NAMED + db_key)
+            if name is None or seal_row(NAMES, db_key, name) != value:
+                self.out.delete(NAMES, db_key)
+                if name is None:
+                    self.report.rebuild("second names of streams (removed)")
+        for key, name in self.out.notes(_NAMED):
+            if self.out.get(NAMES, key[1:]) is None:
+                self.out.put_row(NAMES, key[1:], name)
+                if known:
+                    self.report.rebuild("second names of streams")
 
     def name_losses(self) -> None:
         """Set the names of the streams in the report to those in the new store."""
@@ -167,14 +187,28 @@ class StreamRebuilder:
         self._put_stream(number, record, None)
 
     def _give_name(self, db_key: bytes) -> None:
-        """Give a stream that has lost its name a new one."""
+        """Give a stream that has lost its name the one in `names`, or else a new one."""
         number = unpack_number(db_key)
-        name = b"lost+found/stream-%d" % number
-        while self.out.get(KEYS, name_key(b"", name)) is not None:
-            name += b"'"
+        name = self.out.get_row(NAMES, db_key, "names")
+        if name is None or self.out.get(KEYS, name_key(b"", name)) is not None:
+            name = b"lost+found/stream-%d" % number
+            while self.out.get(KEYS, name_key(b"", name)) is not None:
+                name += b"'"
+            self.out.put_row(NAMES, db_key, name)
+            self._loss(number).notes.append("its name; this is a new one, RENAME can change it")
+            self._keep_damaged_names()
+        else:
+            self.report.rebuild("names of streams")
         self.out.put_row(KEYS, name_key(b"", name), encode_key_row(number, name))
         self.out.note(_NAMED + db_key, name)
-        self._loss(number).notes.append("its name; this is a new one, RENAME can change it")
+
+    def _keep_damaged_names(self) -> None:
+        """Keep the damaged rows of `keys` in lost+found: one of them has a lost name."""
+        for key, value in self.out.notes(DAMAGED_NAME):
+            why = "the checksum does not match"
+            self.lost.keep_value("row", why, value, table="keys", key=key[1:].hex())
+            self.report.other.append(f"row {key[1:].hex()} of keys")
+            self.out.unnote(key)
 
     def _name(self, number: int) -> bytes | None:
         return self.out.noted(_NAMED + pack_number(number))

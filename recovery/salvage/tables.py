@@ -27,6 +27,7 @@ from streamkeep.format.core.keys import (
     IDEMPOTENCY_ORDER,
     KEYS,
     META,
+    NAMES,
     NODES,
     PEL,
     PEL_ORDER,
@@ -64,6 +65,7 @@ from streamkeep.recovery.salvage.lost_found import LostAndFound
 from streamkeep.recovery.salvage.new_store import BulkStore
 from streamkeep.recovery.salvage.node_remains import record_only
 from streamkeep.recovery.salvage.notes import (
+    DAMAGED_NAME,
     DAMAGED_NODE,
     DAMAGED_RETIRED,
     DAMAGED_STREAM,
@@ -274,8 +276,11 @@ class Salvage:
     def _lose_row(self, table: int, db_key: bytes, value: bytes, why: str) -> None:
         self.damaged = True
         name = TABLES[table].name
-        if table in (IDEMPOTENCY, IDEMPOTENCY_ORDER):
-            return  # both tables contain each message; `rebuild` counts those that both lost
+        if table in (IDEMPOTENCY, IDEMPOTENCY_ORDER, NAMES):
+            return  # another table contains it; `rebuild` reports what both have lost
+        if table == KEYS and fits(KEYS, db_key):
+            self.out.note(DAMAGED_NAME + db_key, value)
+            return
         self.lost.keep_value("row", why, value, table=name, key=db_key.hex())
         if table == RETIRED and len(db_key) == NODE_KEY_SIZE:
             number = unpack_node_key(db_key)[0]

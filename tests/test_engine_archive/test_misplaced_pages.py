@@ -1,4 +1,4 @@
-"""A page of the manifest or of the retired nodes that holds what belongs into another page.
+"""A page of the manifest or of the retired nodes with the content of another page.
 
 LMDB does not notice that. A read of the history must not just be shorter then.
 """

@@ -25,7 +25,7 @@ from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.salvage.repair import repair
 from tiers import slow_but
 
-DAILY = ("closed", "torn", "closed-2", "killed-3")
+DAILY = ("closed", "torn", "closed-2", "killed-3", "killed-4")
 LAST_MS = 1_718_004_802_065  # of the clock, when the last command ran
 
 
@@ -62,7 +62,7 @@ def test_a_golden_store_takes_new_entries_through_the_public_door(
     assert [str(one) for one in recovery.check(path)] == []
 
 
-@pytest.mark.parametrize(("name", "version"), [("closed", 1), ("closed-2", 2)])
+@pytest.mark.parametrize(("name", "version"), [("closed", 1), ("closed-2", 2), ("closed-3", 3)])
 def test_a_golden_store_keeps_its_version_and_tables_until_it_is_repaired(
     tmp_path: Path, name: str, version: int
 ) -> None:

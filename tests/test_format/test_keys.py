@@ -52,4 +52,5 @@ def test_the_numbers_of_tables_are_permanent() -> None:
         15: "segments",
         17: "erasures",
         18: "rows",
+        19: "names",
     }

@@ -31,6 +31,7 @@ from streamkeep.format.core.keys import (
     GARBAGE,
     KEYS,
     META,
+    NAMES,
     NODES,
     STREAMS,
     name_key,
@@ -337,6 +338,8 @@ CASES: Final[dict[str, Recipe]] = {
     "SK015-garbage": rows(
         lambda raw: raw.put(GARBAGE, pack_number(1), encode_garbage(STREAM_NODES, ORDERS))
     ),
+    "SK016-no-second-name": rows(lambda raw: raw.delete(NAMES, pack_number(MAILS))),
+    "SK016-other-name": rows(lambda raw: raw.put(NAMES, pack_number(MAILS), b"letters")),
     "SK020-no-point": at("steady", 0, bytes(2 * SLOT_SIZE)),
     "SK021-one-slot": one_slot,
     "SK022-torn": other_boot,

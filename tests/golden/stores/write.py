@@ -1,15 +1,15 @@
-"""Writes the golden stores of the present format: those of format 3 with its first program.
+"""Writes the golden stores of the present format: those of format 4 with its first program.
 
     python tests/golden/stores/write.py FOLDER
 
-closed-3.tar.zst  closed cleanly
-killed-3.tar.zst  its process was killed while its newest commits were only in the journal
-torn-3.tar.zst    its process was killed, and data.mdb is as it was at the last checkpoint
+closed-4.tar.zst  closed cleanly
+killed-4.tar.zst  its process was killed while its newest commits were only in the journal
+torn-4.tar.zst    its process was killed, and data.mdb is as it was at the last checkpoint
 
 Golden stores are the base of every upgrade test and are never written again: a new format gets new
 files. Those of older formats were written by `fill` and `fill_more` in the words of their time:
 closed, killed and torn with the code of commit 1faa063 (format 1), closed-2 with the first program
-of format 2. What all of them answer is in expected.json, see `tests/golden_stores.py`.
+of format 2, closed-3, killed-3 and torn-3 with that of format 3. What all of them answer is in expected.json, see `tests/golden_stores.py`.
 """
 
 from __future__ import annotations
