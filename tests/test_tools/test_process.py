@@ -123,6 +123,46 @@ def test_a_closed_pipe_ends_quietly(more: list[str]) -> None:
         assert child.stderr.read() == b""
 
 
+def damaged() -> None:
+    """Make a store in which fsck finds many errors, and has more to print than a pipe takes."""
+    with streamkeep.open("s", sync="none") as store:
+        for number in range(daily_or_all(700, 3000)):
+            store.xadd(f"stream {number:04}", {"f": "v" * 50})
+    data = Path("s", "data.mdb").read_bytes()
+    Path("s", "data.mdb").write_bytes(data.replace(b"v" * 50, b"v" * 49 + b"w"))
+
+
+PIPES = ["> gone", "2> gone", "> gone 2> gone", "2>&1 | head -1", "2>&1 | true", "| head -1"]
+
+
+@pytest.mark.parametrize("pipe", PIPES)
+@pytest.mark.parametrize("options", slow_but([[], ["--json"], ["--progress"]], []))
+def test_the_status_of_fsck_does_not_depend_on_its_reader(pipe: str, options: list[str]) -> None:
+    damaged()
+    os.mkfifo("gone")
+    command = f"{sys.executable} -m streamkeep fsck s {' '.join(options)}"
+    if "gone" in pipe:  # a pipe whose reader has gone
+        line = f"exec 9<>gone; exec 8>gone; exec 9<&-; {command} {pipe.replace('> gone', '>&8')}"
+    else:
+        line = f"{command} {pipe}; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(
+        ["bash", "-c", line], capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert result.returncode == 4, result.stderr
+    assert b"Traceback" not in result.stderr
+
+
+def test_the_status_of_an_error_does_not_depend_on_its_reader() -> None:
+    fill(1)
+    for args in (("range", "s", "k", "bogus", "--json"), ("len", "nosuch", "k"), ("nosuch",)):
+        expected = spawn(*args).returncode
+        reader, writer = os.pipe()
+        os.close(reader)
+        with start(*args, stdout=writer, stderr=writer) as child:
+            assert child.wait(PATIENCE_S) == expected != 0, args
+        os.close(writer)
+
+
 COMMANDS: list[tuple[str, ...]] = [
     ("range", "s", "k"),
     ("--help",),

@@ -196,6 +196,7 @@ def tell(path: str, failure: Failure, *, json: bool | None = None) -> None:
             next=hint or None,
         )
         return
+    output.flush()  # of a reader that has gone, the status must not depend
     output.note(f"{path}: {failure}")
     if hint:
         output.note(f"next: {hint}")

@@ -19,7 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -49,13 +49,15 @@ def line(text: str) -> None:
 
 def note(text: str) -> None:
     """Write one line that is not part of the result, after what was printed before."""
-    sys.stdout.flush()
+    flush()
     unguarded(sys.stderr).write(visible(text) + "\n")
     sys.stderr.flush()
 
 
 def _emit(text: str) -> None:
     try:
+        if _reader_gone:
+            raise BrokenPipeError
         unguarded(sys.stdout).write(text)
     except BrokenPipeError:
         if not _to_the_end:
@@ -66,8 +68,8 @@ def _emit(text: str) -> None:
 @contextmanager
 def to_the_end(wanted: bool) -> Iterator[None]:
     """Say whether a command goes on after the reader of its output has gone."""
-    global _to_the_end
-    former, _to_the_end = _to_the_end, wanted
+    global _to_the_end, _reader_gone
+    former, _to_the_end, _reader_gone = _to_the_end, wanted, False
     try:
         yield
     finally:
@@ -75,13 +77,19 @@ def to_the_end(wanted: bool) -> Iterator[None]:
 
 
 _to_the_end = False
+_reader_gone = False  # a flush has shown it
 
 
 def flush() -> None:
-    """Write what is buffered of the result; a reader that has gone needs none of it."""
+    """Write what is buffered of the result; a reader that has gone needs none of it.
+
+    The status of a command does not depend on that: it ends when it writes more of the result.
+    """
+    global _reader_gone
     try:
         sys.stdout.flush()
     except BrokenPipeError:
+        _reader_gone = True
         give_up()
 
 
@@ -269,8 +277,7 @@ def json_line(kind: str, **members: Any) -> None:
 
 def json_error(**members: Any) -> None:
     """Write an error as one JSON object to standard error."""
-    with suppress(BrokenPipeError):
-        sys.stdout.flush()
+    flush()
     unguarded(sys.stderr).write(json_form.json_line("error", **members) + "\n")
     sys.stderr.flush()
 

@@ -13,7 +13,7 @@ text. Our own colours and cursor movements, those of progress bars, go to `ungua
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, Final
 
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\a": "\\a", "\b": "\\b"}
@@ -69,12 +69,42 @@ class Guarded:
         return getattr(self.inner, name)
 
 
+class Lossy:
+    """A text stream that drops what cannot be written.
+
+    An exit status must not depend on whether the reader of a message is still there.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._gone = False
+
+    def write(self, text: str) -> int:
+        """Write text, unless an error has shown that this is not possible."""
+        self._try(lambda: self._inner.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered, or drop it."""
+        self._try(self._inner.flush)
+
+    def _try(self, call: Callable[[], object]) -> None:
+        if not self._gone:
+            try:
+                call()
+            except OSError:
+                self._gone = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
 def guard() -> None:
     """Guard standard output and standard error; those that are guarded already stay as they are."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if not isinstance(stream, Guarded):
-            setattr(sys, name, Guarded(stream))
+    if not isinstance(sys.stdout, Guarded):
+        sys.stdout = Guarded(sys.stdout)
+    if not isinstance(sys.stderr, Guarded):
+        sys.stderr = Guarded(Lossy(sys.stderr))
 
 
 def unguarded(stream: Any) -> Any:
