@@ -25,8 +25,10 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 
 STAGING_FOLDER: Final = "staging"  # files that pipelines have written and not yet committed
+CHECK_FILE: Final = "last_check"  # what fsck found; see `recovery/fsck/last_check.py`
 STORE_NAMES: Final = frozenset(
     (
+        CHECK_FILE,
         DATA_FILE,
         CHECKPOINT_FILE,
         JOURNAL_FOLDER,

@@ -13,6 +13,7 @@ class Progress:
         done: steps completed.
         size_bytes: size of all pages that the store uses.
         streams, nodes: how many were checked.
+        commit_number: the commit as of which the store is checked; 0 if it is unknown.
     """
 
     def __init__(self, moved: Callable[[Progress], None] | None = None) -> None:
@@ -21,6 +22,7 @@ class Progress:
         self.size_bytes = 0
         self.streams = 0
         self.nodes = 0
+        self.commit_number = 0
         self._moved = moved
 
     def begin(self, steps: int) -> None:

@@ -10,11 +10,12 @@ Findings are in the order of the store's keys, so that two runs can be compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from streamkeep.engine.api.store import Store
-from streamkeep.format.core.errors import NoSuchKeyError
+from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.core.keys import NODES, TABLES
 from streamkeep.recovery.fsck.archive import check_archive
 from streamkeep.recovery.fsck.catalogue import guarded
@@ -105,6 +106,8 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
     databases = {table: tables.tree(table).database for table in TABLES}
     pages = sum(one.branch_pages + one.leaf_pages for one in databases.values())
     progress.size_bytes = (tables.meta.last_page + 1) * tables.pages.page_size
+    with suppress(CorruptionError):
+        progress.commit_number = tables.newest_commit()
     progress.begin(pages + databases[NODES].entries)
     yield from PageWalk(tables, progress.advance).findings()
     if stream is not None:

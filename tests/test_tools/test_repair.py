@@ -40,7 +40,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "lock.mdb"
+        if path.is_file() and path.name not in ("lock.mdb", "last_check")
     }
 
 

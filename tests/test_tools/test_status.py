@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,16 +34,49 @@ def facts(*args: str, status: int = 0) -> dict[str, Any]:
     return summary
 
 
-def test_a_healthy_store_is_status_0() -> None:
+def test_a_store_without_a_known_problem_is_status_0() -> None:
     text = lines("status", "s")
-    assert text[0] == "s: healthy"
+    assert text[0] == "s: no problem is known"
+    assert text[-1].split() == ["checked", "never;", "next:", "streamkeep", "fsck", "s"]
     assert any(line.split()[:3] == ["groups", "1", "stream,"] for line in text)
     found = facts()
-    assert (found["state"], found["healthy"], found["problems"]) == ("healthy", True, [])
+    assert (found["state"], found["last_check"], found["problems"]) == ("ok", None, [])
     assert (found["streams"], found["groups"]) == (1, 1)
     assert (found["pending"], found["highest_lag"]) == (2, 3)
     assert found["data_bytes"] == os.path.getsize("s/data.mdb")
     assert found["open_by"] == []
+
+
+def test_it_says_when_the_store_was_last_checked_and_what_has_come_since() -> None:
+    run("fsck", "s", "--quick")
+    run("add", "s", "k", "n", "6")
+    run("fsck", "s", "--stream", "k")  # is no check of the store
+    found = facts()["last_check"]
+    assert (found["errors"], found["warnings"], found["quick"]) == (0, 0, True)
+    assert re.search(r"checked +clean, quickly, .* ago, 1 commit before now", output("s"))
+    run("fsck", "s")
+    assert re.search(r"checked +clean, 20.* ago$", output("s").strip())
+    Path("s/last_check").write_text("{")
+    assert facts()["last_check"] is None
+
+
+def test_damage_that_a_check_has_found_stays_known() -> None:
+    data = Path("s/data.mdb").read_bytes()
+    at = data.rindex(b"SKN")
+    Path("s/data.mdb").write_bytes(data[: at + 60] + bytes(40) + data[at + 100 :])
+    assert facts()["state"] == "ok"
+    run("fsck", "s", status=4)
+    found = facts(status=4)
+    assert found["state"] == "damaged"
+    assert found["problems"][0].endswith("; next: streamkeep fsck s")
+    assert lines("status", "s", status=4)[0] == "s: damaged"
+    Path("s/data.mdb").write_bytes(data)
+    run("fsck", "s")
+    assert facts()["state"] == "ok"
+
+
+def output(store: str) -> str:
+    return run("status", store).stdout
 
 
 def test_what_is_missing_or_no_store_or_damaged_has_its_own_status() -> None:
@@ -53,7 +87,7 @@ def test_what_is_missing_or_no_store_or_damaged_has_its_own_status() -> None:
 
 
 def test_a_group_that_lags_needs_attention_on_request() -> None:
-    assert facts("--max-lag", "3")["healthy"]
+    assert facts("--max-lag", "3")["state"] == "ok"
     found = facts("--max-lag", "2", status=8)
     assert (found["state"], found["lagging_key"], found["lagging_group"]) == ("lagging", "k", "g")
     assert found["problems"] == ["group 'g' of 'k' has 3 entries to read"]
@@ -95,7 +129,7 @@ def test_a_backup_is_looked_at_where_it_is_named() -> None:
     run("add", "s", "k", "n", "6")
     found = facts("--backup", "b")["backup"]
     assert (found["path"], found["commits_since"]) == ("b", 2)
-    assert facts("--backup", "b", "--max-backup-age", "1h")["healthy"]
+    assert facts("--backup", "b", "--max-backup-age", "1h")["state"] == "ok"
     assert facts("--backup", "b", "--max-backup-age", "0", status=8)["state"] == "backup"
     assert "2 commits ago" in run("status", "s", "--backup", "b").stdout
     assert "not a backup" in run("status", "s", "--backup", "s", status=3).stderr

@@ -59,10 +59,11 @@ def explain(code: str) -> None:
     help="Explain a code such as SK201, and what to do; needs no STORE.",
 )
 def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | None) -> None:
-    """Check STORE for damage; never change it.
+    """Check STORE for damage; never change its data.
 
     Every check runs to the end: one bad row does not hide the next. A store in use is checked as of
-    its newest commit; other processes may go on using it. Notes do not count as damage.
+    its newest commit; other processes may go on using it. Notes do not count as damage. The result
+    is noted in the file STORE/last_check, for `streamkeep status`.
 
     \b
     Exit status: 0  clean
@@ -75,6 +76,7 @@ def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | No
       streamkeep fsck orders.store --quick --json
       streamkeep fsck --explain SK201
     """
+    from streamkeep.recovery.fsck.last_check import note_check
     from streamkeep.recovery.fsck.store import check
 
     if code is not None:
@@ -97,11 +99,14 @@ def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | No
                 output.json_line(members.pop("type"), **members)
             else:
                 output.line(str(found))
-    damaged = counts[Severity.ERROR] + counts[Severity.WARNING] > 0
+    errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
+    damaged = errors + warnings > 0
+    if key is None:
+        note_check(store_path, moved.commit_number, errors, warnings, quick=quick)
     figures = {
         "verdict": "damaged" if damaged else "clean",
-        "errors": counts[Severity.ERROR],
-        "warnings": counts[Severity.WARNING],
+        "errors": errors,
+        "warnings": warnings,
         "notes": counts[Severity.NOTE],
         "quick": quick,
         "streams": moved.streams,

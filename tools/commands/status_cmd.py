@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,6 +18,7 @@ from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.format.rows.backup import BackupRow
 from streamkeep.recovery.backups.backup import last_backup, source_of
+from streamkeep.recovery.fsck.last_check import last_check
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Duration, Number, path_of, store_argument
 from streamkeep.tools.base.command import command
@@ -70,18 +72,19 @@ class Lag(NamedTuple):
 def status(
     store_path: Path, backup_path: Path | None, max_backup_age: int | None, max_lag: int | None
 ) -> None:
-    """Print whether STORE is healthy, in one look.
+    """Print what is known of STORE, in one look.
 
-    The state is `healthy`, `recovering` (the power failed, and the store has not been opened for
-    writing since), `locked` (by `compact`, for instance), `full` (the disk has less than 64 MiB
-    free), `lagging` or `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes
-    that have the store open, the last recovery, groups, what waits to be archived, and the backup.
-    Entries are not checked; `streamkeep fsck` does that.
+    The state is `ok` (no problem is known), `damaged` (the last `streamkeep fsck` has found
+    damage), `recovering` (the store was not closed, and has not been opened for writing since),
+    `locked` (by `compact`, for instance), `full` (the disk has less than 64 MiB free), `lagging` or
+    `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes that have the store
+    open, the last recovery, groups, what waits to be archived, the backup, and when the store was
+    last checked. This command checks nothing itself; `streamkeep fsck` does that.
 
     \b
-    Exit status: 0  healthy
+    Exit status: 0  no problem is known
                  3  not a store, or of a newer version
-                 4  damaged
+                 4  damaged, as this command or the last check has found
                  6  there is no such store
                  8  it needs attention: see the state
 
@@ -91,7 +94,7 @@ def status(
       streamkeep status orders.store --max-lag 100000 --json
       streamkeep status orders.store --backup backup.store --max-backup-age 1d
     """
-    problems: list[Problem] = []
+    problems = _check_problems(store_path)
     newest: BackupRow | None = None
     facts: dict[str, Any] = {"path": str(store_path), "open_by": processes_with(store_path)}
     try:
@@ -106,17 +109,32 @@ def status(
         problems.append(Problem("locked", str(error)))
     facts |= _disk(store_path, problems)
     facts |= _backup(backup_path, newest, max_backup_age, facts.get("last_commit"), problems)
-    state = problems[0].state if problems else "healthy"
+    checked = last_check(store_path)
+    facts["last_check"] = None if checked is None else asdict(checked)
+    state = problems[0].state if problems else "ok"
     if common.as_json():
         texts = [one.text for one in problems]
-        output.summary(state=state, healthy=not problems, problems=texts, **facts)
+        output.summary(state=state, problems=texts, **facts)
     else:
         _print(store_path, state, facts, problems)
     if problems:
-        click.get_current_context().exit(Exit.ATTENTION)
+        damaged = state == "damaged"
+        click.get_current_context().exit(Exit.DAMAGED if damaged else Exit.ATTENTION)
 
 
 # --- what there is to say -----------------------------------------------------------------------
+
+
+def _check_problems(store: Path) -> list[Problem]:
+    """Return what the last check has found."""
+    found = last_check(store)
+    if found is None or not found.damaged():
+        return []
+    counted = count_text(found.errors, "error")
+    if found.warnings:
+        counted += f" and {count_text(found.warnings, 'warning')}"
+    text = f"the last check found {counted}; next: streamkeep fsck {shlex.quote(str(store))}"
+    return [Problem("damaged", text)]
 
 
 def _figures(store: Store) -> dict[str, Any]:
@@ -219,7 +237,7 @@ def _row_of(target: Path) -> BackupRow:
 
 
 def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem]) -> None:
-    output.line(f"{path}: {state}")
+    output.line(f"{path}: {'no problem is known' if state == 'ok' else state}")
     rows = [("problem", one.text) for one in problems]
     rows.append(
         (
@@ -240,8 +258,22 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem
         rows.append(("backup", f"{time_text(backup['time_ms'])}, {age} old{later}"))
     else:
         rows.append(("backup", "none known"))
+    rows.append(("checked", _checked_text(path, facts)))
     for name, text in rows:
         output.line(f"  {name:<9}  {text}")
+
+
+def _checked_text(path: Path, facts: dict[str, Any]) -> str:
+    """Say when the store was last checked, and how much has come since."""
+    found = facts["last_check"]
+    if found is None:
+        return f"never; next: streamkeep fsck {shlex.quote(str(path))}"
+    age = durations.duration_text(max(0, time.time() * 1000 - found["time_ms"]))
+    result = "damaged" if found["errors"] + found["warnings"] else "clean"
+    how = ", quickly" if found["quick"] else ""
+    text = f"{result}{how}, {time_text(found['time_ms'])}, {age} ago"
+    since = facts.get("last_commit", 0) - found["commit"]
+    return text + (f", {count_text(since, 'commit')} before now" if since > 0 else "")
 
 
 def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
