@@ -73,9 +73,6 @@ _RECOVERY: Final = struct.Struct(">QQQQQ")
 _WITHOUT_LOST: Final = 32  # bytes of a row before version 4 of the format
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
-# Also true in another container, or for a copy without the control file. The recovery is then not
-# needed, but loses nothing: the journal holds every commit.
-_MOVED: Final = "the file system was mounted again, or the files were copied, while it was in use"
 _KILLED: Final = "the last process that used it was killed, or did not close it"
 
 log = logging.getLogger("streamkeep")
