@@ -124,11 +124,10 @@ test-lowest: ## the tests with the oldest version of each dependency
 		--no-binary pyspark --constraint tests/lowest.txt '.[dev]'
 	$(LOWEST)/bin/pytest $(PARALLEL) -m 'not slow'
 
-lint: $(VENV)/installed ## ruff, the layers, and phrases that must not come back
+lint: $(VENV)/installed ## ruff and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/python docs/check_english.py
 
 type: $(VENV)/installed ## mypy, strict; and pyright for the programs of users
 	$(BIN)/mypy
