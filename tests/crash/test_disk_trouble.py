@@ -239,7 +239,7 @@ def test_a_failed_sync_stops_all_writing_until_recovery(tmp_path: Path, name: st
 
 
 def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(tmp_path: Path) -> None:
-    """A recovery would make its commit, whose caller got an error: so nothing is written before it."""
+    """A recovery would make its commit, whose caller got an error: nothing may follow it."""
     path = tmp_path / "store"
 
     def fail() -> None:
