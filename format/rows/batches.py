@@ -1,8 +1,9 @@
 """Rows of `meta` with the last batch that an application applied, so that none is applied twice.
 
 An application that writes in numbered batches, such as a Spark query, repeats a batch if it does
-not know whether it was stored. The transaction that applies a batch also stores its number. The
-key of the row is `batch:` and the application's name (`keys.name_key`).
+not know whether it was stored. The transaction that applies a batch also stores its number, and for
+a query, under another name, a checksum of what Spark had planned for it (`pipeline/sink/identity`).
+The key of the row is `batch:` and the application's name (`keys.name_key`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PREFIX: Final = b"batch:"
 BATCH_ROW: Final = Layout(
     "batch row",
     (
-        Field("batch", "Q", "number of the newest batch that was applied"),
+        Field("batch", "Q", "number of the newest batch, or a checksum of its plan"),
         Field("time_ms", "Q", "Unix time at which it was applied"),
     ),
 )

@@ -7,10 +7,10 @@ one transaction. So readers see the whole batch or nothing of it, and failed att
 leave nothing.
 
 **Exactly once**: the transaction also stores the number of the batch under the name of the
-application (`engine/tables/batches`). For a streaming query, the name is the identity of its
-checkpoint (`identity`), and Spark gives the number. If the driver dies after the transaction and
-before Spark has recorded the batch, Spark runs the batch again, and `commit` finds its number and
-does nothing. A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.
+application (`engine/tables/batches`, `identity`). For a streaming query, the name is that of its
+checkpoint, and Spark gives the number. If the driver dies after the transaction and before Spark
+has recorded the batch, Spark runs the batch again, and `commit` finds its number and does nothing.
+A batch job that may be repeated gives `txnAppId` and `txnVersion` itself.
 
 `abort` only removes staged files and never undoes a commit, because Spark also calls it when
 `commit` fails after the data is durable.
@@ -19,8 +19,8 @@ does nothing. A batch job that may be repeated gives `txnAppId` and `txnVersion`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,14 +38,13 @@ from streamkeep.engine.store.survey import STAGING_FOLDER, check_files
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.modes import set_up
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.tables.batches import newest_batch, note_batch
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.options import OptionError, WriteOptions
 from streamkeep.pipeline.sink.apply import apply_staged
 from streamkeep.pipeline.sink.executor.rows import RowReader
 from streamkeep.pipeline.sink.executor.stage import stage
-from streamkeep.pipeline.sink.identity import checkpoint_id, note_once
+from streamkeep.pipeline.sink.identity import find_batch, is_new, new_streams
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
 from streamkeep.pipeline.storage.places import plain
 
@@ -78,6 +77,11 @@ def _make_staging(path: Path) -> None:
     store.make_folder(STAGING_FOLDER, durable=False)
 
 
+def _of_streams(staged: Staged, keys: Collection[bytes]) -> Staged:
+    """Return a staged file with the runs of some streams."""
+    return replace(staged, runs=tuple(run for run in staged.runs if run.key in keys))
+
+
 class _Writer:
     """The common part of batch and streaming writes."""
 
@@ -107,12 +111,13 @@ class _Writer:
     def apply(
         self,
         messages: Sequence[WriterCommitMessage | None],
-        note: Callable[[WriteTxn], bool],
+        note: Callable[[WriteTxn, set[bytes]], Collection[bytes]],
     ) -> None:
         """Append all staged rows in one transaction, unless this batch was already applied.
 
         Args:
-            note: records the batch in the transaction; returns False if it was already applied.
+            note: records the batch of some streams in the transaction; returns those to which it
+                was not applied before.
         """
         received = [one for one in messages if isinstance(one, StagedMessage)]
         if len(received) != len(messages):
@@ -124,12 +129,17 @@ class _Writer:
         with Store(options.path) as store:
             with store.transaction() as transaction:
                 txn = transaction.txn
-                if not note(txn):
-                    _log.warning("%s: the batch was already applied", options.path)
-                    transaction.abort()
-                    self.clean(messages)
-                    return
-                for key in apply_staged(txn, [one.staged for one in received]):
+                staged = [one.staged for one in received]
+                keys = {run.key for one in staged for run in one.runs}
+                new = note(txn, keys)
+                if keys - set(new):
+                    _log.warning(
+                        "%s: the batch was already applied to %d of %d streams",
+                        options.path,
+                        len(keys - set(new)),
+                        len(keys),
+                    )
+                for key in apply_staged(txn, [_of_streams(one, new) for one in staged]):
                     if options.maxlen is not None or options.minid is not None:
                         minid = None if options.minid is None else str(options.minid)
                         limit = 0 if options.approximate else None
@@ -158,16 +168,12 @@ class StreamkeepWriter(_Writer, DataSourceArrowWriter):
         """Append all rows."""
         self.apply(messages, self._note)
 
-    def _note(self, txn: WriteTxn) -> bool:
+    def _note(self, txn: WriteTxn, keys: set[bytes]) -> Collection[bytes]:
         """Record the batch that the options number, if they do."""
         application, version = self.options.application, self.options.version
         if application is None or version is None:
-            return True
-        newest = newest_batch(txn, application.encode())
-        if newest is not None and version <= newest:
-            return False
-        note_batch(txn, application.encode(), version)
-        return True
+            return keys
+        return new_streams(txn, version, application, keys)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the staged files."""
@@ -193,8 +199,13 @@ class StreamkeepStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append all rows, unless this batch was already appended."""
-        query = checkpoint_id(self._checkpoint)
-        self.apply(messages, lambda txn: note_once(txn, batchId, self.options.application, query))
+        batch = find_batch(self._checkpoint, batchId)
+        options = self.options
+
+        def note(txn: WriteTxn, keys: set[bytes]) -> Collection[bytes]:
+            return keys if is_new(txn, batch, options.application, options.key) else ()
+
+        self.apply(messages, note)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove the staged files; appended rows remain."""

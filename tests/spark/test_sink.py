@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
@@ -290,11 +291,13 @@ def test_a_crash_at_any_place_of_a_commit(
     store: Store[bytes], place: str, tmp_path: Path, leftovers: Callable[[], list[Path]]
 ) -> None:
     """Spark then calls abort, and runs the batch again."""
+    checkpoint = made_by_spark(tmp_path)
     options = parse_write(
-        {"path": str(store.path), "stream": "s", "checkpointLocation": made_by_spark(tmp_path)}
+        {"path": str(store.path), "stream": "s", "checkpointLocation": checkpoint}
     )
 
     def attempt(batch_id: int) -> None:
+        plan(checkpoint, batch_id)
         writer = StreamkeepStreamWriter(options, PLAIN, False)
         rows = [batch(n=[f"{batch_id}.{n}" for n in range(5)])]
         messages: list[WriterCommitMessage | None] = [writer.write(iter(rows))]
@@ -327,8 +330,17 @@ def made_by_spark(folder: Path) -> str:
     return str(checkpoint)
 
 
+def plan(checkpoint: str, number: int) -> None:
+    """Plan a batch as Spark does: once, before it runs for the first time."""
+    file = Path(checkpoint) / "offsets" / str(number)
+    file.parent.mkdir(exist_ok=True)
+    if not file.exists():
+        file.write_text(f'v1\n{{"batchTimestampMs":{time.time_ns()}}}\n{{}}')
+
+
 def stream(store: Store[bytes], checkpoint: str, number: int, value: str, **more: str) -> None:
     """Write a batch of one row, as a streaming query with a checkpoint does."""
+    plan(checkpoint, number)
     options = {"path": str(store.path), "stream": "s", "checkpointLocation": checkpoint, **more}
     writer = StreamkeepStreamWriter(parse_write(options), PLAIN, False)
     writer.commit([writer.write(iter([batch(n=[value])]))], number)
@@ -366,9 +378,69 @@ def test_a_name_that_another_checkpoint_has_used_is_refused(
     assert [pairs[1].decode() for _, pairs in entries(store)] == ["0", "1", "2", "3"]
 
 
+@pytest.mark.parametrize("back", [1, 2])  # batches
+def test_a_checkpoint_that_was_put_back_loses_no_batch(
+    store: Store[bytes], tmp_path: Path, back: int
+) -> None:
+    checkpoint = made_by_spark(tmp_path)
+    stream(store, checkpoint, 0, "0")
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    for number in range(1, 1 + back):
+        stream(store, checkpoint, number, str(number))
+    shutil.rmtree(checkpoint)
+    shutil.move(tmp_path / "copy", checkpoint)
+    with pytest.raises(BatchError, match=r"batch 1 comes again, .*: it was set back"):
+        stream(store, checkpoint, 1, "1 and what came after it")
+    assert [pairs[1] for _, pairs in entries(store)] == [b"%d" % n for n in range(1 + back)]
+
+
+def test_a_store_that_lacks_batches_of_a_query_is_refused(
+    open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    store, checkpoint = open_store(), made_by_spark(tmp_path)
+    stream(store, checkpoint, 0, "0")
+    old = open_store("old")  # as if copied before the next batch
+    shutil.copytree(checkpoint, tmp_path / "ck")
+    stream(old, checkpoint, 0, "0")
+    stream(store, checkpoint, 1, "1")
+    for other, has in ((old, "batches up to 0"), (open_store("empty"), "no batch")):
+        for name in ({}, {"txnAppId": "app"}):
+            if name and other is old:
+                continue  # with a name it is another query
+            with pytest.raises(BatchError, match=rf"batch 2 comes, .* has {has} of this query"):
+                stream(other, checkpoint, 2, "2", **name)
+        assert other.exists("s") == (other is old)
+    stream(store, checkpoint, 2, "2")
+    assert store.xlen("s") == 3
+
+
+def test_a_job_numbers_the_batches_of_each_stream(store: Store[bytes], tmp_path: Path) -> None:
+    job: dict[str, Any] = {"txnAppId": "job", "txnVersion": 1}
+    for key in ("a", "b", "a"):
+        write(store, [batch(n=["1"])], stream=key, **job)
+    keyed = StructType().add("stream", StringType()).add("n", StringType())
+    for _ in range(2):
+        rows = [batch(stream=["b", "c", "c"], n=["2", "2", "3"])]
+        options = {"path": str(store.path), "txnAppId": "job", "txnVersion": "1"}
+        writer = StreamkeepWriter(parse_write(options), keyed, False)
+        writer.commit([writer.write(iter(rows))])
+    assert {key: store.xlen(key) for key in "abc"} == {"a": 1, "b": 1, "c": 2}
+    for key in ("a", "b"):  # queries, whose own batches Spark numbers
+        stream(store, made_by_spark(tmp_path), 0, "3", stream=key, txnAppId="queries")
+    assert {key: store.xlen(key) for key in "abc"} == {"a": 2, "b": 2, "c": 2}
+    with pytest.raises(BatchError, match=r"use the former checkpoint, or another txnAppId"):
+        stream(store, made_by_spark(tmp_path), 0, "4", stream="a", txnAppId="queries")
+
+
 def test_a_checkpoint_without_identity_is_refused(store: Store[bytes], tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
     with pytest.raises(BatchError, match=r"nothing: the checkpoint's file 'metadata'"):
         stream(store, str(tmp_path / "nothing"), 0, "1")
+    checkpoint = made_by_spark(tmp_path)
+    options = {"path": str(store.path), "stream": "s", "checkpointLocation": checkpoint}
+    writer = StreamkeepStreamWriter(parse_write(options), PLAIN, False)
+    with pytest.raises(BatchError, match=r"the checkpoint's file 'offsets/0'"):
+        writer.commit([writer.write(iter([batch(n=["1"])]))], 0)
     assert store.xlen("s") == 0
 
 

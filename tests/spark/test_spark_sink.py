@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,24 @@ def test_a_whole_store_is_copied(
         assert [(entry.id, entry.pairs) for entry in copy.scan(key)] == entries
 
 
+def copy_batches(spark: SparkSession, store: Path, copy: Path, checkpoint: Path) -> None:
+    """Copy what is new in a store to another one."""
+    source = (
+        spark.readStream.format("streamkeep")
+        .options(subscribe="s", startingOffsets="earliest", maxEntriesPerTrigger=100)
+        .load(str(store))
+    )
+    query = (
+        source.drop("id", "ms", "seq")
+        .writeStream.format("streamkeep")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(copy))
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+
+
 @pytest.mark.slow
 def test_a_driver_that_dies_repeats_its_batch_and_nothing_comes_twice(
     spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
@@ -76,32 +95,35 @@ def test_a_driver_that_dies_repeats_its_batch_and_nothing_comes_twice(
     store, copy = open_store(), open_store("copy")
     checkpoint = tmp_path / "checkpoint"
 
-    def run() -> None:
-        source = (
-            spark.readStream.format("streamkeep")
-            .options(subscribe="s", startingOffsets="earliest", maxEntriesPerTrigger=100)
-            .load(str(store.path))
-        )
-        query = (
-            source.drop("id", "ms", "seq")
-            .writeStream.format("streamkeep")
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-            .start(str(copy.path))
-        )
-        query.awaitTermination()
-        assert query.exception() is None
-
     store.xadd_many("s", [{"n": str(n)} for n in range(250)])
-    run()
+    copy_batches(spark, store.path, copy.path, checkpoint)
     assert copy.xlen("s") == 250
     # The driver died after the store had the last batch, before Spark noted that.
     newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     newest.unlink()
     (checkpoint / "commits" / f".{newest.name}.crc").unlink(missing_ok=True)
     store.xadd_many("s", [{"n": str(n)} for n in range(250, 300)])
-    run()
+    copy_batches(spark, store.path, copy.path, checkpoint)
     assert [entry.pairs[0][1] for entry in copy.scan("s")] == [b"%d" % n for n in range(300)]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_was_put_back_by_one_batch_is_refused(
+    spark: SparkSession, open_store: Callable[..., Store[bytes]], tmp_path: Path
+) -> None:
+    store, copy = open_store(), open_store("copy")
+    checkpoint, kept = tmp_path / "checkpoint", tmp_path / "kept"
+    for first in (0, 50):
+        store.xadd_many("s", [{"n": str(n)} for n in range(first, first + 50)])
+        copy_batches(spark, store.path, copy.path, checkpoint)
+        if first == 0:
+            shutil.copytree(checkpoint, kept)
+    shutil.rmtree(checkpoint)
+    kept.rename(checkpoint)
+    store.xadd_many("s", [{"n": str(n)} for n in range(100, 150)])
+    with pytest.raises(Exception, match="it was set back"):
+        copy_batches(spark, store.path, copy.path, checkpoint)
+    assert [entry.pairs[0][1] for entry in copy.scan("s")] == [b"%d" % n for n in range(100)]
 
 
 def test_rows_are_appended_and_what_cannot_be_written_says_so(
