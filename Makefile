@@ -112,7 +112,7 @@ test-pure: $(VENV)/installed ## the tests of the compiled modules, interpreted
 	rm -rf $(PURE)
 	mkdir -p $(PURE)
 	tar -c --exclude='*.so' --exclude=__pycache__ --exclude=.hypothesis \
-		$(wildcard $(FOLDERS)) docs examples release src tests pyproject.toml setup.py | tar -x -C $(PURE)
+		$(wildcard $(FOLDERS)) docs examples release scripts src tests pyproject.toml setup.py | tar -x -C $(PURE)
 	cd $(PURE) && STREAMKEEP_PURE=1 PYTHONPATH=$(CURDIR)/$(PURE)/src \
 		$(CURDIR)/$(BIN)/pytest -n 2 -m 'not slow' $(PURE_TESTS)
 

@@ -19,6 +19,9 @@ except ImportError as error:
     if sys.version_info < (3, 11) or not NO_BUILD.intersection(sys.argv):
         sys.exit(str(error))
 
+if not NO_BUILD.intersection(sys.argv):  # an editable install needs the stubs, too
+    runpy.run_path(os.path.join(os.path.dirname(SUPPORTED), "../../scripts/stubs.py"))["write"]()
+
 from setuptools import setup  # noqa: E402
 from setuptools.command.build_ext import build_ext  # noqa: E402
 

@@ -8,9 +8,8 @@ A generated part is between two comments of its file:
     ...
     <!-- end -->
 
-`PARTS` says which function renders it. Everything else in the files is written by hand. The
-types of the asyncio twin, `engine/api/async_commands.pyi`, and the pages of commands in docs/cli
-are generated as a whole. Commands that install Streamkeep follow `installs.py`.
+`PARTS` says which function renders it. Everything else in the files is written by hand. Commands
+that install Streamkeep follow `installs.py`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import cli_pages
 import click
 import installs
-import stubs
 
 from streamkeep.engine.system.lock_order import ORDER
 from streamkeep.format.core.keys import TABLES
@@ -66,40 +63,23 @@ class Part(NamedTuple):
 
 # --- docs/cli -----------------------------------------------------------------------------------
 
-CLI: Final = "cli"
-BY_HAND: Final = ("README.md", "sessions.md")
-
-
-def commands() -> dict[str, click.Command]:
-    """Return the commands below the root by their names."""
-    top, *all_below = cli_pages.contexts(root)
-    return {str(one.info_name): one.command for one in all_below if one.parent is top}
-
-
-def pages_of_commands() -> dict[Path, str]:
-    """Return every page of a command with its text."""
-    top = next(cli_pages.contexts(root))
-    return {
-        HERE / CLI / f"{name}.md": cli_pages.render_page(one, top)
-        for name, one in commands().items()
-    }
-
 
 def render_commands() -> str:
-    """Return a table of all commands by family, with links to their pages."""
-    found = commands()
+    """Return a table of all commands by family."""
+    context = click.Context(root)
     rows = []
     for heading, family in COMMANDS:
         rows.append(f"| **{heading}** | |")
         for name in family:
-            short = found[name].get_short_help_str(limit=90)
-            rows.append(f"| [{name}]({name}.md) | {short} |")
+            command = root.get_command(context, name)
+            assert command is not None
+            rows.append(f"| `{name}` | {command.get_short_help_str(limit=90)} |")
     return "\n".join(["| command | what it does |", "|---|---|", *rows])
 
 
 def render_options() -> str:
     """Return a table of the common options."""
-    context = next(cli_pages.contexts(root))
+    context = click.Context(root)
     records = [option.get_help_record(context) for option in common.OPTIONS]
     rows = [f"| `{name.replace('|', ' ')}` | {text} |" for name, text in filter(None, records)]
     return "\n".join(["| option | meaning |", "|---|---|", *rows])
@@ -255,7 +235,7 @@ def with_part(text: str, part: Part) -> str:
 
 FOLDERS: Final = (
     "arrow|benchmarks|docs|engine|examples|format|integrations|jobs|metrics|pipeline|recovery"
-    "|release|server|src|tests|tools|transfer"
+    "|release|scripts|server|src|tests|tools|transfer"
 )
 
 WITH_ROOMS: Final = ("engine", "format", "pipeline", "recovery", "server", "tools", "transfer")
@@ -313,28 +293,6 @@ def main(args: list[str]) -> int:
         else:
             path.write_text(text, encoding="utf-8")
             print(f"wrote {shown}")
-    whole = {
-        stubs.ROOT / stub.file: stubs.render(stub) for stub in stubs.STUBS
-    } | pages_of_commands()
-    for path in (HERE / CLI).glob("*.md"):
-        if path in whole or path.name in BY_HAND:
-            continue
-        if args:
-            print(f"docs/{CLI}/{path.name} is of no command; run `make docs`", file=sys.stderr)
-            stale += 1
-        else:
-            path.unlink()
-            print(f"removed docs/{CLI}/{path.name}")
-    for path, text in whole.items():
-        name = path.relative_to(stubs.ROOT)
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        if args:
-            print(f"{name} is stale; run `make docs`", file=sys.stderr)
-            stale += 1
-        else:
-            path.write_text(text, encoding="utf-8")
-            print(f"wrote {name}")
     if args:
         for problem in missing_names(HERE.parent):
             print(f"{problem}; correct the page", file=sys.stderr)

@@ -25,10 +25,10 @@ _COMMAND: Final = re.compile(
 
 
 def pages(root: Path) -> Iterator[Path]:
-    """Yield the pages that are written by hand; docs/cli follows the help texts."""
+    """Yield the pages that say how to install; decisions stay as they were made."""
     yield from root.glob("README.md")
     for page in sorted((root / "docs").rglob("*.md")):
-        if page.parent.name not in ("cli", "decisions"):
+        if page.parent.name != "decisions":
             yield page
 
 

@@ -1,6 +1,7 @@
 """What `make site` adds to mkdocs.
 
 - A `folder/*` of the navigation in mkdocs.yml becomes the pages of that folder.
+- The help texts of the commands become Markdown, for mkdocs-click, which shows them.
 - Guides come before internals in the results of a search.
 - llms.txt lies beside the pages, with their addresses.
 - Lists are written as code hosts read them. Python-Markdown needs an empty line before them, and
@@ -9,10 +10,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+
+import click
+
+from streamkeep.tools.base import common
+from streamkeep.tools.cli import main
 
 RANKS: Final = {"operate": 1.5, "concepts": 1.5, "reference": 0.8, "cli": 0.8} | dict.fromkeys(
     ("internals", "decisions"), 0.3
@@ -21,10 +28,39 @@ ITEM: Final = re.compile(r"( *)(?:[-*]|\d+\.) ")
 
 
 def on_config(config: Any) -> Any:
-    """Expand the navigation; mkdocs calls this."""
+    """Expand the navigation, and make Markdown of the help texts; mkdocs calls this."""
+    for option in common.OPTIONS:
+        option.hidden = True  # cli/README.md explains them once
+    make_markdown(main, click.Context(main))
     nav = config["nav"]
     config["nav"] = expanded(nav, Path(config["docs_dir"]), set(named(nav)))
     return config
+
+
+def make_markdown(command: click.Command, context: click.Context) -> None:
+    """Change the help texts of a command, and of all below it, to Markdown."""
+    command.help = as_markdown(command.help or "")
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            make_markdown(below, context)
+
+
+def as_markdown(text: str) -> str:
+    """Return a help text with its blocks as code, and marks of Markdown escaped elsewhere."""
+    parts = []
+    for block in inspect.cleandoc(text).split("\n\n"):
+        if block.startswith("\b\n"):  # click's mark of what keeps its lines
+            heading, _, rest = block[2:].partition(":")
+            first, _, others = rest.partition("\n")
+            lines = [first.strip(), inspect.cleandoc(others)]
+            parts.append(f"**{heading}**\n\n```text\n" + "\n".join(filter(None, lines)) + "\n```")
+        else:
+            words = re.split(r"(`[^`]*`)", block)
+            words[::2] = [re.sub(r"([*<>\[\]|])", r"\\\1", one) for one in words[::2]]
+            parts.append("".join(words))
+    return "\n\n".join(parts)
 
 
 def named(items: list[Any]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 A command method checks its arguments and returns what `_run` returns. Where that is a coroutine,
 as in `AsyncStore`, the method returns one, too, so nothing is written twice. Type checkers read
-`async_commands.pyi`, which `make docs` makes from the sources of the commands.
+`async_commands.pyi`, which `scripts/stubs.py` makes from the sources of the commands.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Administrative methods and those on frames read and write much, which can take long. Each runs in a
 thread of its own, so that the commands of other tasks continue. Type checkers read
-`async_methods.pyi`, which `make docs` makes from the sources.
+`async_methods.pyi`, which `scripts/stubs.py` makes from the sources.
 """
 
 from __future__ import annotations

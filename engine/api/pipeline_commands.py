@@ -1,6 +1,6 @@
 """Every command as a method of a pipeline, which queues it and returns the pipeline.
 
-Type checkers read `pipeline_commands.pyi`, which `make docs` makes from the sources.
+Type checkers read `pipeline_commands.pyi`, which `scripts/stubs.py` makes from the sources.
 """
 
 from typing import Any

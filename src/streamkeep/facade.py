@@ -1,6 +1,7 @@
 """`streamkeep.open`: where a store begins.
 
-`Store` declares the options. Type checkers read `facade.pyi`, which `make docs` makes of them.
+`Store` declares the options. Type checkers read `facade.pyi`, which
+`scripts/stubs.py` makes of them.
 """
 
 from inspect import signature

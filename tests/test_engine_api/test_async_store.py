@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import inspect
 import threading
 import types
@@ -61,16 +60,6 @@ def test_an_option_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'sinc'"):
         streamkeep.open(tmp_path / "store", sinc="none")  # type: ignore[call-overload]
     assert not (tmp_path / "store").exists()
-
-
-def test_the_types_are_those_of_the_sources() -> None:
-    spec = importlib.util.spec_from_file_location("docs_stubs", ROOT / "docs/stubs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    stubs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(stubs)
-    for stub in stubs.STUBS:
-        assert (ROOT / stub.file).read_text() == stubs.render(stub)
 
 
 def test_every_command_is_there(play: Callable[..., None]) -> None:

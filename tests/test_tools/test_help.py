@@ -1,4 +1,4 @@
-"""Help texts: every command has one, its examples work, and docs/cli is made of them."""
+"""Help texts: every command has one, and its examples work; the generated parts of docs/."""
 
 from __future__ import annotations
 
@@ -33,10 +33,14 @@ def generator() -> ModuleType:
     return module
 
 
-def all_commands() -> list[tuple[str, click.Command]]:
+def all_commands(
+    command: click.Command = main, path: str = "streamkeep"
+) -> list[tuple[str, click.Command]]:
     """Return the path of every command, and the command."""
-    contexts = generator().cli_pages.contexts(main)
-    return [(context.command_path, context.command) for context in contexts]
+    found = [(path, command)]
+    for name, one in below(command).items():
+        found += all_commands(one, f"{path} {name}")
+    return found
 
 
 def examples(command: click.Command) -> list[str]:
@@ -123,7 +127,6 @@ def test_check_names_the_stale_file_and_changes_nothing(
 ) -> None:
     module = generator()
     monkeypatch.setattr(module, "HERE", tmp_path)
-    monkeypatch.setattr(module, "pages_of_commands", dict)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- generated: one -->\nold\n<!-- end -->\nafter\n")
     monkeypatch.setattr(module, "PARTS", (module.Part("page.md", "one", lambda: "new"),))
@@ -137,22 +140,3 @@ def test_check_names_the_stale_file_and_changes_nothing(
     with pytest.raises(ValueError, match=r"docs/page\.md: no <!-- generated: one -->"):
         module.main([])
     assert module.main(["--wrong"]) == 2
-
-
-def test_every_command_has_a_page_and_a_page_without_command_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = generator()
-    assert {page.stem for page in module.pages_of_commands()} == set(below(main))
-    assert "# streamkeep range\n" in (DOCS / "cli" / "range.md").read_text(encoding="utf-8")
-    monkeypatch.setattr(module, "HERE", tmp_path)
-    monkeypatch.setattr(module, "PARTS", ())
-    monkeypatch.setattr(module, "pages_of_commands", dict)
-    monkeypatch.setattr(module.stubs, "STUBS", ())
-    (tmp_path / "cli").mkdir()
-    for name in ("gone.md", "README.md"):
-        (tmp_path / "cli" / name).write_text("text")
-    assert module.main(["--check"]) == 1
-    assert "docs/cli/gone.md is of no command" in capsys.readouterr().err
-    assert module.main([]) == 0
-    assert [path.name for path in (tmp_path / "cli").iterdir()] == ["README.md"]

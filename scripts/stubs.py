@@ -1,7 +1,8 @@
-"""Make the stubs of classes and functions that the program derives, from the sources.
+"""Write the stubs of classes and functions that the program derives, from the sources.
 
 Type checkers cannot follow a class whose methods are made while the program runs. So each public
-signature is written once, where the method is, and the stubs repeat it:
+signature is written once, where the method is, and the stubs repeat it. `setup.py` writes them
+with every build, editable ones too, and needs nothing but the standard library for that:
 
 - asyncio's classes have the same methods as coroutines, and iterators as asynchronous ones;
 - the methods of a pipeline return the pipeline;
@@ -12,14 +13,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parent.parent
-API: Final = "engine/api"
+API: Final = "src/streamkeep/engine/api"
 Method = Callable[[ast.FunctionDef], str | None]
 
 
@@ -175,32 +174,42 @@ __all__ = ["AsyncPipeline", "AsyncScanEntry", "AsyncStore", "Queue", "open"]
 
 def render(stub: Stub) -> str:
     """Return the text of a stub."""
-    lines = [f'"""Types of {Path(stub.file).stem}.py, made from the sources: `make docs`."""']
     trees = [ast.parse((ROOT / source.file).read_text("utf-8")) for source in stub.sources]
-    for source, tree in zip(stub.sources, trees, strict=True):
-        lines += imports(source, tree)
-    lines.append(stub.head)
     indent = "    " if "\nclass " in stub.head else ""
+    body = stub.head + "".join(
+        f"{indent}{line.strip()}\n"
+        for source, tree in zip(stub.sources, trees, strict=True)
+        for text in methods(source, tree, stub.method)
+        for line in text.splitlines()
+    )
+    needed = {node.id for node in ast.walk(ast.parse(body)) if isinstance(node, ast.Name)}
+    needed -= {name for name, _ in imports(ast.parse(stub.head))}
+    found: dict[str, str] = {}
     for source, tree in zip(stub.sources, trees, strict=True):
-        for text in methods(source, tree, stub.method):
-            lines += [indent + line.strip() for line in text.splitlines()]
-    return tidy(stub.file, "\n".join(lines) + "\n")
+        found |= dict(imports(tree))
+        found |= dict(defined(source, tree))
+    lines = [text for name, text in sorted(found.items()) if name in needed]
+    title = f'"""Types of {Path(stub.file).stem}.py, made from the sources by scripts/stubs.py."""'
+    return "\n".join([title, *lines, body])
 
 
-def imports(source: Source, tree: ast.Module) -> Iterator[str]:
-    """Yield an import of every name that a module has, most of which `tidy` removes."""
+def imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names that a module imports, each with a statement that imports it alone."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import) or (
-            isinstance(node, ast.ImportFrom) and node.module != "__future__"
-        ):
-            yield ast.unparse(node)
-    module = "streamkeep." + source.file.removesuffix(".py").replace("/", ".")
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                source = f"from {node.module} " if isinstance(node, ast.ImportFrom) else ""
+                yield alias.asname or alias.name, f"{source}import {ast.unparse(alias)}"
+
+
+def defined(source: Source, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the classes and variables of a module, each with a statement that imports it."""
+    module = source.file.removeprefix("src/").removesuffix(".py").replace("/", ".")
     for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            yield f"from {module} import {node.name}"
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield f"from {module} import {ast.unparse(target)}"
+        names = [node.name] if isinstance(node, ast.ClassDef) else []
+        if isinstance(node, ast.Assign):
+            names = [ast.unparse(target) for target in node.targets]
+        yield from ((name, f"from {module} import {name}") for name in names)
 
 
 def methods(source: Source, tree: ast.Module, method: Method) -> Iterator[str]:
@@ -223,15 +232,13 @@ def methods(source: Source, tree: ast.Module, method: Method) -> Iterator[str]:
                 yield text
 
 
-def tidy(file: str, text: str) -> str:
-    """Return a stub sorted and laid out, without the imports that it does not need."""
-    ruff = [sys.executable, "-m", "ruff"]
-    for arguments in (
-        ["check", "--fix", "--exit-zero", "--quiet", "--select", "F401,F811,I"],
-        ["format"],
-    ):
-        command = [*ruff, *arguments, "--stdin-filename", str(ROOT / file), "-"]
-        text = subprocess.run(
-            command, input=text, capture_output=True, text=True, check=True
-        ).stdout
-    return text
+def write() -> None:
+    """Write every stub that differs from what is there."""
+    for stub in STUBS:
+        path, text = ROOT / stub.file, render(stub)
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    write()

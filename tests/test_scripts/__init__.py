@@ -1,0 +1,1 @@
+"""Tests of what `scripts/` has: tools of the development."""
