@@ -60,7 +60,8 @@ class AdminCommands(Generic[Text]):
     def durability(self) -> Durability:
         """Return how far the store is on disk, and what its last recovery did."""
         self._check_open()
-        return self._environment.durability()
+        with translated():
+            return self._environment.durability()
 
     def sync(self) -> None:
         """Return when everything committed so far is on disk, in any sync mode.

@@ -91,7 +91,7 @@ class ControlFile:
             status = os.fstat(self.handle)
             self._identity = status.st_ino, status.st_dev
             files.reserve(self.handle, _SIZE)
-            self._file = SharedFile(self.handle)
+            self._file = SharedFile(self.handle, _SIZE)
             self._map = self._file.data
             self._words = memoryview(self._map).cast("q")
             here = boot_id.boot_id()
@@ -353,9 +353,9 @@ def read_control_file(folder: Folder) -> ControlState | None:
         return None
     data = folder.read(CONTROL_FILE)
     boot = data[_BOOT:_BOOT_END]
-    if len(data) != _SIZE or not any(boot):
+    if len(data) < _SIZE or not any(boot):
         return None
-    words = memoryview(data).cast("q")
+    words = memoryview(data[:_SIZE]).cast("q")
     made = max(words[_MADE], words[_NEWEST_DEFERRED])
     here, mount = boot == boot_id.boot_id(), words[_MOUNT]
     return ControlState(

@@ -35,9 +35,16 @@ def file_name(number: int) -> str:
     return f"{number:012d}{SUFFIX}"
 
 
+def is_file_name(name: str) -> bool:
+    """Return whether a name is one that `file_name` gives; of a copy somebody made, it is not."""
+    digits = name.removesuffix(SUFFIX)
+    # 18 digits: a number fits into 63 bits.
+    return digits.isdecimal() and len(digits) <= 18 and name == file_name(int(digits))
+
+
 def journal_names(folder: Folder) -> list[str]:
     """Return the names of the journal files, sorted."""
-    return [name for name in folder.names() if name.endswith(SUFFIX)]
+    return sorted(filter(is_file_name, folder.names()), key=named_number)
 
 
 def journal_files(folder: Folder) -> dict[int, str]:

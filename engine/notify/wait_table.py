@@ -148,7 +148,7 @@ class WaitTable:
             _flock(handle, _EXCLUSIVE)
             if os.fstat(handle).st_size < _SIZE:
                 _allocate(handle)
-            shared = SharedFile(handle)
+            shared = SharedFile(handle, _SIZE)
             words = memoryview(shared.data).cast("Q")
             if not words[_LAYOUT]:  # it is new, or its maker was killed
                 shared.set_word(_LAYOUT, _MAGIC)

@@ -36,6 +36,7 @@ from streamkeep.engine.store.sizes import (
     limit_reached,
     resize_map,
     used_bytes,
+    without_transactions,
 )
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate
@@ -58,6 +59,7 @@ _POLL_S: Final = 0.001
 
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
+OpenLmdb = Callable[[], tuple[lmdb.Environment, dict[int, lmdb._Database]]]
 
 
 class BackPressure(Protocol):
@@ -78,7 +80,6 @@ class Environment:
     def __init__(
         self,
         folder: Folder,
-        raw: lmdb.Environment,
         context: EngineContext,
         *,
         uuid_bytes: bytes,
@@ -86,14 +87,15 @@ class Environment:
         max_store_bytes: int | None,
         lock: CheckpointFile | None,
         control: ControlFile | None,
+        open_lmdb: OpenLmdb,
     ) -> None:
         self.folder = folder
         self.path = folder.path
-        self.raw = raw
         self.context = context
         self.uuid = uuid.UUID(bytes=uuid_bytes)
         self.readonly = readonly
         self.max_store_bytes = max_store_bytes
+        self._open_lmdb = open_lmdb
         self.users = 0
         self.failures = Failures()  # of the threads that work for this environment
         self.identity = identity_of(self.path)
@@ -128,6 +130,11 @@ class Environment:
             if max_store_bytes is None:
                 with suppress(OSError):  # no descriptor is left: LMDB makes each commit by itself
                     context.deferral.allow(folder.open(DATA_FILE, os.O_RDWR))
+
+    @property
+    def raw(self) -> lmdb.Environment:
+        """LMDB's environment, which `_reopen` replaces."""
+        return self.context.raw
 
     def renew_queue(self) -> None:
         """Begin with an empty queue of writers; a forked child cannot use its parent's."""
@@ -248,6 +255,8 @@ class Environment:
                 tried = True
             except lmdb.MapResizedError:
                 self.resize(0)
+            except lmdb.PanicError:  # raised when a transaction begins
+                self._reopen()
             except lmdb.Error as error:
                 told = translate(error)
                 if tried or not frees or not isinstance(told, StoreFullError):
@@ -375,12 +384,37 @@ class Environment:
                 self._make_checkpoint_needed()
             except lmdb.MapResizedError:
                 self.resize(0)
+            except lmdb.PanicError:
+                self._reopen()
             except lmdb.ReadersFullError as error:
                 if cleared or self.raw.reader_check() == 0:
                     raise translate(error) from error
                 cleared = True
             except lmdb.Error as error:
                 raise translate(error) from error
+
+    def _reopen(self) -> None:
+        """Open LMDB again.
+
+        When the page that makes a commit valid cannot be written, as on a full disk whose blocks
+        move, LMDB refuses each further transaction of this environment, also when there is room
+        again. The commits that it lacks are in the journal and are replayed, as after a kill.
+
+        Raises:
+            StoreError: a snapshot or iterator of this process stays open.
+        """
+        context = self.context
+        context.check_not_writing()
+        with (
+            self._checkpoint_lock,
+            without_transactions(context, self.checkpoints, "LMDB must be opened again"),
+        ):
+            with suppress(lmdb.PanicError):
+                context.raw.begin().abort()
+                return  # another thread has done it
+            context.raw.close()
+            context.use(*self._open_lmdb())
+        log.warning("%s: LMDB was opened again after a commit that it could not finish", self.path)
 
     # --- size -------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -98,6 +99,7 @@ def keep_quiet(path: Path) -> None:
 def read_or_create(
     folder: Folder,
     raw: lmdb.Environment,
+    open_raw: Callable[[], lmdb.Environment],
     readonly: bool,
     max_store_bytes: int | None,
     clock: Clock,
@@ -105,8 +107,20 @@ def read_or_create(
     lock: CheckpointFile | None,
     control: ControlFile | None,
 ) -> Environment:
-    """Read the rows that describe an existing store, or write those of a new one."""
+    """Read the rows that describe an existing store, or write those of a new one.
+
+    Args:
+        open_raw: opens LMDB again, after `raw` was closed.
+    """
     path = folder.path
+
+    def open_lmdb() -> tuple[lmdb.Environment, dict[int, lmdb._Database]]:
+        raw = open_raw()
+        if readonly:
+            return raw, open_tables(raw, None, path)
+        with _begin(raw, control) as writer:
+            return raw, open_tables(raw, writer, path)
+
     if readonly:
         handles = open_tables(raw, None, path)
     else:
@@ -135,13 +149,13 @@ def read_or_create(
     context = EngineContext(raw, handles, epoch, clock, *node_limits)
     return Environment(
         folder,
-        raw,
         context,
         uuid_bytes=identity,
         readonly=readonly,
         max_store_bytes=max_store_bytes,
         lock=lock,
         control=control,
+        open_lmdb=open_lmdb,
     )
 
 

@@ -136,9 +136,13 @@ def _open_noted(
     try:
         lock = _lock_store(folder, opening, readonly, force_recovery, max_readers, clock)
         control = _open_control(folder, readonly, lock)
-        raw = _open_lmdb(folder, readonly, max_readers, max_store_bytes)
+
+        def open_raw() -> lmdb.Environment:
+            return _open_lmdb(folder, readonly, max_readers, max_store_bytes)
+
+        raw = open_raw()
         environment = read_or_create(
-            folder, raw, readonly, max_store_bytes, clock, node_limits, lock, control
+            folder, raw, open_raw, readonly, max_store_bytes, clock, node_limits, lock, control
         )
         _make_first_checkpoint(environment)
         if environment.checkpointer is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import lmdb
@@ -69,17 +70,31 @@ def resize_map(context: EngineContext, checkpoints: Checkpoints | None, size: in
     Raises:
         StoreError: a snapshot or iterator of this process stays open and pins the map.
     """
+    with without_transactions(context, checkpoints, "the store's map must be resized"):
+        context.raw.set_mapsize(size)
+
+
+@contextmanager
+def without_transactions(
+    context: EngineContext, checkpoints: Checkpoints | None, why: str
+) -> Iterator[None]:
+    """Run the block while this process has no transaction of LMDB open, not even a pin.
+
+    The caller holds the lock of the checkpoints, and no write transaction.
+
+    Raises:
+        StoreError: a snapshot or iterator of this process stays open.
+    """
     with context.write_lock, context.gate:
         deadline = time.monotonic() + READERS_WAIT_S
         while context.left < context.entered:
             if time.monotonic() > deadline:
                 raise StoreError(
-                    "the store's map must be resized, which open snapshots and iterators of "
-                    "this process prevent; close them"
+                    f"{why}, which open snapshots and iterators of this process prevent; close them"
                 )
             time.sleep(_POLL_S)
         context.deferral.end(forced=True)
         context.forget()
         if checkpoints is not None:
             checkpoints.unpin()
-        context.raw.set_mapsize(size)
+        yield

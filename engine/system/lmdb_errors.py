@@ -19,6 +19,7 @@ from streamkeep.format.core.errors import (
 )
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
 _DAMAGED = (
     lmdb.CorruptedError,
     lmdb.PageNotFoundError,
@@ -73,6 +74,11 @@ def translate_os(error: OSError) -> StoreError:
     """Return our error for an error of the system, met by a call on the files of a store."""
     if error.errno in _FULL:
         return StoreFullError(_disk_full(error))
+    if error.errno in NO_DESCRIPTORS:
+        return StoreError(
+            f"this process or the system has as many files open as it may ({error}); next: "
+            "close files, or raise the limit (ulimit -n), then call again"
+        )
     if error.errno in (errno.EACCES, errno.EPERM):
         return StoreError(
             f"{error.filename or 'a file of the store'}: no permission for user "
@@ -91,8 +97,15 @@ def _disk_full(error: Exception) -> str:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Translate LMDB's errors inside the block."""
+    """Translate LMDB's errors inside the block, and those of a process without descriptors.
+
+    Other errors of the system may be about a file of the caller, such as the target of a copy.
+    """
     try:
         yield
     except lmdb.Error as error:
         raise translate(error) from error
+    except OSError as error:
+        if error.errno not in NO_DESCRIPTORS:
+            raise
+        raise translate_os(error) from error

@@ -61,14 +61,18 @@ def keep_in_place(handle: int) -> None:
 class SharedFile:
     """A mapped file of fixed size. The caller has opened the file and keeps it open.
 
+    Args:
+        size: bytes to map, if the layout has a size; what follows in the file is ignored. 0 for the
+            whole file, as long as it is.
+
     Attributes:
         data: its bytes, for reading.
     """
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, size: int = 0) -> None:
         self.handle = handle
         self._writes = moves_blocks(handle)
-        self.data = mmap.mmap(handle, 0, access=mmap.ACCESS_READ if self._writes else 0)
+        self.data = mmap.mmap(handle, size, access=mmap.ACCESS_READ if self._writes else 0)
 
     def write(self, offset: int, data: bytes) -> None:
         """Overwrite bytes, which other processes then see; raise OSError if there is no room."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.remote_archive import ChunkCache, RemoteArchive
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
@@ -78,6 +79,7 @@ def open_segment(path: Path, *, max_block_bytes: int | None = None) -> Segment:
     Raises:
         MissingSegmentError: the file is missing.
         CorruptionError: it cannot be read, or is not a whole segment.
+        StoreError: the process has no descriptor left.
         FormatVersionError: a newer version of Streamkeep wrote it.
     """
     return _open(lambda: open_named(path), f"segment {path}", max_block_bytes)
@@ -112,6 +114,8 @@ def _open(open_file: Callable[[], int], where: str, max_block_bytes: int | None)
     except FileNotFoundError:
         raise MissingSegmentError(where, "the file is not there") from None
     except OSError as error:
+        if error.errno in NO_DESCRIPTORS:  # the file may be as sound as any
+            raise translate_os(error) from error
         raise CorruptionError(where, f"it cannot be read: {error.strerror}") from error
 
 

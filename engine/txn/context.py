@@ -61,9 +61,10 @@ class EngineContext:
         node_max_bytes: int,
         node_max_entries: int,
     ) -> None:
-        # Set here and never changed.
+        # Replaced together, by `use`.
         self.raw = raw
         self.tables = tables
+        # Set here and never changed.
         self.epoch = epoch
         self.clock = clock
         self._ticks = type(clock) is Clock  # no test moves it
@@ -114,6 +115,13 @@ class EngineContext:
         self.write_lock = PatientLock(make_lock("write", store), self.lmdb_lock.wait)
         self.gate = make_lock("gate", store)  # held while the map is resized
         self.exit_gate = make_lock("exit gate", store)
+
+    def use(self, raw: lmdb.Environment, tables: dict[int, lmdb._Database]) -> None:
+        """Go on with LMDB opened again; no transaction of this process is open."""
+        self.raw = raw
+        self.tables = tables
+        self.lmdb_lock.raw = raw
+        self.deferral.room.raw = raw
 
     def now_ms(self) -> int:
         """Return Unix time in milliseconds."""

@@ -95,6 +95,7 @@ class Deferral:
         longest_s: how long a transaction may last, if no caller waits for the disk.
         shared_s: the same while other processes have the store open.
         lock: LMDB's lock, as processes share it.
+        room: on the disk, for the end of a transaction.
         unsaved: rows that are put into the transaction when it ends.
     """
 
@@ -115,7 +116,7 @@ class Deferral:
         self._last = 0.0  # when the newest commit was made
         self._hold_off = 0  # commits that are not deferred
         self._penalty = _LEAST_PENALTY
-        self._room = ImageRoom(context.raw)
+        self.room = ImageRoom(context.raw)
         self._seen = -1  # the number of commits at the last look of the thread
         self._image = ImageThread(self._pause, self._look)
 
@@ -155,13 +156,13 @@ class Deferral:
         Args:
             data: a descriptor of the data file, which `forbid` closes.
         """
-        self._room.allow(data)
+        self.room.allow(data)
         self.allowed = True
 
     def forbid(self) -> None:
         """Defer no commits any more."""
         self.allowed = False
-        self._room.forbid()
+        self.room.forbid()
 
     def note_own(self) -> None:
         """Note a commit that LMDB has made by itself."""
@@ -357,11 +358,11 @@ class Deferral:
         """
         self.end()
         stopped = self._image.stop(_STOP_S)
-        if stopped and self._room.is_reserved() and not self.lags:
+        if stopped and self.room.is_reserved() and not self.lags:
             with contextlib.suppress(lmdb.Error, OSError, StreamkeepError):
                 raw = self.begin_own()
                 try:
-                    self._room.release()
+                    self.room.release()
                 finally:
                     raw.commit()  # nothing was written
                 self._image.stop(_STOP_S)
@@ -421,7 +422,7 @@ class Deferral:
             return
         try:
             ready = journal.locate(raw.get(POSITION_KEY, None), raw.id() - 1)
-            if not self._room.reserve():
+            if not self.room.reserve():
                 self._hold_off = _MOST_PENALTY
             elif (
                 ready

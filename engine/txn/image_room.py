@@ -22,7 +22,7 @@ class ImageRoom:
     """The room of one environment; nothing is reserved before `allow`."""
 
     def __init__(self, raw: lmdb.Environment) -> None:
-        self._raw = raw
+        self.raw = raw
         self._data = -1  # a descriptor of the data file
         self._reserved = False  # whether this process has reserved room
 
@@ -38,7 +38,7 @@ class ImageRoom:
 
     def reserve(self) -> bool:
         """Have room for a transaction on the disk and in the map; return whether there is."""
-        info = self._raw.info()
+        info = self.raw.info()
         needed = (info["last_pgno"] + 1) * PAGE + _LEAST
         if self._data < 0 or info["map_size"] < needed:
             return False  # a transaction of its own may find the map full; then it grows
@@ -57,4 +57,4 @@ class ImageRoom:
 
     def release(self) -> None:
         """Cut the data file after its last page."""
-        os.ftruncate(self._data, (self._raw.info()["last_pgno"] + 1) * PAGE)
+        os.ftruncate(self._data, (self.raw.info()["last_pgno"] + 1) * PAGE)

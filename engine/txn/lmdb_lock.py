@@ -36,8 +36,8 @@ class LmdbLock:
     """
 
     def __init__(self, raw: lmdb.Environment) -> None:
-        self.wait = LongWait(LMDB_LOCK, lambda: users_of(raw))
-        self._raw = raw
+        self.wait = LongWait(LMDB_LOCK, lambda: users_of(self.raw))
+        self.raw = raw
         self._yields = False  # another process waits for the lock that this one has used
 
     def give_way(self, wanted: int, age: float, *, wakes: bool, overdue: bool) -> bool:
@@ -64,7 +64,7 @@ class LmdbLock:
         if control.deferring() and image.start():  # it may be stopped: do not block
             self.have(image, self._begin_and_end)
         with self.wait:
-            raw = self._raw.begin(None, None, True, False)
+            raw = self.raw.begin(None, None, True, False)
         self._got(control)
         return raw
 
@@ -80,7 +80,7 @@ class LmdbLock:
     def begin_for(self, task: Task, control: ControlFile) -> lmdb.Transaction[bytes] | None:
         """Begin a transaction of the calling thread, for a task; None if its caller gave up."""
         self._ask(control)
-        raw = self._raw.begin(None, None, True, False)
+        raw = self.raw.begin(None, None, True, False)
         if not task.is_wanted():
             raw.commit()  # nothing was written
             return None
@@ -107,5 +107,5 @@ class LmdbLock:
             control.defer(0)  # of a process that has died
 
     def _begin_and_end(self, task: Task) -> None:
-        raw = self._raw.begin(None, None, True, False)
+        raw = self.raw.begin(None, None, True, False)
         raw.commit()  # nothing was written

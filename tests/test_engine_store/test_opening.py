@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ import pytest
 import streamkeep
 from crash.power import another_boot, copy_store
 from patience import wait_until
+from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.store import meta
@@ -133,3 +136,74 @@ def test_a_store_of_a_system_with_other_pages_is_refused_and_unchanged(
     with pytest.raises(streamkeep.StoreError, match=told):
         streamkeep.open(path, readonly=readonly)
     assert contents(path) == before
+
+
+_USE = """
+import os, signal, sys, streamkeep
+from streamkeep.jobs import Queue
+store = streamkeep.open(sys.argv[1])
+for n in range(5):
+    store.xadd("s", {"n": n})
+queue = Queue(store)
+queue.put(1)
+queue.get(timeout=0)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+store.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def used_stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A store that a process has used until it closed it, and one until it was killed."""
+    stores = {end: tmp_path_factory.mktemp("used") / end for end in ("closed", "killed")}
+    for end, path in stores.items():
+        subprocess.run([sys.executable, "-W", "ignore", "-c", _USE, str(path), end], check=False)
+    return stores
+
+
+@pytest.fixture(params=["closed", "killed"])
+def used(request: pytest.FixtureRequest, used_stores: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of one of them."""
+    shutil.copytree(used_stores[request.param], tmp_path / "store", copy_function=copy)
+    return tmp_path / "store"
+
+
+def copy(file: str, target: str) -> None:
+    """Copy a file of a store; none of the pipes, which belong to processes."""
+    if Path(file).is_file():
+        shutil.copy2(file, target)
+
+
+@pytest.mark.parametrize(
+    "name", ["journal/head", "journal/sync", "waiters/board", "steady", "lock.mdb", "leases/*"]
+)
+def test_bytes_after_the_end_of_a_shared_file_change_nothing(used: Path, name: str) -> None:
+    for file in used.glob(name):
+        with file.open("ab") as out:
+            out.write(b"\1\2")
+    for _ in range(2):
+        with streamkeep.open(used) as store:
+            assert store.xlen("s") == 5
+            found = store.durability().last_recovery
+            assert found is None or found.lost == 0
+    with streamkeep.open(used, readonly=True) as store:
+        assert store.xlen("s") == 5
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["copy of 000000000001.skj", "-1.skj", "1.skj", "999999999999.skj", f"{'9' * 40}.skj"],
+)
+@pytest.mark.parametrize("copied", [False, True])
+def test_files_that_somebody_put_beside_those_of_the_journal_are_ignored(
+    used: Path, name: str, copied: bool
+) -> None:
+    (first, *_) = sorted((used / "journal").glob("0*.skj"))
+    stray = used / "journal" / name
+    stray.write_bytes(first.read_bytes() if copied else b"x")
+    for n in range(3):
+        with streamkeep.open(used, sync="commit") as store:
+            assert store.xlen("s") == 5 + n
+            store.xadd("s", {"n": str(n)})
+    assert [str(one) for one in recovery.check(used)] == []

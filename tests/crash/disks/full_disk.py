@@ -87,11 +87,6 @@ class Filling:
                         self.turn(store, role)
             except streamkeep.StoreFullError:
                 self.count(role, "full")  # of an opening, or the last checkpoint
-            except streamkeep.StoreError as error:
-                # LMDB could not write its meta page, and could not take that back either.
-                if "close the store and open it again" not in str(error):
-                    raise
-                self.count(role, "full")
 
     def turn(self, store: Any, role: str) -> None:
         """Do what the phase asks for."""

@@ -1,0 +1,106 @@
+"""LMDB is opened again by itself after a commit that it could not finish.
+
+LMDB then refuses every transaction of its environment. `tests/crash/test_real_disks.py` fills the
+disks on which that happens; here, the environment is replaced by one that refuses.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import lmdb
+import pytest
+
+from streamkeep import Store, StoreError
+from streamkeep.engine.store import sizes
+
+_OTHER = """
+import sys, streamkeep
+with streamkeep.open(sys.argv[1]) as store:
+    for n in range(int(sys.argv[2])):
+        store.xadd("other", {"n": n})
+"""
+
+
+class Panicked:
+    """An environment of LMDB after a commit that it could not finish."""
+
+    def __init__(self, raw: lmdb.Environment) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def begin(self, *args: object, **options: object) -> NoReturn:
+        raise lmdb.PanicError("mdb_txn_begin")
+
+
+def panic(store: Store[Any]) -> None:
+    context = store._environment.context
+    with context.write_lock:
+        context.deferral.end()  # no transaction survives such a commit
+    context.use(Panicked(context.raw), context.tables)  # type: ignore[arg-type]
+
+
+COMMANDS: dict[str, Callable[[Store[Any]], object]] = {
+    "append": lambda store: store.xadd("s", {"n": "1"}),
+    "read": lambda store: store.xlen("s"),
+    "group": lambda store: store.xreadgroup("g", "c", {"s": ">"}, count=1),
+    "pipeline": lambda store: store.pipeline().xadd("s", {"n": "1"}).xlen("s").execute(),
+    "snapshot": lambda store: store.snapshot().close(),
+    "sync": lambda store: store.sync(),
+    "archive": lambda store: store.archive(),
+    "durability": lambda store: store.durability(),
+}
+
+
+@pytest.mark.parametrize("sync", ["none", "interval", "commit"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_call_opens_it_again_and_answers(
+    tmp_path: Path, name: str, sync: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Store(tmp_path / "store", sync=sync) as store:
+        acknowledged = [store.xadd("s", {"n": str(n)}) for n in range(50)]
+        store.xgroup_create("s", "g", id="0")
+        panic(store)
+        with caplog.at_level(logging.WARNING, "streamkeep"):
+            COMMANDS[name](store)
+        assert "opened again" in caplog.text
+        assert [entry.id for entry in store.xrange("s")][:50] == acknowledged
+        last = store.xadd("s", {"n": "last"})
+    with Store(tmp_path / "store") as store:
+        assert [entry.id for entry in store.xrevrange("s", count=1)] == [last]
+
+
+def test_other_processes_write_in_the_meantime(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path) as store:
+        for n in range(20):
+            store.xadd("s", {"n": str(n)})
+        panic(store)
+        subprocess.run([sys.executable, "-c", _OTHER, str(path), "30"], check=True)
+        store.xadd("s", {"n": "20"})
+        panic(store)
+        assert (store.xlen("s"), store.xlen("other")) == (21, 30)
+        subprocess.run([sys.executable, "-c", _OTHER, str(path), "30"], check=True)
+        assert store.xlen("other") == 60
+
+
+def test_an_open_snapshot_prevents_it_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "READERS_WAIT_S", 0.01)
+    with Store(tmp_path / "store") as store:
+        store.xadd("s", {"n": "1"})
+        with store.snapshot() as snapshot:
+            panic(store)
+            with pytest.raises(StoreError, match="opened again, which open snapshots"):
+                store.xadd("s", {"n": "2"})
+            assert snapshot.xlen("s") == 1
+        store.xadd("s", {"n": "3"})
+        assert store.xlen("s") == 2
