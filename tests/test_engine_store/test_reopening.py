@@ -64,7 +64,7 @@ COMMANDS: dict[str, Callable[[Store[Any]], object]] = {
 def test_each_call_opens_it_again_and_answers(
     tmp_path: Path, name: str, sync: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Store(tmp_path / "store", sync=sync) as store:
+    with Store(tmp_path / "store", sync=sync) as store:  # type: ignore[arg-type]
         acknowledged = [store.xadd("s", {"n": str(n)}) for n in range(50)]
         store.xgroup_create("s", "g", id="0")
         panic(store)
