@@ -18,7 +18,6 @@ import ast
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,7 +27,6 @@ import installs
 
 from streamkeep.engine.system.lock_order import ORDER
 from streamkeep.format.core.keys import TABLES
-from streamkeep.format.core.versions import HISTORY
 from streamkeep.format.journal.checkpoint import SLOT
 from streamkeep.format.journal.journal import FILE_HEADER, RECORD_HEADER
 from streamkeep.format.journal.position import POSITION
@@ -116,14 +114,6 @@ def render_invariants() -> str:
         for code, kind in sorted(CATALOGUE.items())
     ]
     return "\n".join(["| code | severity | meaning | advice |", "|---|---|---|---|", *rows])
-
-
-def render_versions() -> str:
-    """Return what each version of the store format added."""
-    return "\n".join(
-        textwrap.fill(f"- **{version}**: {text}", width=98, subsequent_indent="  ")
-        for version, text in HISTORY.items()
-    )
 
 
 # --- docs/decisions -----------------------------------------------------------------------------
@@ -216,7 +206,6 @@ PARTS: Final = (
     Part("reference/format.md", "erasure", ERASURE.table),
     Part("internals/locks.md", "locks", render_locks),
     Part("reference/findings.md", "findings", render_invariants),
-    Part("reference/format.md", "versions", render_versions),
 )
 
 

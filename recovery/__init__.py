@@ -12,7 +12,6 @@ from streamkeep.recovery.diff import Difference, diff
 from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.recovery.fsck.store import check
-from streamkeep.recovery.upgrade import Upgraded, upgrade
 
 __all__ = [
     "BackupReport",
@@ -21,10 +20,8 @@ __all__ = [
     "Finding",
     "Progress",
     "Severity",
-    "Upgraded",
     "backup",
     "check",
     "compact",
     "diff",
-    "upgrade",
 ]

@@ -1,8 +1,10 @@
-"""Golden stores: unpacked, and described in a form that outlives formats and methods."""
+"""Golden stores: unpacked, described in a form that outlives formats and methods, and digested."""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import tarfile
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +14,7 @@ import zstandard
 from streamkeep.engine.api.store import Store
 
 FOLDER: Final = Path(__file__).parent / "golden" / "stores"
-VERSIONS: Final = {
-    **dict.fromkeys(("closed", "killed", "torn"), 1),
-    "closed-2": 2,
-    **dict.fromkeys(("closed-3", "killed-3", "torn-3"), 3),
-    **dict.fromkeys(("closed-4", "killed-4", "torn-4"), 4),
-}
-NAMES: Final = tuple(VERSIONS)
+NAMES: Final = ("closed", "killed", "torn")  # of format 1
 
 
 def unpack(name: str, target: Path) -> Path:
@@ -53,6 +49,11 @@ def describe(store: Store[bytes]) -> dict[str, Any]:
         for one in store.archived_streams()
     )
     return {"streams": found, "archive": [list(one) for one in archived]}
+
+
+def digest(found: dict[str, Any]) -> str:
+    """Return the digest of a description, as `digests.json` has it for each golden store."""
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

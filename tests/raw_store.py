@@ -10,7 +10,7 @@ import lmdb
 
 from streamkeep import recovery
 from streamkeep.format.core.checksum import open_row, seal_row
-from streamkeep.format.core.keys import ADDED_LATER, TABLES
+from streamkeep.format.core.keys import TABLES
 
 
 class RawStore:
@@ -21,7 +21,6 @@ class RawStore:
         self._tables = {
             number: environment.open_db(table.name.encode(), txn, create=False)
             for number, table in TABLES.items()
-            if number not in ADDED_LATER or txn.get(table.name.encode()) is not None
         }
 
     def value(self, table: int, db_key: bytes) -> bytes:

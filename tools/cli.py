@@ -82,10 +82,7 @@ COMMANDS: Final[Families] = (
     ),
     ("Run a queue of jobs", {"work": "work_cmd", "queue": "queue_cmds"}),
     ("Keep what was trimmed", {"archive": "archive_cmd"}),
-    (
-        "Create a store, and bring it up to date",
-        {"create": "create_cmd", "upgrade": "upgrade_cmd"},
-    ),
+    ("Create a store", {"create": "create_cmd"}),
     ("Move whole streams", {"dump": "dump_cmd", "diff": "diff_cmd"}),
     (
         "Check, repair and back up a store",

@@ -52,7 +52,6 @@ from streamkeep.engine.whole_store import scrub
 from streamkeep.format import html
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
-from streamkeep.format.core.keys import ROWS
 from streamkeep.format.segment.manifest import SegmentRecord
 
 log = logging.getLogger("streamkeep")
@@ -467,8 +466,6 @@ class Store(
         if not self._has_lease or self._closed:
             return 0
         environment = self._environment
-        if ROWS not in environment.context.tables:
-            return 0  # the store is older than format 3, which has both
         return environment.leases.take(environment.context.wait_table)
 
     def ask_stops(self) -> None:

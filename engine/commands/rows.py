@@ -11,7 +11,7 @@ from typing import Final
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
-from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.keys import MAX_DB_KEY, ROWS, space_prefix
 
 MAX_SPACE: Final = 255
@@ -38,24 +38,17 @@ def row_key(space: bytes, key: bytes) -> bytes:
 
 def row_get(txn: Txn, db_key: bytes) -> bytes | None:
     """Return the value of a row; None if there is none."""
-    if ROWS not in txn.tables:
-        return None
     return txn.get_row(ROWS, db_key, _WHERE)
 
 
 def row_put(txn: WriteTxn, db_key: bytes, value: bytes) -> None:
     """Store a row, in place of one that has the same key."""
-    if ROWS not in txn.tables:
-        raise StoreError(
-            "the store has a format before 3, which has no rows; next: close it everywhere and run "
-            "`streamkeep upgrade`"
-        )
     txn.put_row(ROWS, db_key, value)
 
 
 def row_delete(txn: WriteTxn, db_key: bytes) -> bool:
     """Delete a row; return whether there was one."""
-    return ROWS in txn.tables and txn.delete(ROWS, db_key)
+    return txn.delete(ROWS, db_key)
 
 
 def row_range(
@@ -68,7 +61,7 @@ def row_range(
         count: below 0 for all.
     """
     found: list[tuple[bytes, bytes]] = []
-    if ROWS not in txn.tables or count == 0:
+    if count == 0:
         return found
     cursor = txn.cursor(ROWS)
     size = len(prefix)

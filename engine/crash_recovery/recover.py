@@ -53,7 +53,6 @@ from streamkeep.engine.journal.reader import (
     named_number,
 )
 from streamkeep.engine.journal.replay import Replay
-from streamkeep.engine.journal.sync_leader import FORMER_LOCK_FILES
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
@@ -62,7 +61,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import keep_in_place
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
-from streamkeep.format.core.keys import ADDED_LATER, META, TABLES
+from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.lmdb_file.meta_page import MetaPage, meta_page_for
@@ -191,7 +190,7 @@ def _clear_journal(store: Folder) -> Folder:
     journal = store.make_folder(JOURNAL_FOLDER)
     keep_in_place(journal.handle)
     for name in journal.names():
-        if name.startswith((NEW_RECYCLED, FORMER_LOCK_FILES)):
+        if name.startswith(NEW_RECYCLED):
             journal.remove(name)
     return journal
 
@@ -337,7 +336,6 @@ def _recover(store: Folder, way: Way, open_lmdb: OpenLmdb, clock: Clock, state: 
             tables = {
                 number: raw.open_db(table.name.encode(), txn, create=False)
                 for number, table in TABLES.items()
-                if number not in ADDED_LATER or txn.get(table.name.encode()) is not None
             }
         reader = Reader(store.folder(JOURNAL_FOLDER), slot, position_of(slot))
         replayed = way.end - slot.commit_number

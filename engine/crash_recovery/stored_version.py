@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
@@ -32,7 +34,8 @@ from streamkeep.format.lmdb_file.lmdb_pages import (
 from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 from streamkeep.format.rows.records import decode_number
 
-META_FORMAT: Final = b"format_version"
+META_FORMAT: Final = b"store_format"
+_UNRELEASED: Final = b"format_version"  # in its place before the first release; nothing reads these
 META_UUID: Final = b"store_uuid"
 META_EPOCH: Final = b"epoch"
 _SMALLEST_PAGE: Final = 256  # of LMDB; a damaged meta page may claim any size
@@ -42,17 +45,32 @@ class KeyMissing(CorruptionError):
     """A tree that can be read does not have a key."""
 
 
-def refuse_newer(path: object, version: int) -> None:
-    """Raise FormatVersionError for a store of a newer format version."""
-    if version > STORE_VERSION:
+def check_format(path: object, row: Callable[[bytes], bytes | None]) -> bool:
+    """Return whether `meta` has a row with the format; raise FormatVersionError for another one.
+
+    Args:
+        row: returns the body of a row of `meta`, None if there is none.
+    """
+    body = row(META_FORMAT)
+    if body is None:
+        if row(_UNRELEASED) is not None:
+            raise FormatVersionError(
+                f"{path}: a program from before the first release wrote this store; next: make a "
+                "dump of it with that program, and load it into a new store"
+            )
+        return False
+    version = decode_number(body, f"{path}: meta")
+    if version != STORE_VERSION:
+        newer = "; next: upgrade Streamkeep" if version > STORE_VERSION else ""
         raise FormatVersionError(
-            f"{path}: store format {version}, but this version of Streamkeep reads up to format "
-            f"{STORE_VERSION}; next: upgrade Streamkeep"
+            f"{path}: store format {version}, but this version of Streamkeep reads format "
+            f"{STORE_VERSION}{newer}"
         )
+    return True
 
 
 def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
-    """Raise FormatVersionError for a store of a newer format version, if that can be read.
+    """Raise FormatVersionError for a store of another format, if that can be read.
 
     The files may be damaged anywhere. The check then passes, and the opening reports the damage.
 
@@ -70,10 +88,8 @@ def check_version(store: Folder, checkpoint_file: CheckpointFile) -> None:
             meta = None if slot is None else decode_meta_page(slot.meta_page)
             pages += [] if meta is None else [meta]
         for page in pages:
-            version = 0
             with suppress(CorruptionError):
-                version = decode_number(stored_meta(handle, page, META_FORMAT), "meta")
-            refuse_newer(store.path, version)
+                check_format(store.path, partial(_stored_row, handle, page))
         if pages:
             check_page_size(store.path, pages[0].page_size)
     finally:
@@ -88,6 +104,14 @@ def stored_position(handle: int, meta: MetaPage) -> LogPosition:
     """
     page, index = find_row(handle, meta, meta.main_root, POSITION_KEY)
     return decode_position(page.inline(index))
+
+
+def _stored_row(handle: int, meta: MetaPage, name: bytes) -> bytes | None:
+    """Return the body of a row of the table `meta`, None if there is none."""
+    try:
+        return stored_meta(handle, meta, name)
+    except KeyMissing:
+        return None
 
 
 def stored_meta(handle: int, meta: MetaPage, name: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import Final
 
 from streamkeep.engine.journal.control_file import CONTROL_FILE
 from streamkeep.engine.journal.reader import END, file_name, is_file_name
-from streamkeep.engine.journal.sync_leader import FORMER_LOCK_FILES, LOCK_FILE
+from streamkeep.engine.journal.sync_leader import LOCK_FILE
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
 
@@ -26,7 +26,7 @@ def is_journal_name(name: str) -> bool:
     """Return whether a name in `journal/` is one that the journal uses."""
     return (
         name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE)
-        or name.startswith((f"{NEW_RECYCLED}.", FORMER_LOCK_FILES))
+        or name.startswith(f"{NEW_RECYCLED}.")
         or is_file_name(name)
     )
 

@@ -17,7 +17,6 @@ from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder
 
 LOCK_FILE: Final = "sync"
-FORMER_LOCK_FILES: Final = "turn."  # of earlier versions, with a digit
 _ANY: Final = (1 << 62) - 1  # above every commit number
 _flock: Final = fcntl.flock
 _LOCK: Final = fcntl.LOCK_EX

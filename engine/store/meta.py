@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ from streamkeep.engine.crash_recovery.stored_version import (
     META_EPOCH,
     META_FORMAT,
     META_UUID,
-    refuse_newer,
+    check_format,
 )
 from streamkeep.engine.journal.control_file import WANTED_TO_WRITE, ControlFile
 from streamkeep.engine.store.environment import Environment
@@ -26,13 +26,9 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError
-from streamkeep.format.core.keys import ADDED_LATER, META, TABLES
+from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.core.versions import STORE_VERSION
-from streamkeep.format.rows.records import decode_epoch, decode_number, decode_uuid, encode_number
-
-log = logging.getLogger("streamkeep")
-
-_told: Final[set[Path]] = set()
+from streamkeep.format.rows.records import decode_epoch, decode_uuid, encode_number
 
 META_CREATED: Final = b"created_ms"
 
@@ -56,44 +52,21 @@ def open_tables(
         meta = _open_table(raw, txn, TABLES[META].name)
     except lmdb.NotFoundError as error:
         raise NotAStoreError(f"{path}: an LMDB environment, but not a Streamkeep store") from error
-    if txn is None:
-        with raw.begin() as reader:
-            value = reader.get(META_FORMAT, None, meta)
-    else:
-        value = txn.get(META_FORMAT, None, meta)
-    if value is None:
-        raise NotAStoreError(f"{path}: an LMDB environment, but not a Streamkeep store")
-    where = f"{path}: meta"
-    version = decode_number(open_row(META, META_FORMAT, value, where), where)
-    refuse_newer(path, version)
-    _tell_older(path, version)
+    with raw.begin() if txn is None else nullcontext(txn) as reader:
+
+        def row(name: bytes) -> bytes | None:
+            value = reader.get(name, None, meta)
+            return None if value is None else open_row(META, name, value, f"{path}: meta")
+
+        if not check_format(path, row):
+            raise NotAStoreError(f"{path}: an LMDB environment, but not a Streamkeep store")
     handles = {}
     for number, table in TABLES.items():
         try:
             handles[number] = _open_table(raw, txn, table.name)
         except lmdb.NotFoundError as error:
-            if version < ADDED_LATER.get(number, 0):
-                continue
             raise CorruptionError(str(path), f"sub-database {table.name!r} is missing") from error
     return handles
-
-
-def _tell_older(path: Path, version: int) -> None:
-    """Say once for each store that it can be upgraded."""
-    if version < STORE_VERSION and path not in _told:
-        _told.add(path)
-        log.warning(
-            "%s: store format %d, and this version writes %d; next: run `streamkeep upgrade` when "
-            "no process has it open",
-            path,
-            version,
-            STORE_VERSION,
-        )
-
-
-def keep_quiet(path: Path) -> None:
-    """Have no opening of a store say that it can be upgraded: its caller does that."""
-    _told.add(path)
 
 
 def read_or_create(

@@ -47,8 +47,6 @@ NAMES: Final = (
     "backup:exchanged",  # the backup has its name; the earlier backup still exists
     "backup:aside",  # the earlier backup is moved away; the system cannot exchange names
     "backup:named",  # the backup has its name
-    "upgrade:copied",  # a converted copy of the data file is complete, and not verified
-    "upgrade:checked",  # it is verified
     "copy:written",  # a compacted copy of the data file is written, with the old epoch
     "compact:prepared",  # the compacted store is complete beside the old one
     "compact:ready",  # the compaction is decided: the compacted store will replace the old one

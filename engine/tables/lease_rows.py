@@ -4,8 +4,7 @@
 
 Every delivery gives its NACK the next update counter of the group. So one row per change of lease
 is enough: a NACK belongs to the last row of its consumer whose update counter is not above that of
-the NACK. A NACK before the first row belongs to no known lease. Stores of format 1 and 2 have no
-rows.
+the NACK. A NACK before the first row belongs to no known lease.
 
 Rows are removed when no pending entry needs them. Compiled by mypyc.
 """

@@ -244,8 +244,7 @@ class WriteTxn(Txn):
     def remove_stream(self, stream: Stream) -> None:
         """Remove the stream's name and record; its nodes become garbage."""
         self._forget(stream)
-        if NAMES in self.tables:
-            self.delete(NAMES, stream.db_key)
+        self.delete(NAMES, stream.db_key)
         self.delete(STREAMS, stream.db_key)
         self.add_garbage(encode_garbage(STREAM_NODES, stream.number))
 
@@ -268,8 +267,7 @@ class WriteTxn(Txn):
         db_key = name_key(b"", stream.name)
         stream.key_row = seal_row(KEYS, db_key, encode_key_row(stream.number, stream.name))
         self.put(KEYS, db_key, stream.key_row)
-        if NAMES in self.tables:  # since version 4 of the format
-            self.put_newest(NAMES, stream.db_key, seal_row(NAMES, stream.db_key, stream.name))
+        self.put_newest(NAMES, stream.db_key, seal_row(NAMES, stream.db_key, stream.name))
 
     def take_number(self, counter: bytes) -> int:
         """Return the next number of a counter in `meta`, from 1 on; no number is returned twice."""

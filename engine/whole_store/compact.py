@@ -9,7 +9,6 @@ a crash leaves the old store or the new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,7 +26,7 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.whole_store.copying import Convert, copy_data, finish_copy
+from streamkeep.engine.whole_store.copying import copy_data, finish_copy
 from streamkeep.format.core.errors import StoreError, StoreLockedError
 from streamkeep.format.core.keys import TABLES
 
@@ -47,18 +46,6 @@ class Compacted(NamedTuple):
     epoch: int
 
 
-class Rewriting(NamedTuple):
-    """What `rewrite` does in addition to a compaction.
-
-    Attributes:
-        convert: changes the copy.
-        verify: raises if the copy, in the second folder, must not replace the store in the first.
-    """
-
-    convert: Convert | None = None
-    verify: Callable[[Folder, Folder], None] | None = None
-
-
 def compact(
     path: str | Path, progress: Advance | None = None, clock: Clock | None = None
 ) -> Compacted:
@@ -73,19 +60,6 @@ def compact(
     Raises:
         StoreLockedError: the store is open, in this process or another.
         StoreFullError: there is no room for the copy; nothing was changed.
-    """
-    return rewrite(path, Rewriting(), progress, clock)
-
-
-def rewrite(
-    path: str | Path,
-    rewriting: Rewriting,
-    progress: Advance | None = None,
-    clock: Clock | None = None,
-) -> Compacted:
-    """Replace the data file of a store with a compacted copy that may also be converted.
-
-    As `compact`; the copy replaces the original only after it was verified.
     """
     path = Path(path).absolute()
     clock = clock or Clock()
@@ -111,7 +85,7 @@ def rewrite(
             raise StoreError(
                 f"{path}: another process has used the store since this one began; next: try again"
             )
-        return _rewrite(folder, lock, rewriting, progress, clock)
+        return _rewrite(folder, lock, progress, clock)
     except OSError as error:
         raise translate_os(error) from error
     finally:
@@ -121,7 +95,6 @@ def rewrite(
 def _rewrite(
     folder: Folder,
     lock: CheckpointFile,
-    rewriting: Rewriting,
     progress: Advance | None,
     clock: Clock,
 ) -> Compacted:
@@ -134,13 +107,11 @@ def _rewrite(
         path = str(folder.path)
         raw = lmdb.open(path, readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
         try:
-            copy_data(raw, None, new, lambda commit_number: {}, progress, rewriting.convert)
+            copy_data(raw, None, new, lambda commit_number: {}, progress)
         finally:
             raw.close()
         epoch = finish_copy(new, clock)
         after = new.size(DATA_FILE)
-        if rewriting.verify is not None:
-            rewriting.verify(folder, new)
         failpoints.hit("compact:prepared")
         folder.rename(NEW_FOLDER, READY_FOLDER)
     except BaseException:

@@ -23,14 +23,10 @@ from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import seal_row
-from streamkeep.format.core.keys import META, TABLES, UNUSED_TABLES
+from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.position import POSITION_KEY
 from streamkeep.format.rows.records import encode_number
 
-# Changes a copy of a data file in a transaction.
-Convert = Callable[[lmdb.Environment, "lmdb.Transaction[bytes]"], None]
-
-_MOST_TABLES: Final = len(TABLES) + len(UNUSED_TABLES) + 1
 _ROOM: Final = 64 << 20  # in the copy's map, for the commit that raises the epoch
 _TICK_S: Final = 0.2
 _MAX_READERS: Final = 512
@@ -42,14 +38,12 @@ def copy_data(
     folder: Folder,
     rows: Callable[[int], dict[bytes, bytes]],
     progress: Advance | None = None,
-    convert: Convert | None = None,
 ) -> None:
     """Write a compacted copy of an environment into an empty folder; it is on disk on return.
 
     Args:
         txn: the snapshot to copy; None for the newest commit.
         rows: returns more rows for `meta`, given the number of the commit that writes them.
-        convert: changes the copy, in the transaction that raises its epoch.
 
     Raises:
         StoreFullError: there is no room. The caller removes the partial copy.
@@ -63,7 +57,7 @@ def copy_data(
         copy = lmdb.open(
             path,
             map_size=2 * folder.size(DATA_FILE) + _ROOM,
-            max_dbs=_MOST_TABLES,
+            max_dbs=len(TABLES) + 1,
             lock=False,
         )
         try:
@@ -74,8 +68,6 @@ def copy_data(
                 for key, body in added.items():
                     writer.put(key, seal_row(META, key, body), db=meta)
                 writer.delete(POSITION_KEY)  # the copy has no journal
-                if convert is not None:
-                    convert(copy, writer)
         finally:
             copy.close()
         folder.sync()

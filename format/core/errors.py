@@ -109,7 +109,7 @@ class StoreFullError(StoreError):
 
 
 class FormatVersionError(StoreError):
-    """The store was written by a newer version of Streamkeep; it was left untouched."""
+    """The store has a format that this version of Streamkeep does not read; it was not changed."""
 
 
 class StoreClosedError(StoreError):

@@ -85,12 +85,6 @@ TABLES: Final[dict[int, Table]] = {
     NAMES: Table("names", "stream number", "whole name of the stream, in case `keys` is damaged"),
 }
 
-# Stores of version 1 have these two as well, empty, with the numbers 12 and 16. No other table may
-# get one of these numbers: records of a journal name tables by number.
-UNUSED_TABLES: Final = ("pending_in", "schedule")
-
-ADDED_LATER: Final = {ROWS: 3, NAMES: 4}  # the first version of the store format that has the table
-
 # Numbers are given one after the other, from 1 on. No store comes near these limits, so a higher
 # number is damage. Decoders check it, so no other code has to check that the next number fits.
 # Permanent.

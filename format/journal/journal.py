@@ -40,14 +40,13 @@ from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.layout import Field, Layout
 
 MAGIC: Final = b"SKJ"
-FORMAT: Final = 2
-_FORMATS: Final = (1, FORMAT)  # format 1 has no EXTEND
+FORMAT: Final = 1
 
 FILE_HEADER: Final = Layout(
     "journal file header",
     (
         Field("magic", "3s", '`"SKJ"`'),
-        Field("format", "B", "2; 1 in files of older software, which have no EXTEND"),
+        Field("format", "B", "1"),
         Field("epoch", "I", "epoch of all commits in the file"),
         Field("file_number", "Q", "log files are numbered without gaps"),
         Field("first_commit", "Q", "commit number of the first record"),
@@ -105,7 +104,7 @@ def decode_file_header(data: bytes) -> FileHeader | None:
     if len(data) < FILE_HEADER.size:
         return None
     fields = FILE_HEADER.struct.unpack_from(data)
-    if fields[0] != MAGIC or fields[1] not in _FORMATS:
+    if fields[:2] != (MAGIC, FORMAT):
         return None
     if fields[-1] != xxh3_64_intdigest(data[:_CHECKED]):
         return None

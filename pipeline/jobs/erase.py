@@ -46,12 +46,11 @@ from streamkeep.pipeline.lake.files import (
     unsigned,
 )
 from streamkeep.pipeline.lake.read import read_lake
-from streamkeep.pipeline.lake.table import FLEET, Lake
+from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.numbered import NumberedFiles, next_version
 from streamkeep.pipeline.storage.places import file_system, reaching
 from streamkeep.pipeline.store_fleet.progress_files import POSITIONS, read_positions
-from streamkeep.pipeline.store_fleet.turning import turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,7 +191,7 @@ def _erase_in_lake(
     """Replace the files that hold one of the IDs; return (erased entries, new files)."""
     for conflicts in range(_TRIES):
         try:
-            return _rewrite_files(spark, turn(Lake.open(lake)), origins, ids, progress)
+            return _rewrite_files(spark, Lake.open(lake), origins, ids, progress)
         except LakeConflictError:
             if conflicts + 1 == _TRIES:
                 raise
@@ -264,8 +263,6 @@ def _commit(
     new[POSITIONS] = next_version(old[POSITIONS])
     POSITIONS.write(uri, store, new[POSITIONS], positions.as_json())
     versions = {applications[files]: version for files, version in new.items()}
-    if not table.is_fleet:
-        versions[FLEET] = 1  # the first commit of a lake
     failpoints.hit("lake:noted")
     try:
         table.commit(NAME, added, removed=removed, origins=origins, versions=versions)

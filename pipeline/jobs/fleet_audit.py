@@ -36,8 +36,7 @@ from streamkeep.pipeline.storage.places import StorageError
 from streamkeep.pipeline.store_fleet.executor.manifests import Ask
 from streamkeep.pipeline.store_fleet.members import find_members
 from streamkeep.pipeline.store_fleet.pieces import Member, Positions
-from streamkeep.pipeline.store_fleet.progress_files import POSITIONS
-from streamkeep.pipeline.store_fleet.turning import positions_of
+from streamkeep.pipeline.store_fleet.progress_files import POSITIONS, read_positions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +75,8 @@ class Found:
         if self.table is None:
             return Positions()
         if store not in self.positions:
-            self.positions[store] = positions_of(self.table, store, self.files)
+            version = self.table.transaction(POSITIONS.application(store))
+            self.positions[store] = read_positions(self.table.uri, store, version)
         return self.positions[store]
 
     def erased_of(self, store: str) -> Erased:

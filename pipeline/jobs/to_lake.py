@@ -41,7 +41,7 @@ from streamkeep.pipeline.jobs.executor.to_lake import Task, write_pieces
 from streamkeep.pipeline.jobs.subscription import EVERY_KEY, read_options
 from streamkeep.pipeline.lake.erased import ERASED, read_erased
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
-from streamkeep.pipeline.lake.table import FLEET, Lake
+from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stores import reading
@@ -57,7 +57,6 @@ from streamkeep.pipeline.store_fleet.progress_files import (
     head_application,
     read_positions,
 )
-from streamkeep.pipeline.store_fleet.turning import turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -236,7 +235,7 @@ def _run(
     problems: dict[str, str] = {}
     for conflicts in range(MOST_CONFLICTS):
         try:
-            table = turn(Lake.create(lake, columns))
+            table = Lake.create(lake, columns)
         except LakeConflictError:
             wait_after(conflicts)  # another job has committed something
             continue
@@ -440,8 +439,6 @@ def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
         failpoints.hit("fleet:positions")
         files = [file for store in stores for file in store.files]
         origins = {file.origin for file in files}
-        if not table.is_fleet:
-            versions[FLEET] = 1  # the first commit of a lake
         try:
             table.commit(NAME, files, origins=origins, versions=versions)
         except LakeConflictError:

@@ -23,8 +23,7 @@ one conflict: one succeeds, and the other gets an error. They live as long as th
 - `streamkeep/store/<store>` is the version of the file that says up to which entries the lake has
   the streams of a store (`store_fleet.progress_files`), and `streamkeep/erased/<store>` that of the
   file with the IDs that were erased from the lake (`lake.erased`).
-- `streamkeep/fleet` says that positions are in these files. Earlier versions of this program had
-  those of a lake of one store in the log (`store_fleet.turning`).
+- `streamkeep/format` is the number of this format, from the first commit on.
 - `streamkeep/key/<bucket>` is updated by every commit that adds or erases entries of a stream. So a
   job that has read an entry before it was erased cannot add it afterwards.
 - `streamkeep/files/<bucket>` is updated by every commit that replaces files of a stream. delta-rs
@@ -83,7 +82,8 @@ _ORIGIN: Final = pa.schema(
     [("store", pa.string()), ("stream", pa.string()), ("incarnation", pa.int64())]
 )
 _BASE: Final = pa.schema([DEFAULT_SCHEMA.field(name) for name in ("ms", "seq", "ts", "fields")])
-FLEET: Final = "streamkeep/fleet"
+FORMAT: Final = "streamkeep/format"
+LAKE_FORMAT: Final = 1
 COLUMNS: Final = "streamkeep/columns"  # when columns were added, in Unix milliseconds
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
 _COMMIT: Final = "streamkeepCommit"  # in the history of the table, distinguishes commits
@@ -99,18 +99,24 @@ class Lake:
         self.uri = uri
         self.table = table
         schema = pa.schema(table.schema().to_arrow())
-        if tuple(table.metadata().partition_columns) == ("stream", "date"):
-            raise LakeError(
-                f"{uri}: a lake of format 1, which had a folder per key and mixed streams that "
-                "were deleted and made again; this version has format 2; next: make a new lake "
-                "with `streamkeep spark to-lake`, from the store and its archive"
-            )
         known = (*PARTITIONS, *_ORIGIN.names, *_BASE.names)
         missing = [name for name in known if name not in schema.names]
         if missing or tuple(table.metadata().partition_columns) != PARTITIONS:
             raise LakeError(
                 f"{uri}: a Delta table, but not a lake of streams: it lacks "
                 f"{', '.join(missing) or 'the partitions bucket and date'}"
+            )
+        found = self.transaction(FORMAT)
+        if found is None:
+            raise LakeError(
+                f"{uri}: a program from before the first release made this lake; next: make a new "
+                "one with `streamkeep spark to-lake`, from the stores and their archives"
+            )
+        if found != LAKE_FORMAT:
+            newer = "; next: upgrade Streamkeep" if found > LAKE_FORMAT else ""
+            raise LakeError(
+                f"{uri}: lake format {found}, but this version of Streamkeep reads format "
+                f"{LAKE_FORMAT}{newer}"
             )
         self.promoted = pa.schema([field for field in schema if field.name not in known])
 
@@ -178,6 +184,9 @@ class Lake:
                     name="streamkeep lake",
                     description="entries of Redis streams, one per row",
                     storage_options=told,
+                    commit_properties=CommitProperties(
+                        app_transactions=[Transaction(FORMAT, LAKE_FORMAT)]
+                    ),
                 )
         except DeltaError as error:
             try:
@@ -230,11 +239,6 @@ class Lake:
             return set()
         rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
         return {unquote(row["path"]) for row in rows if row["modification_time"] <= since}
-
-    @property
-    def is_fleet(self) -> bool:
-        """Return whether positions are in files, as in all lakes but those of earlier versions."""
-        return self.transaction(FLEET) is not None
 
     @property
     def version(self) -> int:

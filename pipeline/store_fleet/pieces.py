@@ -148,9 +148,7 @@ class Positions:
     def from_json(cls, members: dict[str, Any]) -> Positions:
         """Return the positions from the value of `as_json`."""
         streams = {}
-        for number, key, end, rows, erased, *more in members["streams"]:
-            # The first lakes of fleets had one sequence for all streams of a store.
-            added, sequence = more or (None, members["sequence"])
+        for number, key, end, rows, erased, added, sequence in members["streams"]:
             streams[number] = StreamPosition(
                 from_json(key), StreamId.parse(end), rows, erased, added, sequence
             )

@@ -12,7 +12,6 @@ from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
-    ADDED_LATER,
     GARBAGE,
     KEYS,
     NAMES,
@@ -76,8 +75,6 @@ def check_names(tables: Tables) -> Iterator[Finding]:
 
 def check_second_names(tables: Tables) -> Iterator[Finding]:
     """SK001, SK016: `names` has the name of each stream, and no others."""
-    if tables.version() < ADDED_LATER[NAMES]:
-        return
     for number, name in named_streams(tables):
         db_key = pack_number(number)
         try:

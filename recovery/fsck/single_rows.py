@@ -15,7 +15,6 @@ from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META
-from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, decode_backup
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.batches import decode_batch
@@ -54,15 +53,11 @@ def check_meta(tables: Tables) -> Iterator[Finding]:
 
 def check_meta_row(name: bytes, body: bytes, where: str) -> None:
     """Raise CorruptionError unless a row of `meta` can be read; accept unknown names."""
-    if name == META_FORMAT:
-        version = decode_number(body, where)
-        if not 1 <= version <= STORE_VERSION:
-            raise CorruptionError(where, f"version {version}, expected 1 to {STORE_VERSION}")
-    elif name == META_UUID:
+    if name == META_UUID:
         decode_uuid(body, where)
     elif name == META_EPOCH:
         decode_epoch(body, where)
-    elif name == META_CREATED:
+    elif name in (META_FORMAT, META_CREATED):
         decode_number(body, where)
     elif name in _COUNTERS:
         decode_counter(body, where)

@@ -36,7 +36,7 @@ from streamkeep.engine.checkpoint.checkpoint_file import (
 )
 from streamkeep.engine.crash_recovery.recover import has_commits
 from streamkeep.engine.crash_recovery.state import State, Way, examine
-from streamkeep.engine.crash_recovery.stored_version import META_FORMAT, refuse_newer
+from streamkeep.engine.crash_recovery.stored_version import check_format
 from streamkeep.engine.journal.control_file import read_control_file
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.store.opening import is_listed
@@ -65,7 +65,6 @@ from streamkeep.format.lmdb_file.meta_page import (
     meta_problem,
 )
 from streamkeep.format.node.envelope import FORMAT, MAGIC
-from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding
 from streamkeep.recovery.fsck.journal import Replay
@@ -209,7 +208,7 @@ def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
         RecoveryNeededError: a compaction was interrupted.
         StoreLockedError: another process is recovering the store, or has it open and `lock.mdb`
             is not writable.
-        FormatVersionError: a newer version wrote the store.
+        FormatVersionError: the store has another format.
     """
     opened = registry.find(path)
     folder = _find(path, trust_owners) if opened is None else opened.folder
@@ -514,16 +513,12 @@ def _has_nodes(store: Folder) -> bool:
 
 
 def _check_is_store(source: Source) -> None:
-    """Raise for an LMDB environment of another program, and for a store of a newer version."""
+    """Raise for an LMDB environment of another program, and for a store of another format."""
     tables = source.tables
     if tables is None:
         return
     if META in tables.missing and source.slot is None and len(tables.missing) > len(TABLES) // 2:
         raise NotAStoreError(f"{source.path}: an LMDB environment, but not a store")
     where = f"{source.path}: meta"
-    try:
-        body = tables.get_row(META, META_FORMAT, where)
-        version = 0 if body is None else decode_number(body, where)
-    except CorruptionError:
-        return  # `check_meta` reports it
-    refuse_newer(source.path, version)
+    with suppress(CorruptionError):  # `check_meta` reports it
+        check_format(source.path, lambda name: tables.get_row(META, name, where))

@@ -16,11 +16,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
-from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import ADDED_LATER, META, TABLES, UNUSED_TABLES
-from streamkeep.format.core.versions import STORE_VERSION
+from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
 from streamkeep.format.lmdb_file.lmdb_pages import (
     BIG,
@@ -33,7 +31,6 @@ from streamkeep.format.lmdb_file.lmdb_pages import (
     decode_database,
 )
 from streamkeep.format.lmdb_file.meta_page import MetaPage
-from streamkeep.format.rows.records import decode_number
 from streamkeep.recovery.pages.page_file import PageFile
 
 _NOTHING: Final = Database(0, 0, 0, 0, 0, 0, None)
@@ -285,9 +282,6 @@ class Tables:
         self.commit_number = 0
         self._sorted: dict[int, list[bytes]] = {}  # the keys of `changed`, while it stays the same
         self._trees = {number: self._table_tree(number) for number in TABLES}
-        for number in [one for one in self.missing if one in ADDED_LATER]:
-            if self.version() < ADDED_LATER[number]:
-                self.missing.remove(number)
 
     def _tree(self, database: Database) -> Tree:
         return Tree(self.pages, database, self.meta.last_page)
@@ -301,14 +295,6 @@ class Tables:
             pass
         self.missing.append(number)
         return self._tree(_NOTHING)
-
-    def version(self) -> int:
-        """Return the version of the store format; the present one if it cannot be read."""
-        try:
-            body = self.get_row(META, META_FORMAT, "meta")
-            return STORE_VERSION if body is None else decode_number(body, "meta")
-        except CorruptionError:
-            return STORE_VERSION
 
     def tree(self, table: int) -> Tree:
         """Return the tree of a table; an empty one if its record is missing."""
@@ -375,7 +361,6 @@ class Tables:
     def unknown_tables(self) -> Iterator[bytes]:
         """Yield names in the main database that no version of the format has."""
         known = {table.name.encode() for table in TABLES.values()}
-        known.update(name.encode() for name in UNUSED_TABLES)
         known.add(POSITION_KEY)
         for row in Cursor(self.main).walk():
             if row.key() not in known:

@@ -89,10 +89,8 @@ def _identity(out: BulkStore, slot: CheckpointSlot | None, report: Report) -> No
         report.rebuild("rows of `meta`")
         store_uuid = uuid.uuid4().bytes if slot is None else slot.store_uuid
         out.put_row(META, META_UUID, store_uuid)
-    version = _number(out, META_FORMAT)
-    if not 1 <= version <= STORE_VERSION:
+    if _number(out, META_FORMAT) != STORE_VERSION:
         report.rebuild("rows of `meta`")
-    if version != STORE_VERSION:
         out.put_row(META, META_FORMAT, encode_number(STORE_VERSION))
     if out.get(META, META_CREATED) is None:
         report.rebuild("rows of `meta`")

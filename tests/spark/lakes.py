@@ -15,7 +15,7 @@ from streamkeep.pipeline.lake.files import (
     Origin,
     signed,
 )
-from streamkeep.pipeline.lake.table import FLEET, Lake
+from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.storage.places import file_system
 from streamkeep.pipeline.store_fleet.pieces import Positions
 from streamkeep.pipeline.store_fleet.progress_files import POSITIONS
@@ -57,7 +57,7 @@ def committed(lake: Lake, files: list[LakeFile]) -> Lake:
     for file in files:
         positions = positions.with_rows(file.origin.number, file.key, file.entries)
     POSITIONS.write(lake.uri, STORE, 1, positions.as_json())
-    versions = {FLEET: 1, POSITIONS.application(STORE): 1}
+    versions = {POSITIONS.application(STORE): 1}
     return lake.commit("to-lake", files, origins={file.origin for file in files}, versions=versions)
 
 

@@ -102,36 +102,6 @@ def test_the_lake_of_one_store_becomes_that_of_a_fleet(tmp_path: Path) -> None:
     assert to_lake(LOCAL, str(fleet / "a.store"), lake).entries == 0
 
 
-def test_a_lake_of_an_earlier_version_keeps_working(tmp_path: Path) -> None:
-    """Positions and counts were in the log, and a file that was taken out of it is still missed."""
-    path, lake = tmp_path / "a.store", str(tmp_path / "lake")
-    with make(path, "a") as store:
-        a = store.uuid
-        store.xadd("other", {"of": "a", "n": "0"}, id=IDS[0])
-        to_lake(LOCAL, str(path), lake)
-        made = Lake.open(lake)
-        old = Lake.create(str(tmp_path / "old"))
-        for folder in Path(lake).glob("bucket=*"):
-            shutil.copytree(folder, Path(old.uri) / folder.name)
-        moved: dict[str, int] = {}
-        for number, count in ((1, 500), (2, 1)):
-            facts = {"added": count + 7, "absent": 4, "erased": 3}
-            facts |= {"ms": int(IDS[count - 1][:-2]), "seq": 0}
-            moved |= {f"streamkeep/{a}/{number}/{name}": facts[name] for name in facts}
-        old.commit("to-lake", made.files(), versions=moved)
-        assert audit(LOCAL, str(path), lake=old.uri).problems == [
-            f"stream '{key}' (number {number} of store {a}): the lake has counted {count + 7} "
-            f"entries that were ever added, the store has {count}"
-            for number, key, count in ((1, "orders", 500), (2, "other", 1))
-        ]
-        assert not Lake.open(old.uri).is_fleet
-        store.xadd_many("orders", [{"of": "a", "n": "new"}] * 9)
-        assert to_lake(LOCAL, str(path), old.uri).entries == 9
-        assert Lake.open(old.uri).is_fleet
-        assert erase(LOCAL, "orders", IDS[:1], lake=old.uri).details["erased_in_lake"] == 1
-        assert audit(LOCAL, lake=old.uri).problems == []
-
-
 def break_segment(fleet: Path, store: str) -> Path:
     """Damage the only archived segment of a store; return its path."""
     (path,) = (fleet / store / "segments").rglob("*.seg")

@@ -23,6 +23,7 @@ from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
 from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
 from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
+from streamkeep.pipeline.lake import table  # noqa: E402
 from streamkeep.pipeline.lake.executor.parquet import FileWriter, read_file  # noqa: E402
 from streamkeep.pipeline.lake.files import (  # noqa: E402
     LakeConflictError,
@@ -238,11 +239,22 @@ def test_two_jobs_make_a_lake_at_the_same_moment(
     assert Lake.create(str(tmp_path / "lake")).version == 0
 
 
-def test_a_lake_of_the_former_format_is_refused(tmp_path: Path) -> None:
-    from deltalake import DeltaTable
-
-    names = ("stream", "date", "ms", "seq", "ts", "fields")
-    schema = pa.schema([(name, pa.string()) for name in names])
-    DeltaTable.create(str(tmp_path / "old"), schema, partition_by=["stream", "date"])
-    with pytest.raises(LakeError, match=r"a lake of format 1.* make a new lake"):
-        Lake.open(str(tmp_path / "old"))
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (None, r"from before the first release made this lake; next: make a new one"),
+        (2, r"lake format 2, but this version of Streamkeep reads format 1; next: upgrade"),
+        (0, r"lake format 0, but this version of Streamkeep reads format 1$"),
+    ],
+)
+def test_a_lake_of_another_format_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int | None, told: str
+) -> None:
+    with monkeypatch.context() as patch:
+        if number is None:
+            patch.setattr(table, "FORMAT", "streamkeep/fleet")
+        else:
+            patch.setattr(table, "LAKE_FORMAT", number)
+        Lake.create(str(tmp_path / "lake"))
+    with pytest.raises(LakeError, match=told):
+        Lake.open(str(tmp_path / "lake"))

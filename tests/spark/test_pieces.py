@@ -92,15 +92,6 @@ def test_positions_and_groups_survive_their_transport() -> None:
     assert [one for _, text in pack_groups(pieces) for one in unpack_group(text)] == pieces
 
 
-def test_positions_of_the_first_fleets_can_be_read() -> None:
-    text = (
-        b'{"streams": [[7, "k", "5-0", 3, 1]], "sequence": 9, "name": "n", "labels": {}, '
-        b'"sealed_ms": null}'
-    )
-    position = StreamPosition(b"k", StreamId(5, 0), 3, 1, None, 9)
-    assert Positions.from_json(json.loads(text)) == Positions({7: position}, "n")
-
-
 def test_pieces_name_the_erased_ids_of_their_range() -> None:
     pieces = list(stream_pieces(MEMBER, b"k", [segment(1, 4), segment(5, 9), segment(10, 12)]))
     gone = tuple(StreamId(ms, 0) for ms in (0, 4, 5, 9, 13))

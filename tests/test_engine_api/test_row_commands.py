@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import golden_stores
-import streamkeep
-from streamkeep import ArgumentError, Store, StoreError, recovery
+from streamkeep import ArgumentError, Store, recovery
 from streamkeep.recovery.salvage.repair import repair
 
 
@@ -57,16 +55,3 @@ def test_rows_survive_compaction_backup_and_repair(
     repair(tmp_path / "copy", tmp_path / "repaired")
     with open_store("repaired") as store:
         assert store.row_range("space") == [(b"key", b"v" * 9000)]
-
-
-def test_a_store_of_an_older_format_has_no_rows_until_it_is_repaired(tmp_path: Path) -> None:
-    path = golden_stores.unpack("closed-2", tmp_path)
-    with streamkeep.open(path) as store:
-        assert (store.row_get("space", b"key"), store.row_range("space")) == (None, [])
-        assert not store.row_delete("space", b"key")
-        with pytest.raises(StoreError, match=r"format before 3.*next: .*`streamkeep upgrade"):
-            store.row_put("space", b"key", b"value")
-    repair(path, tmp_path / "new")
-    with streamkeep.open(tmp_path / "new") as store:
-        store.row_put("space", b"key", b"value")
-        assert store.row_get("space", b"key") == b"value"

@@ -231,7 +231,7 @@ def test_a_newer_format_is_refused_and_untouched(open_store: Open, tmp_path: Pat
     path = tmp_path / "future"
     Store(path).close()
     with lmdb.open(str(path), max_dbs=20) as env, env.begin(write=True) as txn:
-        key = b"format_version"
+        key = b"store_format"
         value = seal_row(META, key, encode_number(99))
         txn.put(key, value, db=env.open_db(b"meta", txn))
     (path / "lock.mdb").unlink()

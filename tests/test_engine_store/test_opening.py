@@ -6,7 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +16,18 @@ import pytest
 import streamkeep
 from crash.power import another_boot, copy_store
 from patience import wait_until
+from raw_store import raw_store
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery import stored_version
+from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
 from streamkeep.engine.store import meta
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.keys import META
+from streamkeep.format.rows.records import encode_number
+from streamkeep.recovery.salvage.repair import repair
 
 NEWER = 99
 
@@ -55,6 +60,60 @@ def test_a_torn_store_of_a_newer_format_is_refused_by_its_number_and_unchanged(
     ):
         streamkeep.open(torn, readonly=readonly)
     assert contents(torn) == before
+
+
+@pytest.fixture
+def unreleased(tmp_path: Path) -> Path:
+    """A store as programs from before the first release wrote it, with one commit to replay."""
+    path = tmp_path / "in use"
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"f": "v"})
+    with raw_store(path) as raw:
+        raw.delete(META, META_FORMAT)
+        raw.put(META, b"format_version", encode_number(4))
+    return path
+
+
+def test_a_store_from_before_the_first_release_is_refused_and_unchanged(
+    unreleased: Path, tmp_path: Path
+) -> None:
+    before = contents(unreleased)
+    calls: list[Callable[[], object]] = [
+        lambda: streamkeep.open(unreleased),
+        lambda: streamkeep.open(unreleased, readonly=True),
+        lambda: list(recovery.check(unreleased)),
+        lambda: repair(unreleased, tmp_path / "new"),
+        lambda: recovery.compact(unreleased),
+        lambda: recovery.backup(unreleased, tmp_path / "copy"),
+    ]
+    for call in calls:
+        with pytest.raises(streamkeep.FormatVersionError, match=r"before the first release.*dump"):
+            call()
+    lock = str(unreleased / "lock.mdb")  # has LMDB's readers, such as fsck
+    assert contents(unreleased) | {lock: b""} == before | {lock: b""}
+
+
+def test_a_torn_store_from_before_the_first_release_is_refused_and_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(meta, "META_FORMAT", b"format_version")
+        patch.setattr(stored_version, "META_FORMAT", b"format_version")
+        with streamkeep.open(tmp_path / "in use") as store:
+            store.xadd_many("s", [{"f": str(n)} for n in range(100)])
+            copy_store(tmp_path / "in use", tmp_path / "torn")
+    before = contents(tmp_path / "torn")
+    with another_boot(), pytest.raises(streamkeep.FormatVersionError, match="first release"):
+        streamkeep.open(tmp_path / "torn")
+    assert contents(tmp_path / "torn") == before
+
+
+def test_a_store_of_a_format_below_the_first_is_refused_by_its_number(tmp_path: Path) -> None:
+    streamkeep.open(tmp_path / "s").close()
+    with raw_store(tmp_path / "s") as raw:
+        raw.put(META, META_FORMAT, encode_number(0))
+    with pytest.raises(streamkeep.FormatVersionError, match=r"store format 0, but .* format 1$"):
+        streamkeep.open(tmp_path / "s")
 
 
 def test_a_torn_store_whose_version_cannot_be_read_is_reported_as_damaged(torn: Path) -> None:

@@ -1,6 +1,6 @@
 """The queue in a golden store opens today, and each of its jobs goes on where it was.
 
-`tests/golden/stores/write_queue.py` wrote the store with the first program of format 3.
+`tests/golden/stores/write_queue.py` wrote the store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOW_MS = 1_718_004_800_000  # 2024-06-10T07:33:20Z, when its process was killed
 
 def test_the_jobs_of_a_golden_store_go_on_where_they_were(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
-    store = stores.open_at(golden_stores.unpack("queue-3", tmp_path), clock=clock)
+    store = stores.open_at(golden_stores.unpack("queue", tmp_path), clock=clock)
     queue, other = Queue(store), Queue(store, "other")
     stats = queue.stats()
     assert stats[:5] == (6, 2, 2, 1, 1)  # waiting, running, delayed, dead, done

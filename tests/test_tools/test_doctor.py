@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import golden_stores
 import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.store import meta
-from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.recovery import backup, doctor
 
 HOLD = """
@@ -42,7 +40,7 @@ def test_each_check_is_a_line_and_nothing_is_wrong_here() -> None:
     assert list(named)[-4:] == ["users", "open by", "store", "backup"]
     assert "LMDB" in named["versions"]["text"]
     assert named["backup"]["state"] == "ok"
-    assert f"format {STORE_VERSION}, the newest" in named["store"]["text"]
+    assert named["store"]["text"] == "opens"
     assert (summary["healthy"], summary["wrong"]) == (True, [])
 
 
@@ -62,13 +60,6 @@ def test_processes_that_have_the_store_open_are_named() -> None:
         [found] = [one["text"] for one in objects("doctor", "s")[:-1] if one["name"] == "open by"]
         child.communicate()
     assert f"{child.pid} (python" in found
-
-
-def test_an_old_store_names_the_upgrade(tmp_path: Path) -> None:
-    golden_stores.unpack("closed", tmp_path)
-    found = {one["name"]: one for one in objects("doctor", "store")[:-1]}
-    assert found["store"]["text"] == f"opens; format 1, and new stores have format {STORE_VERSION}"
-    assert found["store"]["next"] == "streamkeep upgrade store"
 
 
 def test_a_store_of_a_newer_format_names_the_upgrade_of_the_program(

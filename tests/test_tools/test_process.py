@@ -295,7 +295,7 @@ def test_bytes_of_the_shell_are_the_bytes_of_the_store() -> None:
 def test_a_newer_format_is_status_3_and_untouched() -> None:
     fill(1)
     with streamkeep.open("s") as store, store.transaction() as transaction:
-        transaction.txn.put_row(META, b"format_version", encode_number(99))
+        transaction.txn.put_row(META, b"store_format", encode_number(99))
     before = Path("s/data.mdb").read_bytes()
     for args in (("len", "s", "k"), ("add", "s", "k", "f", "v"), ("stat", "s")):
         result = run(*args, status=3)

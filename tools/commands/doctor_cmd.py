@@ -13,11 +13,9 @@ from streamkeep.engine.store.opening import is_listed
 from streamkeep.engine.system.modes import group_name
 from streamkeep.engine.system.owners import user_name
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.humanize import count_text, time_text
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.doctor import Check, examine
-from streamkeep.recovery.upgrade import stored_version
 from streamkeep.supported import install_hint
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import path_of
@@ -123,16 +121,11 @@ def _store(place: Path) -> Iterator[Check]:
         with open_store(place, readonly=True) as store, store.snapshot() as snapshot:
             backup = last_backup(snapshot)
             last = store.durability().last_commit
-        version = stored_version(place)
     except (StreamkeepError, Failure) as error:
         text, _, following = str(error).partition("; next: ")  # the error may know better
         yield Check("store", "wrong", text, following or f"streamkeep status {place}")
         return
-    if version < STORE_VERSION:
-        text = f"opens; format {version}, and new stores have format {STORE_VERSION}"
-        yield Check("store", "note", text, f"streamkeep upgrade {place}")
-    else:
-        yield Check("store", "ok", f"opens; format {version}, the newest")
+    yield Check("store", "ok", "opens")
     if backup is None:
         yield Check(
             "backup", "note", "the store knows of none", f"streamkeep backup {place} TARGET"

@@ -1,6 +1,4 @@
-"""Wrote queue-3.tar.zst, with the first program of store format 3: a queue whose worker was killed.
-
-It is never written again: this program is kept to show what the store holds.
+"""Writes queue.tar.zst: a queue whose worker was killed, in a store of format 1.
 
     python tests/golden/stores/write_queue.py FOLDER
 """
@@ -82,7 +80,7 @@ def main(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     (path / "lock.mdb").unlink()
-    packed = folder / "queue-3.tar"
+    packed = folder / "queue.tar"
     with tarfile.open(packed, "w") as tar:
         tar.add(path, "store")
     compressed = zstandard.ZstdCompressor(level=19).compress(packed.read_bytes())
