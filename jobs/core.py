@@ -25,7 +25,7 @@ from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.layout import QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.lazy_store import LazyStore
 from streamkeep.jobs.policy import Policy
-from streamkeep.jobs.running import Done, Outcome, aexecute, execute
+from streamkeep.jobs.running import Again, Done, Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.strays import has_strays, schedule_strays
 from streamkeep.jobs.waiting import run_until_idle
@@ -179,13 +179,15 @@ class Core(LazyStore):
         finally:
             self._runs.now = False
 
-    def execute(self, job: Job, done: Done | None = None) -> Outcome:
+    def execute(self, job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
         """Run the handler of a job and end the job; see `running.execute`."""
-        return execute(self, job, done)
+        return execute(self, job, done, again)
 
-    async def aexecute(self, job: Job, done: Done | None = None) -> Outcome:
+    async def aexecute(
+        self, job: Job, done: Done | None = None, again: Again | None = None
+    ) -> Outcome:
         """Run a handler that is a coroutine function, and end the job."""
-        return await aexecute(self, job, done)
+        return await aexecute(self, job, done, again)
 
     def task_of(self, job: Job) -> Task[Any, Any] | None:
         """Return the task of a job; None if this program has none of its name."""

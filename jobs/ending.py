@@ -19,6 +19,7 @@ from streamkeep.engine.commands.xack import acknowledge, first_lost
 from streamkeep.jobs.admission import release
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import AT_ONCE
+from streamkeep.jobs.error_texts import plain
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.layout import (
     DEATHS,
@@ -255,7 +256,8 @@ def bury(
 ) -> None:
     """Make a dead letter of a job that is already out of its stream."""
     job_id = job_id_of(place, fields)
-    error_type, text, traceback_text = error
+    reason = plain(reason)
+    error_type, text, traceback_text = map(plain, error)
     letter: dict[bytes, bytes | str | int] = {
         name: value for name, value in fields.items() if name not in (PRIORITY, QUEUED)
     }

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from streamkeep.format.core.errors import StreamkeepError
-
-if TYPE_CHECKING:
-    from streamkeep.jobs.times import Duration
+from streamkeep.jobs.times import Duration, milliseconds
 
 
 class QueueError(StreamkeepError):
@@ -72,12 +68,18 @@ class Retry(Exception):  # as in other queues
         after: seconds, or a text such as "5m", until it is due; by default the backoff of the task.
         reason: what logs and a dead letter say.
         counts: whether this is an attempt. False for a job that only waits for something.
+
+    Attributes:
+        after_ms: `after` in milliseconds, or None.
+
+    Raises:
+        ArgumentError: `after` is no duration. In a handler, that is a failure as any other.
     """
 
     def __init__(
         self, after: Duration | None = None, reason: str = "the handler asked", counts: bool = True
     ) -> None:
         super().__init__(reason)
-        self.after = after
+        self.after_ms = None if after is None else milliseconds(after, "after")
         self.reason = reason
         self.counts = counts

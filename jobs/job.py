@@ -92,13 +92,13 @@ class Job:
     @property
     def task(self) -> str:
         """The name of its task; empty for a job that was put without one."""
-        return self.fields.get(TASK, b"").decode()
+        return self.fields.get(TASK, b"").decode(errors="replace")
 
     @property
     def key(self) -> str | None:
         """The key that it was put with."""
         value = self.fields.get(KEY)
-        return None if value is None else value.decode()
+        return None if value is None else value.decode(errors="replace")
 
     @property
     def priority(self) -> str:
@@ -122,9 +122,11 @@ class Job:
         """Texts that travel with it."""
         try:
             found = json.loads(self.fields.get(HEADERS, b"{}"))
-        except ValueError:  # another program has put it
+        except (ValueError, RecursionError):  # another program has put it
             return {}
-        return found if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            return {}
+        return {name: one for name, one in found.items() if isinstance(one, str)}
 
     @property
     def payload(self) -> Any:

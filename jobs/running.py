@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
-import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    StoreClosedError,
+    StoreError,
+    StreamkeepError,
+)
+from streamkeep.jobs.error_texts import ErrorTexts, kind_of, text_of, texts_of
 from streamkeep.jobs.errors import JobLostError, PayloadError, Retry, UnknownTaskError
 from streamkeep.jobs.job import Job, running, stop_running
-from streamkeep.jobs.times import milliseconds
 
 if TYPE_CHECKING:
     from streamkeep.jobs.core import Core
     from streamkeep.jobs.task import Task
+
+Result = TypeVar("Result")
 
 log = logging.getLogger("streamkeep.jobs")
 
@@ -23,7 +33,7 @@ RETRYING: Final = "retrying"
 DEAD: Final = "dead"
 LOST: Final = "lost"
 RETURNED: Final = "returned"
-_MOST_TRACEBACK: Final = 20_000
+STORE_FAILS: Final = (StoreError, CorruptionError, OSError)  # now, for any job
 
 
 class Outcome(NamedTuple):
@@ -42,49 +52,102 @@ class Outcome(NamedTuple):
 
 
 Done = Callable[[Any], object]
+Again = Callable[[Exception], float]
 
 
-def execute(core: Core, job: Job, done: Done | None = None) -> Outcome:
-    """Run the handler of a job and end the job; errors of the handler do not leave this call.
+def execute(core: Core, job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
+    """Run the handler of a job and end the job; what the handler raises does not leave this call.
 
-    An interrupt (Ctrl-C, SystemExit) gives the job back to the queue, and is raised.
+    An interrupt (Ctrl-C, or SystemExit of a handler of signals) gives the job back to the queue,
+    and is raised.
 
     Args:
         done: ends the job with its result, in place of `Job.done`.
+        again: called with an error of the store because of which the job cannot be ended yet;
+            returns after how many seconds this is tried again. Without it, the error is raised, and
+            the job stays with this process.
     """
     begun = time.monotonic()
     token = running(job)
+    end: Callable[[float], Outcome]
     try:
         task, args, kwargs = _prepare(core, job)
-        result = task.call(*args, **kwargs)
-    except Exception as error:
-        return _failed(job, error, time.monotonic() - begun)
-    except BaseException:
-        _return(job)
-        raise
+        end = partial(_succeeded, job, task.call(*args, **kwargs), done)
+    except BaseException as error:
+        if is_interrupt(error):
+            return_job(job)
+            raise
+        end = partial(_failed, job, error)
     finally:
         stop_running(token)
-    return _succeeded(job, result, time.monotonic() - begun, done)
+    return end_when_possible(partial(end, time.monotonic() - begun), again)
 
 
-async def aexecute(core: Core, job: Job, done: Done | None = None) -> Outcome:
+async def aexecute(
+    core: Core, job: Job, done: Done | None = None, again: Again | None = None
+) -> Outcome:
     """Do as `execute`, for a handler that is a coroutine function.
 
-    A task that is cancelled gives its job back to the queue.
+    An asyncio task that is cancelled gives its job back to the queue.
     """
     begun = time.monotonic()
     token = running(job)
+    end: Callable[[float], Outcome]
     try:
         task, args, kwargs = _prepare(core, job)
-        result = await task.call(*args, **kwargs)
-    except Exception as error:
-        return _failed(job, error, time.monotonic() - begun)
-    except BaseException:
-        _return(job)
-        raise
+        end = partial(_succeeded, job, await task.call(*args, **kwargs), done)
+    except BaseException as error:
+        if is_interrupt(error) or is_cancelled(error):
+            return_job(job)
+            raise
+        end = partial(_failed, job, error)
     finally:
         stop_running(token)
-    return _succeeded(job, result, time.monotonic() - begun, done)
+    return await aend_when_possible(partial(end, time.monotonic() - begun), again)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether something outside of the handler has raised this.
+
+    Python runs handlers of signals in the main thread. In any other, a handler has called
+    `sys.exit` itself: it would do so in each worker that it is given back to.
+    """
+    if not isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return False
+    return threading.current_thread() is threading.main_thread()
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Return whether the asyncio task that runs is being cancelled.
+
+    A handler that waits for something else which was cancelled raises the same exception.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def end_when_possible(end: Callable[[], Result], again: Again | None) -> Result:
+    """End a job; wait until the store can, as `again` says."""
+    while True:
+        try:
+            return end()
+        except STORE_FAILS as error:
+            if again is None or isinstance(error, StoreClosedError):
+                raise
+            pause_s = again(error)
+        time.sleep(pause_s)
+
+
+async def aend_when_possible(end: Callable[[], Result], again: Again | None) -> Result:
+    """Do as `end_when_possible`, in an event loop, which goes on in the meantime."""
+    while True:
+        try:
+            return end()
+        except STORE_FAILS as error:
+            if again is None or isinstance(error, StoreClosedError):
+                raise
+            pause_s = again(error)
+        await asyncio.sleep(pause_s)
 
 
 def _prepare(core: Core, job: Job) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
@@ -102,15 +165,19 @@ def _prepare(core: Core, job: Job) -> tuple[Task[Any, Any], list[Any], dict[str,
     return task, list(payload[0]), payload[1]
 
 
-def _return(job: Job) -> None:
+def return_job(job: Job) -> None:
+    """Give a job that has not ended back to the queue; say in the log if that is not possible.
+
+    It is another worker's then, or it stays with this process until that ends.
+    """
     if not job.ended:
         try:
             job.give_back()
-        except JobLostError as error:
-            log.warning("%s", error)
+        except (StreamkeepError, OSError) as error:
+            log.warning("job %s was not given back: %s", job.id, error)
 
 
-def _succeeded(job: Job, result: Any, seconds: float, done: Done | None) -> Outcome:
+def _succeeded(job: Job, result: Any, done: Done | None, seconds: float) -> Outcome:
     if job.ended:  # the handler did it
         return Outcome(DONE, seconds)
     try:
@@ -121,12 +188,14 @@ def _succeeded(job: Job, result: Any, seconds: float, done: Done | None) -> Outc
     except JobLostError as error:
         log.warning("%s; its result is dropped", error)
         return Outcome(LOST, seconds, error)
+    except StoreError:  # a full disk, for example: the work was done, and this is no failure
+        raise
     except Exception as error:
         return _failed(job, error, seconds)
     return Outcome(DONE, seconds)
 
 
-def _failed(job: Job, error: Exception, seconds: float) -> Outcome:
+def _failed(job: Job, error: BaseException, seconds: float) -> Outcome:
     if job.ended:
         log.warning("job %s ended, and its handler raised then", job.id, exc_info=error)
         return Outcome(DONE, seconds, error)
@@ -137,22 +206,37 @@ def _failed(job: Job, error: Exception, seconds: float) -> Outcome:
         return Outcome(LOST, seconds, lost)
 
 
-def end_with_error(job: Job, error: Exception) -> str:
-    """End an attempt that raised: retry it, or make the job a dead letter; return which."""
+def end_with_error(job: Job, error: BaseException) -> str:
+    """End an attempt that raised: retry it, or make the job a dead letter; return which.
+
+    Raises:
+        JobLostError: the job is not this worker's any more.
+        StoreError, CorruptionError, OSError: the store cannot; nothing was changed.
+    """
+    texts = texts_of(error)
+    try:
+        return _end_as_asked(job, error, texts)
+    except (JobLostError, *STORE_FAILS):
+        raise
+    except Exception as problem:
+        # It would come back to each worker in turn, and end in none.
+        log.exception("job %s failed, and cannot be retried; it becomes a dead letter", job.id)
+        job.end_attempt(*texts, final=f"it cannot be retried: {text_of(problem)}")
+        return DEAD
+
+
+def _end_as_asked(job: Job, error: BaseException, texts: ErrorTexts) -> str:
     task = job.queue.core.task_of(job)
-    kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    text = str(error)
-    lines = "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:]
+    kind, text, lines = texts
     if isinstance(error, UnknownTaskError):
-        log.error("%s; the job %s stays in the queue for a program that has it", error, job.id)
+        log.error("%s; the job %s stays in the queue for a program that has it", text, job.id)
         job.park()
         return RETURNED
     if isinstance(error, Retry):
-        after_ms = None if error.after is None else milliseconds(error.after, "after")
         if not error.counts:
-            job.postpone(0 if after_ms is None else after_ms / 1000)
+            job.postpone(0 if error.after_ms is None else error.after_ms / 1000)
             return RETURNED
-        retried = job.end_attempt(kind, error.reason, lines, after_ms=after_ms)
+        retried = job.end_attempt(kind, error.reason, lines, after_ms=error.after_ms)
     else:
         final = ""
         if isinstance(error, PayloadError):
@@ -170,5 +254,5 @@ def log_failure(job: Job, error: BaseException, state: str) -> None:
     retried = state == RETRYING
     level = logging.WARNING if retried else logging.ERROR
     what = "will be retried" if retried else f"is a dead letter in {job.queue.name}:dead"
-    kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    log.log(level, "job %s (%s) failed and %s: %s: %s", job.id, job.task, what, kind, error)
+    kind, text = kind_of(error), text_of(error)
+    log.log(level, "job %s (%s) failed and %s: %s: %s", job.id, job.task, what, kind, text)

@@ -334,7 +334,9 @@ def _count_after(
 def job_id_of(place: Place, fields: Fields) -> str:
     """Return the ID of the job of an entry."""
     own = fields.get(b"id")
-    return _PRIORITY_PREFIXES[place.priority] + place.entry_id if own is None else own.decode()
+    if own is None:
+        return _PRIORITY_PREFIXES[place.priority] + place.entry_id
+    return own.decode(errors="replace")  # of another program, it may be any bytes
 
 
 def number_in(job_id: str) -> int:

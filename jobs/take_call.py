@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
-from streamkeep.format.core.errors import ArgumentError, StreamkeepError
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.errors import JobLostError
 from streamkeep.jobs.job import Job, end_jobs, job_of, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
@@ -114,7 +114,7 @@ class Take:
             found = core.apply(lambda txn: self.work(txn, end(txn)), frees=True, sync=sync)
         except JobLostError:
             raise
-        except StreamkeepError:  # perhaps of the take: a stream was deleted, or is damaged
+        except Exception:  # perhaps of the take: a stream was deleted, or is damaged
             end_jobs(core, [job], [result], sync=sync)
             return []
         note_ended(core, [job])

@@ -126,7 +126,9 @@ class Task(Generic[Parameters, Result]):
 
     def may_retry(self, error: BaseException) -> bool:
         """Return whether a job that raised this may run again."""
-        return isinstance(error, self._retry_on) and not isinstance(error, self._give_up_on)
+        # The default is for all that a handler raises, also for SystemExit, which is no Exception.
+        retried = issubclass(Exception, self._retry_on) or isinstance(error, self._retry_on)
+        return retried and not isinstance(error, self._give_up_on)
 
 
 def check_errors(errors: Errors, name: str) -> Errors:

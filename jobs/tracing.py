@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.jobs.error_texts import texts_of
+
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
 
@@ -73,5 +75,8 @@ def note_outcome(span: Any, state: str, error: BaseException | None) -> None:
 
     span.set_attribute("streamkeep.outcome", state)
     if error is not None:
-        span.record_exception(error)
-        span.set_status(trace.Status(trace.StatusCode.ERROR, str(error)))
+        kind, text, lines = texts_of(error)
+        # What `record_exception` does, which fails with the text of the exception.
+        names = "exception.type", "exception.message", "exception.stacktrace"
+        span.add_event("exception", dict(zip(names, (kind, text, lines), strict=True)))
+        span.set_status(trace.Status(trace.StatusCode.ERROR, text))

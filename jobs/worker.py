@@ -29,7 +29,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
-from streamkeep.jobs.errors import JobLostError
+from streamkeep.jobs.error_texts import kind_of, text_of
+from streamkeep.jobs.errors import JobLostError, QueueError
+from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.waiting import known_tasks, take
@@ -116,6 +118,7 @@ class Worker:
         self._stopping = False
         self._now = False  # stop without grace
         self._ran = 0  # jobs that have ended here
+        self._error: BaseException | None = None  # because of which it stops
         # A signal handler may not take a lock, so what it does is written to a pipe.
         self._wakeup, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
@@ -130,7 +133,11 @@ class Worker:
     # --- life -----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Take and run jobs until `stop`; then finish, or return, those that run."""
+        """Take and run jobs until `stop`; then finish, or return, those that run.
+
+        Raises:
+            QueueError: the worker ended because of an error that is in none of its jobs.
+        """
         for queue in self.queues:
             queue.register_periodic()
         self._report.begun(self.queues, self.concurrency, self.mode)
@@ -141,6 +148,9 @@ class Worker:
             self._start(self._run_loop, "streamkeep worker loop")
         self._watch()
         self._report.ended()
+        if self._error is not None:
+            kind, text = kind_of(self._error), text_of(self._error)
+            raise QueueError(f"the worker ended because of an error: {kind}: {text}")
 
     def stop(self) -> None:
         """Take no more jobs, and end when those that run have ended; at the second call, at once.
@@ -318,15 +328,29 @@ class Worker:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except StoreClosedError:
-            self.stop()
-        except BaseException:
-            log.exception("a thread of the worker ended")
-            self.stop()
+        except BaseException as error:
+            self._stop_because_of(error)
         finally:
             with self._lock:
                 self._threads.discard(threading.current_thread())
             self._wake()
+
+    def _stop_because_of(self, error: BaseException) -> None:
+        """Stop because of an error that `run` then raises."""
+        if not isinstance(error, StoreClosedError):  # which the program has closed
+            log.error("the worker stops because of an error", exc_info=error)
+            self._error = self._error or error
+        self.stop_once()
+
+    def _again(self, run: Run, error: Exception) -> float:
+        """Return in how many seconds the end of a job is tried again that the store did not take.
+
+        The job did its work, or has failed, and so it must not run again because a disk is full.
+        """
+        if not run.waits:
+            run.waits = True
+            log.error("job %s is ended as soon as the store can: %s", run.job.id, error)
+        return _FAILED_PAUSE_S
 
     def _take(self, count: int) -> list[Job]:
         """Take jobs; [] when the worker stops."""
@@ -362,14 +386,18 @@ class Worker:
                 task = job.queue.core.task_of(job)
                 run = self._begin(job, thread=threading.current_thread())
                 done = partial(self._done, job, jobs)
-                if task is not None and task.is_async:
-                    runner = runner or asyncio.Runner()
-                    try:
+                try:
+                    if task is not None and task.is_async:
+                        runner = runner or asyncio.Runner()
                         outcome = runner.run(self._cancellable(run, done))
-                    except asyncio.CancelledError:
-                        return  # it was abandoned
-                else:
-                    outcome = execute(job, done)
+                    else:
+                        outcome = execute(job, done, partial(self._again, run))
+                except asyncio.CancelledError:
+                    return  # it was abandoned
+                except BaseException:
+                    self._end(run)
+                    return_job(job)
+                    raise
                 if not self._end(run):
                     return  # another thread has taken its place
                 self._report.ran(run, outcome)
@@ -392,7 +420,7 @@ class Worker:
     async def _cancellable(self, run: Run, done: Done) -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         run.cancel = lambda: _cancel(loop, task)
-        return await aexecute(run.job, done)
+        return await aexecute(run.job, done, partial(self._again, run))
 
     def _begin(self, job: Job, thread: threading.Thread | None) -> Run:
         run = Run(job, thread)
@@ -452,12 +480,15 @@ class Worker:
         task = job.queue.core.task_of(job)
         try:
             if task is not None and task.is_async:
-                outcome = await aexecute(job)
+                outcome = await aexecute(job, None, partial(self._again, run))
             else:
-                outcome = await _in_thread(partial(execute, job))
+                outcome = await _in_thread(partial(execute, job, None, partial(self._again, run)))
             if self._end(run):
                 self._report.ran(run, outcome)
                 self._check_memory()
+        except Exception as error:  # nobody waits for this task
+            self._stop_because_of(error)
+            return_job(job)
         finally:
             self._end(run)
             room.release()

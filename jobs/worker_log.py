@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from streamkeep.jobs.error_texts import text_of
+
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
     from streamkeep.jobs.running import Outcome
@@ -81,8 +83,9 @@ class LogReport(Report):
             text += f", attempt {run.attempt}"
         if outcome.error is not None:
             kind = type(outcome.error).__name__
-            text += f": {kind}: {outcome.error}"
-            members |= {"error": kind, "message": str(outcome.error)}
+            message = text_of(outcome.error)
+            text += f": {kind}: {message}"
+            members |= {"error": kind, "message": message}
         _say(level, text, event=outcome.state, seconds=round(outcome.seconds, 6), **members)
 
     def too_long(self, run: Run) -> None:

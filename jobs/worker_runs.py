@@ -16,7 +16,7 @@ from streamkeep.jobs.tracing import note_outcome, span_of
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
-    from streamkeep.jobs.running import Done, Outcome
+    from streamkeep.jobs.running import Again, Done, Outcome
 
 TOO_LONG: Final = "builtins.TimeoutError"
 
@@ -29,6 +29,7 @@ class Run:
         self.task, self.attempt = job.task, job.attempt
         self.thread = thread  # that runs the handler, if the job has one of its own
         self.begun = time.monotonic()
+        self.waits = False  # for the store, to be ended
         self.abandoned = False  # it was ended from outside, and its outcome does not count
         self.cancel: Callable[[], None] = lambda: None
 
@@ -51,22 +52,23 @@ class Run:
         return f"it ran longer than max_runtime, {limit / 1000:g} s"
 
 
-def execute(job: Job, done: Done | None = None) -> Outcome:
+def execute(job: Job, done: Done | None, again: Again) -> Outcome:
     """Run a handler in a span, and end the job.
 
     Args:
         done: ends the job with its result, in place of `end_soon`.
+        again: see `running.execute`.
     """
     with span_of(job) as span:
-        outcome = job.queue.core.execute(job, done or partial(end_soon, job))
+        outcome = job.queue.core.execute(job, done or partial(end_soon, job), again)
         note_outcome(span, outcome.state, outcome.error)
         return outcome
 
 
-async def aexecute(job: Job, done: Done | None = None) -> Outcome:
+async def aexecute(job: Job, done: Done | None, again: Again) -> Outcome:
     """Do as `execute`, for a handler that is a coroutine function."""
     with span_of(job) as span:
-        outcome = await job.queue.core.aexecute(job, done or partial(end_soon, job))
+        outcome = await job.queue.core.aexecute(job, done or partial(end_soon, job), again)
         note_outcome(span, outcome.state, outcome.error)
         return outcome
 

@@ -15,10 +15,10 @@ import logging
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +44,7 @@ from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, Unkno
 from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
+from streamkeep.jobs.error_texts import texts_of
 from streamkeep.jobs.job import running, stop_running
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
 from streamkeep.jobs.options import NO_OPTIONS, Options
@@ -54,9 +55,15 @@ from streamkeep.jobs.running import (
     LOST,
     RETRYING,
     RETURNED,
+    STORE_FAILS,
+    Again,
     Done,
     Outcome,
+    aend_when_possible,
+    end_when_possible,
     end_with_error,
+    is_cancelled,
+    is_interrupt,
 )
 from streamkeep.jobs.state import job_id_of
 from streamkeep.jobs.times import Duration, milliseconds
@@ -65,7 +72,6 @@ log = logging.getLogger("streamkeep.django")
 
 RESULT_HEADER: Final = "django-result"
 BACKEND_HEADER: Final = "django-backend"
-_MOST_TRACEBACK: Final = 20_000
 
 
 class QueueSettings(NamedTuple):
@@ -170,26 +176,28 @@ class TaskCore(Core):
 
     # --- run ------------------------------------------------------------------------------------
 
-    def execute(self, job: Job, done: Done | None = None) -> Outcome:
+    def execute(self, job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
         """Run a task and end its job; what the task raises does not leave this call.
 
         Args:
             done: not used: a job ends in the transaction that writes its record.
+            again: see `running.execute`.
         """
         close_old_connections()
         token = running(job)
         try:
-            run = self._begin(job)
+            run = end_when_possible(partial(self._begin, job), again)
             if isinstance(run, Outcome):
                 return run
             try:
                 run.send(task_started)
                 args, kwargs = run.arguments
-                return self._succeed(run, run.task.call(*args, **kwargs))
+                end = self._succeed(run, run.task.call(*args, **kwargs))
             except BaseException as error:
-                if _is_interrupt(error):
-                    raise
-                return self._fail(run, error)
+                if isinstance(error, KeyboardInterrupt) and is_interrupt(error):
+                    raise  # as Django has it: an exit is a failure
+                end = partial(self._fail, run, error)
+            return end_when_possible(end, again)
         except BaseException:
             give_back(job)
             raise
@@ -200,20 +208,25 @@ class TaskCore(Core):
             else:
                 close_old_connections()
 
-    async def aexecute(self, job: Job, done: Done | None = None) -> Outcome:
+    async def aexecute(
+        self, job: Job, done: Done | None = None, again: Again | None = None
+    ) -> Outcome:
         """Do as `execute`, for a task that is a coroutine function."""
         token = running(job)
         try:
-            run = self._begin(job)
+            run = await aend_when_possible(partial(self._begin, job), again)
             if isinstance(run, Outcome):
                 return run
             try:
                 sender = type(run.task.get_backend())
                 await task_started.asend(sender=sender, task_result=run.result)
                 args, kwargs = run.arguments
-                return self._succeed(run, await run.task.acall(*args, **kwargs))
-            except Exception as error:
-                return self._fail(run, error)
+                end = self._succeed(run, await run.task.acall(*args, **kwargs))
+            except BaseException as error:
+                if is_cancelled(error) or isinstance(error, KeyboardInterrupt):
+                    raise
+                end = partial(self._fail, run, error)
+            return await aend_when_possible(end, again)
         except BaseException:
             give_back(job)
             raise
@@ -229,7 +242,7 @@ class TaskCore(Core):
             if self.task_of(job) is None:
                 raise UnknownTaskError(f"this program has no task {job.task!r}")
             return self._prepare_run(job)
-        except StoreError:
+        except STORE_FAILS:
             raise
         except Exception as error:
             return Outcome(end_with_error(job, error), time.monotonic() - begun, error)
@@ -257,11 +270,11 @@ class TaskCore(Core):
 
     # --- end ------------------------------------------------------------------------------------
 
-    def _succeed(self, run: Run, value: Any) -> Outcome:
-        """End an attempt whose task has returned."""
+    def _succeed(self, run: Run, value: Any) -> Callable[[], Outcome]:
+        """Return what ends an attempt whose task has returned."""
         job, record = run.job, run.record
         if job.ended:  # the task did it
-            return Outcome(DONE, run.seconds)
+            return partial(Outcome, DONE, run.seconds)
         record.value = normalize_json(value)
         record.finished, record.status = time.time_ns() // 1_000_000, SUCCESSFUL
         size = len(record.encode())
@@ -275,25 +288,31 @@ class TaskCore(Core):
         job.transaction.collect(
             lambda txn: records.save(txn.as_bytes(), run.result.id, record, ttl_ms)
         )
+        return partial(self._done, run)
+
+    def _done(self, run: Run) -> Outcome:
         try:
-            job.done()
+            run.job.done()
         except JobLostError as error:
             log.warning("%s; its result is dropped", error)
             return Outcome(LOST, run.seconds, error)
+        except StoreError:  # the work was done, and this is no failure
+            raise
+        except Exception as error:
+            return self._fail(run, error)
         _show(run, TaskResultStatus.SUCCESSFUL)
         return Outcome(DONE, run.seconds)
 
     def _fail(self, run: Run, error: BaseException) -> Outcome:
         """End an attempt whose task has raised: a retry, or a dead letter."""
         job, record = run.job, run.record
-        kind = f"{type(error).__module__}.{type(error).__qualname__}"
-        text, lines = str(error), "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:]
+        kind, text, lines = texts_of(error)
         if job.ended:
             log.warning("job %s ended, and its task raised then", job.id, exc_info=error)
             return Outcome(DONE, run.seconds, error)
         after_ms, final = None, ""
         if isinstance(error, Retry):
-            after_ms = None if error.after is None else milliseconds(error.after, "after")
+            after_ms = error.after_ms
             if not error.counts:
                 return _or_lost(run, lambda: job.postpone((after_ms or 0) / 1000), RETURNED, error)
             text = error.reason
@@ -421,13 +440,6 @@ def _or_lost(run: Run, end: Callable[[], None], state: str, error: BaseException
         log.warning("%s", lost)
         return Outcome(LOST, run.seconds, lost)
     return Outcome(state, run.seconds, error)
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    """Say whether it is a Ctrl-C, which only the main thread receives; a task may raise its own."""
-    if not isinstance(error, KeyboardInterrupt):
-        return False
-    return threading.current_thread() is threading.main_thread()
 
 
 # --- the queues of this process -----------------------------------------------------------------

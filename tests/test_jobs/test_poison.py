@@ -1,0 +1,373 @@
+"""Jobs whose failure cannot be told, or whose end the store refuses: no job stops a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patience import PATIENCE_S, wait_until
+from streamkeep.format.core.errors import ArgumentError, StoreFullError
+from streamkeep.jobs import Queue, QueueError, Retry, current_job
+from streamkeep.jobs.core import Core
+from streamkeep.jobs.error_texts import MOST_TEXT
+from streamkeep.jobs.layout import Fields
+from streamkeep.jobs.take_call import Take
+from streamkeep.jobs.worker import Worker
+from streamkeep.jobs.worker_log import LogReport
+from streamkeep.jobs.worker_runs import Run
+from test_jobs.test_worker import working
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class BareRetry(Retry):
+    def __init__(self) -> None: ...
+
+
+def half_a_character() -> None:
+    raise ValueError("caf\udce9")
+
+
+def no_text() -> None:
+    raise Mute
+
+
+def a_long_text() -> None:
+    raise ValueError("x" * 3 * MOST_TEXT)
+
+
+def retry_after_nonsense() -> None:
+    raise Retry(after="in 5 minutes")
+
+
+def retry_before_now() -> None:
+    raise Retry(after=-5)
+
+
+def retry_of_its_own() -> None:
+    raise BareRetry
+
+
+def retry_with_half_a_character() -> None:
+    raise Retry(reason="caf\udce9")
+
+
+def leave() -> None:
+    sys.exit(3)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def cancelled_elsewhere() -> None:
+    raise asyncio.CancelledError
+
+
+def fail_with_half_a_character() -> None:
+    current_job().fail("caf\udce9")
+
+
+POISON: dict[Callable[[], None], tuple[str, str, str]] = {  # error, in its message, in its reason
+    half_a_character: ("builtins.ValueError", "caf\\udce9", "it failed"),
+    no_text: ("test_jobs.test_poison.Mute", "its text cannot be made: RuntimeError", "it failed"),
+    a_long_text: ("builtins.ValueError", "xxx... (60,000 characters)", "it failed"),
+    retry_after_nonsense: ("streamkeep.format.core.errors.ArgumentError", "'in 5 ", "it failed"),
+    retry_before_now: ("streamkeep.format.core.errors.ArgumentError", "not -5", "it failed"),
+    retry_of_its_own: ("test_jobs.test_poison.BareRetry", "", "it cannot be retried: "),
+    retry_with_half_a_character: ("streamkeep.jobs.errors.Retry", "caf\\udce9", "it failed"),
+    leave: ("builtins.SystemExit", "3", "it failed"),
+    interrupt: ("builtins.KeyboardInterrupt", "", "it failed"),
+    cancelled_elsewhere: ("asyncio.exceptions.CancelledError", "", "it failed"),
+    fail_with_half_a_character: ("", "", "caf\\udce9"),
+}
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    with Queue(tmp_path / "store", backoff="1ms..2ms", sync="none") as queue:
+        yield queue
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+def test_each_failure_is_booked_and_the_worker_goes_on(
+    queue: Queue, mode: Any, is_async: bool
+) -> None:
+    by_name = {poison.__name__: poison for poison in POISON}
+
+    def fail(name: str) -> None:
+        by_name[name]()
+
+    async def afail(name: str) -> None:
+        by_name[name]()
+
+    bad = queue.task(name="bad", retries=0)(afail if is_async else fail)
+
+    @queue.task
+    def good(number: int) -> int:
+        return number
+
+    jobs = []
+    for number, name in enumerate(by_name):
+        bad.delay(name)
+        jobs.append(good.delay(number))
+    with working(Worker(queue, mode=mode)):
+        assert [job.result(PATIENCE_S) for job in jobs] == list(range(len(jobs)))
+        wait_until(lambda: queue.stats().dead == len(POISON))
+    for letter, (kind, message, reason) in zip(queue.dead_letters(), POISON.values(), strict=True):
+        assert (letter.error, letter.attempts) == (kind, 1)
+        assert message in letter.message
+        assert letter.reason.startswith(reason)
+        assert len(letter.message) + len(letter.traceback) < 3 * MOST_TEXT
+
+
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+def test_each_failure_is_retried(queue: Queue, mode: Any) -> None:
+    by_name = {poison.__name__: poison for poison in POISON}
+    attempts: list[str] = []
+
+    @queue.task(retries=1)
+    def bad(name: str) -> int:
+        attempts.append(name)
+        if attempts.count(name) == 1:
+            by_name[name]()
+        return attempts.count(name)
+
+    once = {"retry_of_its_own", "fail_with_half_a_character"}  # of these, no retry was asked for
+    jobs = [bad.delay(name) for name in by_name if name not in once]
+    with working(Worker(queue, mode=mode)):
+        assert [job.result(PATIENCE_S) for job in jobs] == [2] * len(jobs)
+
+
+def test_a_retry_says_at_once_that_its_time_is_no_duration() -> None:
+    with pytest.raises(ArgumentError, match="after must be seconds"):
+        Retry(after="in 5 minutes")
+    assert Retry(after="5m").after_ms == 300_000
+
+
+@pytest.mark.parametrize("end", ["with", "until idle"])
+def test_a_program_without_a_worker_books_them_too(
+    queue: Queue, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @queue.task(retries=0)
+    def bad() -> None:
+        no_text()
+
+    bad.delay()
+    caplog.set_level(logging.WARNING, "streamkeep.jobs")
+    if end == "with":
+        with pytest.raises(Mute), queue.get(0):
+            no_text()
+    else:
+        assert queue.run_until_idle() == 1
+    assert queue.stats().dead == 1
+    assert "Mute: its text cannot be made: RuntimeError" in caplog.text
+
+
+@pytest.mark.parametrize("field", ["id", "task", "key", "unique", "headers", "codec", "payload"])
+def test_an_entry_of_another_program_with_any_bytes_stops_no_worker(
+    queue: Queue, field: str
+) -> None:
+    @queue.task(retries=0)
+    def good(number: int) -> int:
+        return number
+
+    queue.core.set_up()
+    for value in (b"\xff\xfe", b'{"traceparent": 5}', b"[" * 100_000):
+        fields = {b"task": b"good", b"payload": b"[[7], {}]", field.encode(): value}
+        queue.store.xadd("default", fields)
+    job = good.delay(1)
+    with working(Worker(queue)):
+        assert job.result(PATIENCE_S) == 1
+        wait_until(lambda: queue.stats().running == 0)
+    stats = queue.stats()
+    assert stats.waiting == stats.parked
+    assert stats.done + stats.dead + stats.parked == 4
+    if field == "task":
+        assert queue.get(0).task == "\ufffd\ufffd"
+
+
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+def test_the_end_of_a_job_waits_for_a_store_that_is_full(
+    queue: Queue, mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streamkeep.jobs.worker._FAILED_PAUSE_S", 0.01)
+    refused: list[int] = []
+    apply = Core.apply
+    full = threading.Event()
+
+    def refuse(core: Core, *args: Any, **options: Any) -> Any:
+        if full.is_set():
+            refused.append(1)
+            raise StoreFullError("the disk is full")
+        return apply(core, *args, **options)
+
+    monkeypatch.setattr(Core, "apply", refuse)
+
+    @queue.task(retries=0)
+    def work(number: int) -> int:
+        full.set()
+        return number
+
+    @queue.task(retries=0)
+    async def awork(number: int) -> int:
+        full.set()
+        return number
+
+    @queue.task(retries=0)
+    def fail() -> None:
+        full.set()
+        raise ValueError("with a full disk")
+
+    def room_again(count: int) -> None:
+        wait_until(lambda: len(refused) >= count)
+        refused.clear()
+        full.clear()
+
+    with working(Worker(queue, mode=mode)):
+        for task in (work, awork):
+            job = task.delay(3)
+            room_again(5)
+            assert job.result(PATIENCE_S) == 3
+        fail.delay()
+        room_again(5)
+        wait_until(lambda: queue.stats().dead == 1)
+    stats = queue.stats()
+    assert (stats.done, stats.failed, stats.running) == (2, 1, 0)  # nothing ran twice
+    assert caplog.text.count("is ended as soon as the store can: the disk is full") == 3
+
+
+def test_a_program_without_a_worker_gets_the_error_of_the_store(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = Core.apply
+
+    @queue.task(retries=0)
+    def work() -> None:
+        monkeypatch.setattr(Core, "apply", refuse)
+
+    def refuse(core: Core, *args: Any, **options: Any) -> Any:
+        raise StoreFullError("the disk is full")
+
+    work.delay()
+    with pytest.raises(StoreFullError):
+        queue.run_until_idle()
+    monkeypatch.setattr(Core, "apply", apply)
+    assert (queue.stats().running, queue.stats().failed) == (1, 0)
+
+
+def test_work_that_was_done_is_booked_though_the_next_job_cannot_be_taken(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @queue.task(retries=0)
+    def work() -> None: ...
+
+    job = work.delay()
+    [taken] = queue.get_many(1)
+    work.options(headers={"of": "the next"}).delay()
+    policy_of = queue.core.policy_of
+
+    def refuse(fields: Fields) -> Any:
+        if b"headers" in fields:
+            raise RuntimeError("of the take")
+        return policy_of(fields)
+
+    monkeypatch.setattr(queue.core, "policy_of", refuse)
+    assert Take([queue], queue.consumer, 1, None).after(taken, None) == []
+    assert job.state() == "ended"
+
+
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+def test_a_worker_that_ends_because_of_an_error_says_so(queue: Queue, mode: Any) -> None:
+    class Broken(LogReport):
+        def ran(self, run: Run, outcome: Any) -> None:
+            raise RuntimeError("of the report")
+
+    @queue.task
+    def work() -> None: ...
+
+    work.delay()
+    with pytest.raises(
+        QueueError, match=r"because of an error: builtins\.RuntimeError: of the rep"
+    ):
+        Worker(queue, mode=mode, report=Broken()).run()
+    assert queue.stats().running == 0
+
+
+SHOP = """
+import sys
+from streamkeep.jobs import Queue, Retry
+
+queue = Queue("jobs.store", retries=0, sync="none")
+
+@queue.task
+def bad(kind):
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "retry":
+        raise Retry(after="in 5 minutes")
+    raise ValueError("caf\\udce9")
+
+@queue.task
+def good():
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "-c", "2"], ["--asyncio"]])
+def test_workers_in_processes_run_the_good_jobs(folder: Path, options: list[str]) -> None:
+    with Queue(folder / "jobs.store", sync="none") as queue:
+        bad = queue.task(name="bad")(lambda kind: None)
+        good = queue.task(name="good")(lambda: None)
+        for kind in ("text", "exit", "retry"):
+            bad.delay(kind)
+            good.delay()
+        command = [sys.executable, "-m", "streamkeep", "work", "shop:queue", *options]
+        worker = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+        try:
+            wait_until(lambda: queue.stats().done == queue.stats().dead == 3)
+            worker.terminate()
+            _, log = worker.communicate(timeout=PATIENCE_S)
+        finally:
+            worker.kill()
+            worker.communicate()
+        assert worker.returncode == 0
+        assert "takes its place" not in log
+
+
+@pytest.mark.parametrize("mode", ["--threads", "--asyncio"])
+def test_the_status_says_that_a_worker_ended_because_of_an_error(folder: Path, mode: str) -> None:
+    program = (
+        "import sys; sys.argv = ['streamkeep', 'work', 'shop:queue', sys.argv[1]];"
+        "import streamkeep.jobs.worker as worker\n"
+        "def take(*args, **options): raise RuntimeError('of the take')\n"
+        "worker.take = take\n"
+        "from streamkeep.tools.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, mode],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 1
+    assert "the worker ended because of an error: builtins.RuntimeError: of the take" in done.stderr
