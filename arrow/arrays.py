@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamkeep.arrow.column_buffers import NumberColumn, TextColumn
+from streamkeep.arrow.columns import Columns
 from streamkeep.arrow.types import cast
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.node.column_buffers import NumberColumn, TextColumn
-from streamkeep.format.node.columns import Columns
 
 
 def plain(data: bytes, length: int, kind: pa.DataType) -> Any:

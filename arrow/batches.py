@@ -50,16 +50,16 @@ from streamkeep.arrow.arrays import (
     plain,
     texts_of,
 )
-from streamkeep.arrow.keys import key_text
-from streamkeep.arrow.types import TIMESTAMP, cast_each, converter
-from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.core.errors import StreamkeepError, ValueMismatchError
-from streamkeep.format.node.columns import (
+from streamkeep.arrow.columns import (
     FULL,
     Columns,
     ColumnWriter,
     CopiedNode,
 )
+from streamkeep.arrow.keys import key_text
+from streamkeep.arrow.types import TIMESTAMP, cast_each, converter
+from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
+from streamkeep.format.core.errors import StreamkeepError, ValueMismatchError
 
 BATCH_ENTRIES: Final = 65_536
 BATCH_BYTES: Final = 8 << 20

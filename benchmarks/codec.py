@@ -6,9 +6,9 @@ import gc
 import json
 
 from benchmarks.common import best, entries
+from streamkeep.arrow.columns import ColumnWriter
 from streamkeep.format.node import check, node, ranges
 from streamkeep.format.node.builder import encode_nodes
-from streamkeep.format.node.columns import ColumnWriter
 from streamkeep.format.node.envelope import PAGE_LISTPACK
 
 COUNT = 20_000

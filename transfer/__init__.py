@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamkeep.format.core.times import parse_time
-    from streamkeep.format.describe import Piece
+    from streamkeep.transfer.describe import Piece
     from streamkeep.transfer.dump_file import REDIS_VERSIONS, DumpReport, dump, to_rdb
     from streamkeep.transfer.formats import DUMP_FORMATS, LOAD_FORMATS, DumpFormat, LoadFormat
     from streamkeep.transfer.inspection import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "streamkeep.format.core.times": ("parse_time",),
-    "streamkeep.format.describe": ("Piece",),
+    "streamkeep.transfer.describe": ("Piece",),
     "streamkeep.transfer.dump_file": ("REDIS_VERSIONS", "DumpReport", "dump", "to_rdb"),
     "streamkeep.transfer.formats": ("DUMP_FORMATS", "LOAD_FORMATS", "DumpFormat", "LoadFormat"),
     "streamkeep.transfer.inspection": (

@@ -34,7 +34,12 @@ from streamkeep.format.core.keys import (
     node_key,
     pack_number,
 )
-from streamkeep.format.describe import (
+from streamkeep.format.humanize import count_text, entries_text, size_text
+from streamkeep.format.node.envelope import ENVELOPE, Envelope, decode_envelope, trimmed_slots
+from streamkeep.format.node.node import slots
+from streamkeep.format.quoting import named
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
+from streamkeep.transfer.describe import (
     Piece,
     describe_checkpoint,
     describe_envelope,
@@ -42,11 +47,6 @@ from streamkeep.format.describe import (
     describe_row,
     describe_segment_end,
 )
-from streamkeep.format.humanize import count_text, entries_text, size_text
-from streamkeep.format.node.envelope import ENVELOPE, Envelope, decode_envelope, trimmed_slots
-from streamkeep.format.node.node import slots
-from streamkeep.format.quoting import named
-from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
 from streamkeep.transfer.stores import AnySource, reading
 
 _TABLES: Final = {table.name: number for number, table in TABLES.items()}

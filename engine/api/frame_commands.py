@@ -12,6 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from streamkeep.arrow.columns import CopiedNode, FieldNames
 from streamkeep.engine.api.command_base import (
     CommandBase,
     Key,
@@ -32,7 +33,6 @@ from streamkeep.format.core.errors import (
     MissingPackageError,
     StreamkeepError,
 )
-from streamkeep.format.node.columns import CopiedNode, FieldNames
 from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final
 
+from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.commands.reply_budget import Entries
 from streamkeep.engine.tables.manifest import find_segment, is_named, segments_from
 from streamkeep.engine.tables.node_walk import NODE_OVERHEAD, NodeWalk
@@ -29,7 +30,6 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, next_id, previous_id
 from streamkeep.format.core.keys import NODES, RETIRED, node_key, unpack_node_key
-from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import Envelope, decode_envelope
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.node.ranges import Range, read_range

@@ -12,6 +12,7 @@ from typing import Final
 import lmdb
 from mypy_extensions import i64
 
+from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import ABSENT, Stream
@@ -26,7 +27,6 @@ from streamkeep.format.core.keys import (
     pack_number,
     unpack_node_key,
 )
-from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.envelope import (
     counts_in,
     decode_envelope,

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from streamkeep.arrow.columns import CopiedNode, count_entries
 from streamkeep.engine.commands.history import (
     Archived,
     Live,
@@ -25,7 +26,6 @@ from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.node.columns import CopiedNode, count_entries
 from streamkeep.format.node.envelope import PAGE_VALUE
 from streamkeep.format.node.node import live_ids
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL

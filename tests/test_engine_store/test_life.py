@@ -425,7 +425,7 @@ def test_the_format_loads_without_lmdb() -> None:
     code = """
 import sys
 sys.modules["lmdb"] = None
-import streamkeep.format.node.node, streamkeep.format.node.columns, streamkeep.format.node.envelope
+import streamkeep.format.node.node, streamkeep.arrow.columns, streamkeep.format.node.envelope
 print("loaded")
 """
     assert run(code) == "loaded\n"

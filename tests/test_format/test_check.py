@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamkeep.arrow.columns import ColumnWriter, FieldNames
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import check, node, tombstones
-from streamkeep.format.node.columns import ColumnWriter, FieldNames
 from streamkeep.format.node.node import PAIRS, RESP
 from test_format.made_nodes import (
     ALL,

@@ -10,10 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
+from streamkeep.arrow.column_buffers import NumberColumn, TextColumn
+from streamkeep.arrow.columns import FULL, PAST_END, TAKEN, Columns, ColumnWriter
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import check, listpack
-from streamkeep.format.node.column_buffers import NumberColumn, TextColumn
-from streamkeep.format.node.columns import FULL, PAST_END, TAKEN, Columns, ColumnWriter
 from test_format.made_nodes import TOP, Slot, as_pairs, build, slots, small_ids, wide_ids
 
 I64 = range(-(1 << 63), 1 << 63)

@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from model.profile import configured
+from streamkeep.arrow.columns import ColumnWriter
 from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import check, node, tombstones
 from streamkeep.format.node.builder import builder_from
-from streamkeep.format.node.columns import ColumnWriter
 from test_format.made_nodes import (
     REDIS_KEY,
     REDIS_NODE,

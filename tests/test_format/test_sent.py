@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamkeep.arrow.columns import ColumnWriter
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import ranges
-from streamkeep.format.node.columns import ColumnWriter
 from streamkeep.format.node.node import PAIRS, RESP, SlotCursor, read_header
 from streamkeep.format.node.tombstones import mark
 from test_format.made_nodes import (

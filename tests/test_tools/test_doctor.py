@@ -12,7 +12,8 @@ import streamkeep
 from cli_runner import lines, objects, run
 from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.store import meta
-from streamkeep.recovery import backup, doctor
+from streamkeep.recovery import backup
+from streamkeep.tools.base import machine as doctor
 
 HOLD = """
 import sys

@@ -23,7 +23,7 @@ from other_users import ANN, EVE, as_root, as_user, common_folder
 from streamkeep.engine.crash_recovery import stored_version
 from streamkeep.engine.store import meta
 from streamkeep.engine.system import files
-from streamkeep.recovery import doctor
+from streamkeep.tools.base import machine as doctor
 from streamkeep.tools.base import version
 
 

@@ -15,11 +15,11 @@ from streamkeep.engine.system.owners import user_name
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.humanize import count_text, time_text
 from streamkeep.recovery.backups.backup import last_backup
-from streamkeep.recovery.doctor import Check, examine
 from streamkeep.supported import install_hint
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import path_of
 from streamkeep.tools.base.command import command
+from streamkeep.tools.base.machine import Check, examine
 from streamkeep.tools.base.open_by import processes_with
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.commands.dump import stream_parts
 from streamkeep.engine.commands.history import Unreadable, history_nodes
@@ -14,7 +15,6 @@ from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.node.columns import CopiedNode
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.format.redis.stream_parts import Part, Parts

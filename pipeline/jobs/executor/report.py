@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkeep.arrow.batches import BATCH_ENTRIES, decode
-from streamkeep.format.node.columns import ColumnWriter
+from streamkeep.arrow.columns import ColumnWriter
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.nodes import nodes_of
 from streamkeep.pipeline.source.slices import Slice

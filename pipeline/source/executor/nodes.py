@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StoreError
-from streamkeep.format.node.columns import CopiedNode
 from streamkeep.pipeline.options import (
     AUTO,
     ReadOptions,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.system.object_store import open_objects
 from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.format.core.errors import MissingSegmentError
-from streamkeep.format.node.columns import CopiedNode
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.nodes import nodes_of
 from streamkeep.pipeline.source.slices import Slice

@@ -29,8 +29,8 @@ from librt.strings import BytesWriter, write_i32_le, write_i64_le
 from librt.vecs import append, vec
 from mypy_extensions import i32, i64
 
+from streamkeep.arrow.column_buffers import ABSENT, NumberColumn, TextColumn, with_room
 from streamkeep.format.core.id_codec import below, bits, unsigned
-from streamkeep.format.node.column_buffers import ABSENT, NumberColumn, TextColumn, with_room
 from streamkeep.format.node.listpack import Reader, corrupt, step
 from streamkeep.format.node.node import (
     DELETED,

@@ -1,4 +1,4 @@
-"""`recovery.doctor`: each check says what is right, and what is wrong where something is."""
+"""`tools.base.machine`: each check says what is right, and what is wrong where something is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from streamkeep.recovery import doctor
+from streamkeep.tools.base import machine as doctor
 
 
 def states(place: Path) -> dict[str, str]:
