@@ -1,6 +1,6 @@
 """Jobs that a tool outside of the queue gave back: pending, with no consumer and no retry.
 
-`streamkeep nack`, or any client that runs XNACK on a stream of the queue, leaves an entry for
+A client that runs XNACK on a stream of the queue leaves an entry for
 consumers that claim. Workers of the queue take what has no consumer only when the schedule says so.
 So each process looks for such entries once, when it begins to use the queue, and schedules them.
 """

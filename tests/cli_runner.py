@@ -56,6 +56,11 @@ def objects(*args: str | bytes | Path, **options: Any) -> list[dict[str, Any]]:
     return found
 
 
+def reply(store: str | bytes | Path, *words: str | bytes, **options: Any) -> Any:
+    """Run a command of Redis with `streamkeep exec`; return its reply as JSON holds it."""
+    return objects("exec", store, *words, **options)[0]["reply"]
+
+
 def start(*args: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start a command in a process of its own, its output in pipes."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}

@@ -32,64 +32,38 @@ Families: TypeAlias = tuple[tuple[str, dict[str, str]], ...]
 # text. A module is imported when its command runs: all of them together take half a second.
 COMMANDS: Final[Families] = (
     (
-        "Write entries",
+        "Write, read and remove entries",
         {
             "add": "entry_cmds",
-            "load": "load_cmd",
-            "delete": "entry_cmds",
+            "range": "entry_cmds",
+            "tail": "entry_cmds",
             "trim": "entry_cmds",
             "erase": "erase_cmd",
         },
     ),
-    (
-        "Read entries",
-        {"len": "range_cmds", "range": "range_cmds", "read": "read_cmd", "tail": "range_cmds"},
-    ),
-    (
-        "Share entries between consumers",
-        {
-            "group": "group_cmds",
-            "consumer": "group_cmds",
-            "pending": "pending_cmds",
-            "ack": "pending_cmds",
-            "nack": "pending_cmds",
-            "claim": "claim_cmds",
-            "autoclaim": "claim_cmds",
-        },
-    ),
+    ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd"}),
     (
         "Look at a store and its streams",
         {
             "status": "status_cmd",
             "streams": "stream_cmds",
+            "info": "stream_cmds",
+            "pending": "stream_cmds",
             "stat": "stat_cmd",
-            "info": "info_cmds",
             "top": "top_cmd",
             "metrics": "metrics_cmd",
             "ui": "ui_cmd",
         },
     ),
-    (
-        "Change streams",
-        {
-            "rename": "stream_cmds",
-            "remove": "stream_cmds",
-            "config": "stream_cmds",
-            "retention": "retention_cmd",
-            "set-id": "stream_cmds",
-            "remember": "stream_cmds",
-        },
-    ),
     ("Run a queue of jobs", {"work": "work_cmd", "queue": "queue_cmds"}),
-    ("Keep what was trimmed", {"archive": "archive_cmd"}),
+    ("Keep what was trimmed", {"retention": "retention_cmd", "archive": "archive_cmd"}),
     ("Create a store", {"create": "create_cmd"}),
-    ("Move whole streams", {"dump": "dump_cmd", "diff": "diff_cmd"}),
+    ("Move whole streams", {"dump": "dump_cmd", "load": "load_cmd", "diff": "diff_cmd"}),
     (
         "Check, repair and back up a store",
         {"fsck": "fsck_cmd", "repair": "repair_cmd", "backup": "copy_cmds", "compact": "copy_cmds"},
     ),
     ("Check the machine", {"doctor": "doctor_cmd"}),
-    ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd"}),
     ("Work on Spark", {"spark": "spark_cmd"}),
     ("Set up your shell", {"completion": "completion_cmd"}),
 )
@@ -245,9 +219,9 @@ def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
 def main() -> None:
     """Redis Streams, durable in a directory.
 
-    STORE is the directory; `add`, `load` and `group create --mkstream` create it. KEY is the name
-    of one of its streams; it may be empty (''). Results go to standard output, everything else to
-    standard error.
+    STORE is the directory; `add`, `load` and `exec STORE XADD` create it. KEY is the name of one of
+    its streams; it may be empty (''). Results go to standard output, everything else to standard
+    error. `streamkeep exec STORE COMMAND` runs every command of Redis Streams.
 
     \b
     Example:

@@ -89,7 +89,7 @@ class _Writer:
         if overwrite:
             raise OptionError(
                 "streams can only be appended to; next: use .mode('append'), or "
-                ".outputMode('append') or ('update'). `streamkeep remove` removes a stream"
+                ".outputMode('append') or ('update'). DEL removes a stream"
             )
         RowReader(
             to_arrow_schema(schema, timezone="UTC"), options.key

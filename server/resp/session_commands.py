@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import Status
+from streamkeep.server.commands.summaries import SUMMARIES
 from streamkeep.server.commands.table import (
     READS,
     SERVER_SPECS,
@@ -56,7 +57,8 @@ def _command_docs(client: Connection, words: list[bytes], turn: Turn) -> object:
         spec = TABLE.get(word.upper())
         if spec is not None:
             group = b"stream" if spec.name.startswith("x") else b"generic"
-            docs[spec.name] = {"summary": b"", "since": b"5.0.0", "group": group}
+            summary = SUMMARIES.get(spec.name, "").encode()
+            docs[spec.name] = {"summary": summary, "since": b"5.0.0", "group": group}
     return docs
 
 

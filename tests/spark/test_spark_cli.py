@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
+import streamkeep
 from cli_runner import run
 from streamkeep.tools.base import spark_job
 from streamkeep.tools.commands import spark_cmd
@@ -103,8 +104,9 @@ def test_jobs_say_what_they_did() -> None:
 @pytest.mark.slow
 def test_a_report_is_a_page_that_needs_nothing_else() -> None:
     pytest.importorskip("matplotlib")
-    run("group", "create", "orders.store", "orders", "mail", "--id", "0")
-    run("read", "orders.store", "orders", "--group", "mail", "--consumer", "ann", "--count", "5")
+    with streamkeep.open("orders.store") as store:
+        store.xgroup_create("orders", "mail", 0)
+        store.xreadgroup("mail", "ann", {"orders": ">"}, count=5)
     command = ("spark", "report", "orders.store", "--output", "page")
     exported = ("--tail-export", "export")  # as if executors were on other hosts
     done = run(*command, *exported, "--measure", "price", "--by", "sku")
@@ -132,7 +134,7 @@ def test_a_restore_that_was_complete_says_so() -> None:
     assert list(Path("staging").glob("*")) == []
     again = run(*command).stderr
     assert again.startswith("nothing to do: 20 entries already there, 1718004800000-0 to ")
-    run("delete", "copy.store", "orders", "1718004800007-0")
+    run("exec", "copy.store", "XDEL", "orders", "1718004800007-0")
     again = run(*command, status=1).stderr
     assert "entry 1718004800007-0 is missing there; next: delete the stream" in again
 

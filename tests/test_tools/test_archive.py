@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli_runner import lines, objects, run
+from cli_runner import lines, objects, reply, run
 from conftest import assert_sound
 from segments import archive, pairs_of, retire, some
 from streamkeep.engine.api.store import Store
@@ -94,12 +94,7 @@ def test_the_timeline_is_drawn(path: Path, tmp_path: Path) -> None:
         assert f"<!-- {name} -->" in text
     run("archive", "list", path, "--plot", tmp_path / "all.png")
     run("add", tmp_path / "empty", "orders", "a", "1")
-    run(
-        "delete",
-        tmp_path / "empty",
-        "orders",
-        lines("range", tmp_path / "empty", "orders")[0].split()[0],
-    )
+    reply(tmp_path / "empty", "XTRIM", "orders", "MAXLEN", "0")
     run("archive", "list", tmp_path / "empty", "--plot", picture, status=1)
 
 
@@ -147,7 +142,7 @@ def test_restore_into_another_stream_and_another_store(path: Path, tmp_path: Pat
     assert_sound(copy)
     again = run("archive", "restore", path, "orders", "--into", copy)
     assert "nothing to do: 'orders' has the 180 entries already, " in again.stderr
-    run("delete", copy, "orders", f"{MAY}-0")
+    reply(copy, "XDEL", "orders", f"{MAY}-0")
     again = run("archive", "restore", path, "orders", "--into", copy, status=1)
     assert "cannot be restored into it, and its entries differ" in again.stderr
     assert f"next: streamkeep info {copy} orders" in again.stderr

@@ -13,7 +13,7 @@ import click
 import pytest
 
 import streamkeep
-from cli_runner import _RUNNER, APART, below, lines, run, spawn, start
+from cli_runner import _RUNNER, APART, below, lines, reply, run, spawn, start
 from patience import PATIENCE_S
 from streamkeep.tools.base import common
 from streamkeep.tools.base.statuses import MEANINGS, Exit
@@ -57,20 +57,20 @@ def test_every_command_takes_the_common_options_declared_once() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--json", "len", "s", "k"),
-        ("len", "--json", "s", "k"),
-        ("len", "s", "--json", "k"),
-        ("len", "s", "k", "--json"),
-        ("--sync", "none", "--progress", "len", "s", "k", "--json"),
+        ("--json", "tail", "s", "k", "-n0"),
+        ("tail", "--json", "s", "k", "-n0"),
+        ("tail", "s", "--json", "k", "-n0"),
+        ("tail", "s", "k", "-n0", "--json"),
+        ("--sync", "none", "--progress", "tail", "s", "k", "-n0", "--json"),
     ],
 )
 def test_a_common_option_may_be_anywhere(words: tuple[str, ...]) -> None:
     [text] = lines(*words)
-    assert json.loads(text) == {"type": "summary", "command": "len", "key": "k", "length": 3}
+    assert json.loads(text) == {"type": "summary", "command": "tail", "key": "k", "entries": 0}
 
 
 def test_a_common_option_may_be_between_a_group_and_its_command() -> None:
-    assert json.loads(lines("group", "--json", "list", "s")[0])["name"] == "g"
+    assert json.loads(lines("retention", "--json", "show", "s")[0])["streams"] == 0
 
 
 def test_quoted_input_before_the_command_is_obeyed() -> None:
@@ -97,11 +97,7 @@ def test_sync_reaches_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("group", "create", "s", "k", "h"),
-        ("group", "set-id", "s", "k", "g", "0"),
-        ("rename", "s", "k", "l"),
-        ("set-id", "s", "k", "9-9"),
-        ("remember", "s", "k", "p", "m", "1-1"),
+        ("add", "s", "k", "f", "v"),
         ("retention", "set", "s", "k", "--maxlen", "9"),
     ],
 )
@@ -137,11 +133,11 @@ def test_a_usage_error_is_one_object_under_json() -> None:
 
 
 def test_with_json_nothing_is_asked_and_nothing_is_lost_without_yes() -> None:
-    found = error("remove", "s", "k", "--json", status=1)
-    assert found["message"].startswith("this would be lost: 'k': 3 entries, ")
+    found = error("erase", "s", "k", "0-1", "--json", status=1)
+    assert found["message"].startswith("this would be lost: 'k' in s: 1 ID; ")
     assert found["next"] == "--yes confirms that"
-    assert lines("len", "s", "k") == ["3"]
-    assert json.loads(lines("remove", "s", "k", "--json", "--yes")[-1])["count"] == 1
+    assert reply("s", "XLEN", "k") == 3
+    assert json.loads(lines("erase", "s", "k", "0-1", "--json", "--yes")[-1])["count"] == 1
 
 
 def leaves(command: click.Command, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -176,7 +172,7 @@ def test_no_hint_repeats_the_command_or_names_another_store(words: tuple[str, ..
             result = _RUNNER.invoke(main, [*words, *arguments(words, store), *options], input="n\n")
             for hint in re.findall(r"^next: (.*)$", result.stderr, re.MULTILINE):
                 assert not hint.startswith(f"streamkeep {' '.join(words)} "), hint
-                names = re.findall(r"streamkeep (?:streams|group list|info|fsck) ([^ ;]+)", hint)
+                names = re.findall(r"streamkeep (?:streams|exec|info|fsck) ([^ ;]+)", hint)
                 assert set(names) <= {store}, hint
 
 

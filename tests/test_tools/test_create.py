@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli_runner import lines, objects, run
+from cli_runner import lines, objects, reply, run
 
 
 def test_a_store_with_a_mode(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_store_with_a_mode(tmp_path: Path) -> None:
     told = run("create", path, status=3).stderr
     assert "there is a store already" in told
     assert "next: chmod -R" in told
-    assert lines("len", path, "k") == ["1"]
+    assert reply(path, "XLEN", "k") == 1
 
 
 def test_what_cannot_be_a_mode_or_a_group(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import streamkeep
-from cli_runner import lines, run
+from cli_runner import lines, reply, run
 from conftest import assert_sound
 from dumped_stores import LOSSLESS, differences, fill, keys_of
 from model.profile import configured
@@ -206,7 +206,7 @@ def test_a_payload_of_one_stream_is_what_redis_returns() -> None:
         assert data == store.dump("k", "8.8")
     Path("k.dump").write_bytes(data)
     run("load", "copy", "other", "k.dump")
-    assert lines("len", "copy", "other") == lines("len", "s", "k")
+    assert reply("copy", "XLEN", "other") == reply("s", "XLEN", "k")
     result = run("load", "copy", "k.dump", status=1)
     assert "a payload does not name its stream" in result.stderr
 

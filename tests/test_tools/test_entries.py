@@ -1,4 +1,4 @@
-"""Commands on entries: add, len, range, revrange, read, tail, del, trim."""
+"""Commands on entries: add, range, tail, trim."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from cli_runner import lines, objects, run
+from cli_runner import lines, objects, reply, run
 from streamkeep.tools.base import command as command_module
 
 BINARY = b'\xff\x00\n"'
@@ -49,7 +49,7 @@ def test_add_keeps_duplicate_fields_in_order() -> None:
 def test_add_trims_whether_or_not_fields_repeat(pairs: tuple[str, ...]) -> None:
     fill(10)
     run("add", "s", "k", *pairs, "--maxlen", "3", "--exact")
-    assert lines("len", "s", "k") == ["3"]
+    assert reply("s", "XLEN", "k") == 3
     run("add", "s", "k", *pairs, "--minid", "10", "--exact")
     assert lines("range", "s", "k")[0] == "10-0  n=10"
 
@@ -115,17 +115,36 @@ def test_redis_errors_are_status_1_with_the_line_of_redis() -> None:
     assert "ERR Invalid stream ID" in run("range", "s", "k", "x", status=1).stderr
 
 
+def test_a_message_that_is_sent_again_is_not_added_again() -> None:
+    send = ("add", "s", "k", "--idmp", "till", "4711", "sku", "7")
+    first = lines(*send)
+    assert lines(*send) == first
+    assert lines("add", "s", "k", "sku", "8", "--idmp", "till", "4712") != first
+    auto = ("add", "s", "k", "a", "1", "a", "2", "--idmpauto", "till")
+    assert lines(*auto) == lines(*auto)
+    assert reply("s", "XLEN", "k") == 3
+    counters = objects("info", "s", "k")[0]
+    assert (counters["pids_tracked"], counters["iids_duplicates"]) == (1, 2)
+
+
+def test_options_of_producers_that_do_not_go_together() -> None:
+    add = ("add", "s", "k", "f", "v")
+    both = ("--idmp", "p", "i", "--idmpauto", "p")
+    assert "cannot be used together" in run(*add, *both, status=2).stderr
+    assert "cannot be used with --id" in run(*add, *both[:3], "--id", "9-0", status=2).stderr
+    assert "requires 2 arguments" in run(*add, "--idmp", "p", status=2).stderr
+
+
 # --- read ---------------------------------------------------------------------------------------
 
 
 def test_a_missing_store_is_status_6_and_is_not_created() -> None:
-    for command in ("len", "range", "read", "tail"):
+    for command in ("range", "tail"):
         result = run(command, "s", "k", status=6)
         assert result.stderr.startswith(f"streamkeep {command}: ")
         assert "no such store" in result.stderr
         assert "next: correct the path; `streamkeep create s` makes a store" in result.stderr
-    for args in (("delete", "s", "k", "1"), ("trim", "s", "k", "--maxlen", "1")):
-        run(*args, status=6)
+    run("trim", "s", "k", "--maxlen", "1", status=6)
     assert not Path("s").exists()
 
 
@@ -134,7 +153,7 @@ def test_what_is_no_store_is_status_3_and_untouched() -> None:
     Path("folder").mkdir()
     Path("folder/data.mdb").write_bytes(b"x" * 8192)
     for path in ("file", "folder"):
-        assert "store" in run("len", path, "k", status=3).stderr
+        assert "store" in run("range", path, "k", status=3).stderr
         run("add", path, "k", "f", "v", status=3)
     assert Path("folder/data.mdb").read_bytes() == b"x" * 8192
     Path("folder/data.mdb").unlink()
@@ -142,11 +161,10 @@ def test_what_is_no_store_is_status_3_and_untouched() -> None:
 
 def test_a_missing_stream_answers_like_an_empty_one_but_is_named() -> None:
     fill(1)
-    for command in ("range", "read", "tail"):
+    for command in ("range", "tail"):
         result = run(command, "s", "other", status=6)
         assert result.stdout == ""
         assert result.stderr.startswith(f"streamkeep {command}: no stream 'other' in s\n")
-    assert run("len", "s", "other", status=6).stdout == "0\n"
 
 
 def test_range_takes_ids_ends_and_counts() -> None:
@@ -172,26 +190,6 @@ def test_range_takes_times_as_their_first_millisecond() -> None:
     ]
 
 
-def test_read_prints_what_is_above_an_id() -> None:
-    fill(5)
-    fill(2, key="other")
-    assert lines("read", "s", "k", "--id", "3") == ["4-0  n=4", "5-0  n=5"]
-    assert lines("read", "s", "k", "--count", "1") == ["1-0  n=1"]
-    assert lines("read", "s", "k", "other", "--id", "4", "--id", "1") == [
-        "k  5-0  n=5",
-        "other  2-0  n=2",
-    ]
-    assert lines("read", "s", "k", "--id", "+") == ["5-0  n=5"]
-    assert lines("read", "s", "k", "--id", "$") == []
-    assert lines("read", "s", "k", "--id", f"{MAX}-{MAX}") == []
-    assert lines("read", "s", "k", "k", "--id", "4") == ["k  5-0  n=5", "k  5-0  n=5"]
-    assert (
-        "2 --ids for 3 streams"
-        in run("read", "s", "a", "b", "c", "--id", "1", "--id", "2", status=2).stderr
-    )
-    assert "The > ID" in run("read", "s", "k", "--id", ">", status=1).stderr
-
-
 def test_tail_prints_the_last_entries_oldest_first() -> None:
     fill(600)
     assert lines("tail", "s", "k", "-n", "2") == ["599-0  n=599", "600-0  n=600"]
@@ -211,9 +209,6 @@ def test_json_prints_one_object_per_line_and_a_summary() -> None:
     ]
     assert objects("tail", "s", "k", "-n", "1")[0]["id"] == "2-0"
     assert objects("range", "s", "k", "--reverse")[-1]["command"] == "range"
-    found = objects("read", "s", "k", "none")
-    assert [one.get("key") for one in found[:-1]] == ["k", "k"]
-    assert found[-1] == {"type": "summary", "command": "read", "streams": 1, "entries": 2}
     assert objects("range", "s", "none", status=6)[-1]["entries"] == 0
 
 
@@ -222,7 +217,7 @@ def test_json_prints_one_object_per_line_and_a_summary() -> None:
 
 def test_the_empty_key_is_a_key() -> None:
     run("add", "s", "", "f", "", "--id", "1-0")
-    assert lines("len", "s", "") == ["1"]
+    assert reply("s", "XLEN", "") == 1
     assert lines("range", "s", "") == ['1-0  f=""']
 
 
@@ -230,7 +225,7 @@ def test_binary_arguments_are_taken_as_they_are_and_shown_escaped() -> None:
     run("add", "s", b"\xff\xfe", b"\x80f", "a\nb", "ü", "Grüße", "sp", "two words", "--id", "1-0")
     [text] = lines("range", "s", b"\xff\xfe")
     assert text == r'1-0  "\x80f"="a\nb" ü=Grüße sp="two words"'
-    assert r'no stream "\xff" in s' in run("len", "s", b"\xff", status=6).stderr
+    assert r'no stream "\xff" in s' in run("range", "s", b"\xff", status=6).stderr
 
 
 def test_json_loses_no_byte() -> None:
@@ -250,11 +245,11 @@ def test_quoted_input_is_what_text_shows() -> None:
     with streamkeep.open("s", sync="none") as store:
         store.xadd(b"a\0b", [(b'"', b"\\")], id="1-0")
     assert lines("range", "s", "--quoted-input", r'"a\x00b"') == [r'1-0  "\""=\ '.rstrip()]
-    assert lines("len", "s", r'"a\x00b"', status=6) == ["0"]
+    run("range", "s", r'"a\x00b"', status=6)
     run("add", "s", r'"\"\\\n\r\t\a\b\x41 "', "f", "v", "--quoted-input", "--id", "1-0")
     assert objects("streams", "s")[0]["key"] == '"\\\n\r\t\a\bA '
     for wrong in ('"', '"a', r'"\q"', r'"\x0"', '"a"b"'):
-        assert wrong in run("len", "s", "--quoted-input", wrong, status=2).stderr
+        assert wrong in run("range", "s", "--quoted-input", wrong, status=2).stderr
 
 
 def test_a_huge_value_is_printed_whole() -> None:
@@ -265,17 +260,7 @@ def test_a_huge_value_is_printed_whole() -> None:
     assert len(objects("range", "s", "k")[0]["fields"][0][1]) == 10_000_000
 
 
-# --- del, trim ----------------------------------------------------------------------------------
-
-
-def test_del_prints_how_many_there_were() -> None:
-    fill(5)
-    assert lines("delete", "s", "k", "1-0", "3", "9-9") == ["2"]
-    assert lines("delete", "s", "k", "1-0", status=6) == ["0"]
-    assert "no stream 'x'" in run("delete", "s", "x", "1-0", status=6).stderr
-    assert lines("range", "s", "k") == ["2-0  n=2", "4-0  n=4", "5-0  n=5"]
-    run("delete", "s", "k", "2-0", "x", status=1)
-    assert lines("len", "s", "k") == ["3"]
+# --- trim ---------------------------------------------------------------------------------------
 
 
 def test_trim_exact_trims_to_the_entry() -> None:
@@ -314,10 +299,9 @@ def test_reading_commands_do_not_change_the_data_file() -> None:
 
     before, status = digest(), Path("s/data.mdb").stat()
     for args in (
-        ("len", "s", "k"),
+        ("exec", "s", "XREAD", "STREAMS", "k", "other", "0", "0"),
         ("range", "s", "k"),
         ("range", "s", "k", "--reverse", "--json"),
-        ("read", "s", "k", "other"),
         ("tail", "s", "k"),
         ("info", "s", "k", "--full", "--count", "0"),
         ("streams", "s"),

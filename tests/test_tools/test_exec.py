@@ -17,6 +17,7 @@ from patience import PATIENCE_S
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.redis.resp import split_line
 from streamkeep.server.commands.replies import Status
+from streamkeep.server.commands.summaries import SUMMARIES
 from streamkeep.server.commands.table import SPECS
 from streamkeep.server.commands.words import integer
 from streamkeep.tools.commands.redis_replies import text_of
@@ -136,6 +137,14 @@ def test_xinfo_stream_shows_entries_whole() -> None:
     ]
     assert full["entries"] == [["1-0", list("a1b2a3")], ["2-0", ["c", "4"]]]
     assert '"first-entry"' in " ".join(told("XINFO", "STREAM", "k"))
+
+
+def test_the_help_text_says_what_every_command_does() -> None:
+    named = {spec.name for spec in SPECS if not spec.container and not spec.name.endswith("|help")}
+    assert set(SUMMARIES) == named
+    text = run("exec", "--help").stdout
+    for name, summary in SUMMARIES.items():
+        assert f"  {name.replace('|', ' ').upper():<21} {summary}\n" in text
 
 
 def test_every_command_counts_its_words() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import streamkeep
-from cli_runner import lines, run
+from cli_runner import reply, run
 from streamkeep.transfer.loading.interrupts import uninterrupted
 from streamkeep.transfer.loading.staged import Load
 
@@ -47,9 +47,9 @@ def test_rows_that_are_committed_are_counted(monkeypatch: pytest.MonkeyPatch) ->
         interrupt_behind(patched, streamkeep.Store, "xadd_many", 2)
         told = run("load", "s", "k", "a.jsonl", "--batch", "3", status=1).stderr
     assert "a.jsonl: interrupted; 6 entries stored, up to line 6; --from-line 7 continues" in told
-    assert lines("len", "s", "k") == ["6"]
+    assert reply("s", "XLEN", "k") == 6
     run("load", "s", "k", "a.jsonl", "--from-line", "7")
-    assert lines("len", "s", "k") == ["10"]
+    assert reply("s", "XLEN", "k") == 10
 
 
 @pytest.mark.parametrize("moment", ["within", "after"])
@@ -75,9 +75,9 @@ def test_commands_that_are_committed_are_counted(
         patched.setattr(streamkeep.Store, "transaction", interrupted)
         told = run("load", "s", "a.resp", status=1).stderr
     assert "a.resp: interrupted; 2,000 commands applied; --from-line 2001" in told
-    assert lines("len", "s", "k") == ["2000"]
+    assert reply("s", "XLEN", "k") == 2000
     run("load", "s", "a.resp", "--from-line", "2001")
-    assert lines("len", "s", "k") == ["2500"]
+    assert reply("s", "XLEN", "k") == 2500
 
 
 def test_streams_that_are_published_are_not_called_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_streams_that_are_published_are_not_called_lost(monkeypatch: pytest.Monk
         interrupt_behind(patched, Load, "publish", 1)
         told = run("load", "copy", "a.jsonl", status=1).stderr
     assert "a.jsonl: interrupted; all was loaded" in told
-    assert lines("len", "copy", "k") == ["1"]
+    assert reply("copy", "XLEN", "k") == 1
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

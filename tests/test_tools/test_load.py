@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from cli_runner import lines, objects, run
+from cli_runner import lines, objects, reply, run
 from streamkeep.transfer.loading import append
 
 pytestmark = pytest.mark.usefixtures("sound_folder")
@@ -333,7 +333,7 @@ def test_rows_older_than_the_stream_are_refused_also_when_sorted() -> None:
     assert "line 3: 2024-06-10T07:33:19Z is before 2024-06-10T07:33:20Z, the last ID of 'k'" in (
         result.stderr
     )
-    assert lines("len", "s", "k") == ["1"]
+    assert reply("s", "XLEN", "k") == 1
     write("a.csv", "n,at\n1,2024-06-10T07:33:20Z\n")
     run("load", "s", "k", "a.csv", "--time", "at")
     assert lines("range", "s", "k")[1].startswith("1718004800000-6  ")
@@ -377,7 +377,7 @@ def test_fifty_thousand_lines_in_batches() -> None:
     found = lines("range", "s", "k")
     assert found[0] == "1718004800000-0  n=0 at=1718004800000"
     assert found[-1] == "1718004807142-5  n=49999 at=1718004807142"
-    assert lines("len", "s", "k") == ["50000"]
+    assert reply("s", "XLEN", "k") == 50000
 
 
 def test_a_bad_line_costs_its_batch_only_and_says_how_to_go_on() -> None:
@@ -389,7 +389,7 @@ def test_a_bad_line_costs_its_batch_only_and_says_how_to_go_on() -> None:
         "2,000 entries stored, up to line 2000",
         "next: --from-line 2001 continues after them",
     ]
-    assert lines("len", "s", "k") == ["2000"]
+    assert reply("s", "XLEN", "k") == 2000
     write("a.jsonl", good + '{"n":2500}\n')
     run("load", "s", "k", "a.jsonl", "--from-line", "2001")
     assert [fields[0][1] for fields in stored()] == [str(n) for n in range(2501)]
@@ -430,7 +430,7 @@ def test_the_sync_mode_is_the_stores() -> None:
     write("a.csv", "n\n1\n")
     for sync in ("commit", "interval", "none"):
         run("load", "s", sync, "a.csv", "--sync", sync)
-        assert lines("len", "s", sync) == ["1"]
+        assert reply("s", "XLEN", sync) == 1
 
 
 @pytest.mark.parametrize(

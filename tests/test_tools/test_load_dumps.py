@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from cli_runner import lines, objects, run, start
+from cli_runner import lines, objects, reply, run, start
 from dumped_stores import differences, fill, keys_of
 from patience import wait_until
 from streamkeep.format.redis.crc64 import crc64
@@ -31,7 +31,11 @@ def test_one_stream_of_a_file_can_be_chosen() -> None:
 def test_lines_of_several_streams_are_not_mixed() -> None:
     run("add", "s", "a", "n", "1", "--id", "1-0")
     run("add", "s", "\xfe", "n", "2", "--id", "2-0")
-    printed = run("read", "s", "a", "\xfe", "--json").stdout
+    printed = "".join(
+        line.replace('"entry",', f'"entry","key":"{key}",') + "\n"
+        for key in ("a", "\xfe")
+        for line in lines("range", "s", key, "--json")
+    )
     run("load", "t", "\xfe", "--format", "jsonl", "-", input=printed)
     assert lines("range", "t", "\xfe") == ["2-0  n=2"]
     result = run("load", "t", "c", "--format", "jsonl", "-", input=printed, status=1)
@@ -205,7 +209,7 @@ def test_what_a_killed_load_left_is_told_and_can_be_dropped() -> None:
     assert "left out: 1 stream of loads" in result.stderr
     run("load", "again", "b.jsonl")
     assert differences("again", "t") == []
-    run("remove", "s", left[0], "--yes")
+    reply("s", "DEL", left[0])
     assert differences("s", "t") == []
 
 
@@ -233,7 +237,7 @@ def test_a_load_that_is_killed_leaves_a_sound_store_without_the_streams() -> Non
     assert "of loads that are running or were killed" in result.stderr
     for key in keys_of("t"):
         if key.startswith(UNNAMED):
-            run("remove", "t", key, "--yes")
+            reply("t", "DEL", key)
     assert lines("diff", "t", "big", "k") == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from cli_runner import lines, run
+from cli_runner import reply, run
 from streamkeep.engine.store.removal import missing_folders, remove_empty
 from streamkeep.transfer import stores
 
@@ -39,7 +39,7 @@ FAILING = [
     ("load", "new", "absent", "bad.csv"),
     ("add", "new", "k", "a", "b", "--id", "0-0"),
     ("add", "new", "k", "a", "b", "--id", "x"),
-    ("group", "create", "new", "k", "g", "--id", "x", "--mkstream"),
+    ("exec", "new", "XGROUP", "CREATE", "k", "g", "x", "MKSTREAM"),
     ("load", "deep/er/new", "cut.rdb"),
 ]
 
@@ -58,7 +58,7 @@ def test_a_folder_that_was_there_stays_and_can_become_a_store() -> None:
     run("streams", "new", status=3)
     run("fsck", "new", status=3)
     run("add", "new", "k", "a", "b")
-    assert lines("len", "new", "k") == ["1"]
+    assert reply("new", "XLEN", "k") == 1
     run("fsck", "new")
 
 
@@ -66,7 +66,7 @@ def test_what_was_committed_stays_and_is_told() -> None:
     Path("half.resp").write_text("XADD k 1-0 a b\r\nXADD k 1-0 a b\r\n")
     told = run("load", "new", "half.resp", status=1).stderr
     assert "; 1 command applied" in told
-    assert lines("len", "new", "k") == ["1"]
+    assert reply("new", "XLEN", "k") == 1
 
 
 def test_a_store_that_was_there_stays_though_it_is_empty() -> None:
@@ -112,4 +112,4 @@ def test_a_store_that_others_have_written_to_since_it_was_looked_at_stays(
     with monkeypatch.context() as patched:
         patched.setattr(stores, "holds_nothing", looked_at)
         run("load", "new", "cut.jsonl", status=1)
-    assert lines("len", "new", "k") == ["1"]
+    assert reply("new", "XLEN", "k") == 1

@@ -154,7 +154,7 @@ def test_the_status_of_fsck_does_not_depend_on_its_reader(pipe: str, options: li
 
 def test_the_status_of_an_error_does_not_depend_on_its_reader() -> None:
     fill(1)
-    for args in (("range", "s", "k", "bogus", "--json"), ("len", "nosuch", "k"), ("nosuch",)):
+    for args in (("range", "s", "k", "bogus", "--json"), ("range", "nosuch", "k"), ("nosuch",)):
         expected = spawn(*args).returncode
         reader, writer = os.pipe()
         os.close(reader)
@@ -166,7 +166,7 @@ def test_the_status_of_an_error_does_not_depend_on_its_reader() -> None:
 COMMANDS: list[tuple[str, ...]] = [
     ("range", "s", "k"),
     ("--help",),
-    ("len", "s", "k"),
+    ("exec", "s", "XLEN", "k"),
     ("streams", "s"),
 ]
 
@@ -234,7 +234,7 @@ def closed(redirections: str, *args: str, **changes: str) -> subprocess.Complete
     first_of_each(
         [
             (">&-", "Bad file descriptor", "", ("streams", "s")),
-            (">&-", "Bad file descriptor", "1", ("len", "s", "k")),
+            (">&-", "Bad file descriptor", "1", ("range", "s", "k")),
             (">/dev/full", "No space left", "1", ("range", "s", "k")),
             (">/dev/full", "No space left", "", ("dump", "s")),
             (">&-", "Bad file descriptor", "", ("--help",)),
@@ -265,7 +265,7 @@ def test_a_command_that_needs_standard_input_says_that_it_is_closed() -> None:
     fill(1)
     result = closed("<&-", "load", "s", "k", "-", "--format", "csv")
     assert (result.returncode, b"Bad file descriptor" in result.stderr) == (1, True)
-    result = closed("<&-", "remove", "s", "k")
+    result = closed("<&-", "erase", "s", "k", "1-0")
     assert (result.returncode, b"Bad file descriptor" in result.stderr) == (1, True)
     assert stored() == 1
 
@@ -297,7 +297,7 @@ def test_a_newer_format_is_status_3_and_untouched() -> None:
     with streamkeep.open("s") as store, store.transaction() as transaction:
         transaction.txn.put_row(META, b"store_format", encode_number(99))
     before = Path("s/data.mdb").read_bytes()
-    for args in (("len", "s", "k"), ("add", "s", "k", "f", "v"), ("stat", "s")):
+    for args in (("range", "s", "k"), ("add", "s", "k", "f", "v"), ("stat", "s")):
         result = run(*args, status=3)
         assert "store format 99" in result.stderr
         assert "upgrade Streamkeep" in result.stderr
@@ -309,7 +309,7 @@ def test_no_permission_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied", "s/data.mdb")
 
     monkeypatch.setattr(streamkeep, "open", refuse)
-    assert run("len", "s", "k", status=3).stderr == "streamkeep len: s: Permission denied\n"
+    assert run("range", "s", "k", status=3).stderr == "streamkeep range: s: Permission denied\n"
 
 
 def test_a_full_store_is_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +339,8 @@ def test_every_error_of_streamkeep_has_a_status(monkeypatch: pytest.MonkeyPatch)
         def fail(*args: object, error: Exception = error, **kwargs: object) -> object:
             raise error
 
-        monkeypatch.setattr(streamkeep.Snapshot, "xlen", fail)
-        assert run("len", "s", "k", status=status).stderr.startswith("streamkeep len: ")
+        monkeypatch.setattr(streamkeep.Snapshot, "scan", fail)
+        assert run("range", "s", "k", status=status).stderr.startswith("streamkeep range: ")
 
 
 def test_damage_names_fsck(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +349,7 @@ def test_damage_names_fsck(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> object:
         raise streamkeep.ChecksumError("macro node 5-0", "wrong checksum")
 
-    monkeypatch.setattr(streamkeep.Snapshot, "xlen", fail)
-    assert run("len", "s", "k", status=4).stderr == (
-        "streamkeep len: macro node 5-0: wrong checksum\nnext: streamkeep fsck s\n"
+    monkeypatch.setattr(streamkeep.Snapshot, "scan", fail)
+    assert run("range", "s", "k", status=4).stderr == (
+        "streamkeep range: macro node 5-0: wrong checksum\nnext: streamkeep fsck s\n"
     )

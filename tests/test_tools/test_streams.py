@@ -1,4 +1,4 @@
-"""Commands on whole streams: streams, info, rename, drop, stat."""
+"""Commands that look at streams: streams, info, stat."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from cli_runner import lines, objects, run
+from cli_runner import lines, objects, reply, run
 from streamkeep.tools.commands import stat_cmd
 
 HOUR = 3_600_000
@@ -103,7 +103,7 @@ def test_long_keys_are_cut_in_the_table_only() -> None:
 def test_info_stream_prints_the_counters_and_both_ends() -> None:
     for n in range(1, 4):
         run("add", "s", "k", "n", str(n), "note", "two words", "--id", f"{n}-0")
-    run("delete", "s", "k", "2-0")
+    reply("s", "XDEL", "k", "2-0")
     assert lines("info", "s", "k") == [
         "length                   2",
         "radix-tree-keys          1",
@@ -146,6 +146,39 @@ def test_info_stream_of_an_empty_stream(stored: str) -> None:
     assert objects("info", stored, "empty", "--full")[0]["last_entry_id"] is None
 
 
+def test_info_stream_full_shows_groups_consumers_and_what_is_pending() -> None:
+    moment = "2024-06-10T07:33:20Z"
+    with streamkeep.open("s", sync="none") as store:
+        store.xadd_many("k", [{"n": n} for n in range(1, 6)], [f"{n}-0" for n in range(1, 6)])
+        store.xgroup_create("k", "g", id=0)
+        store.xreadgroup("g", "ann", {"k": ">"}, count=3)
+        store.xclaim("k", "g", "ann", 0, ["1-0", "2-0"], time=1718004800000, retrycount=2)
+        store.xnack("k", "g", "FAIL", "3-0")
+        store.xgroup_createconsumer("k", "g", "bob")
+    text = lines("info", "s", "k", "--full", "--count", "1")
+    at = text.index(
+        "group 'g': last-delivered-id 3-0, entries-read 3, lag 2, 3 pending, 1 of them nacked"
+    )
+    assert text[at + 1].startswith("  consumer 'ann': 2 pending, seen 20")
+    assert text[at + 2 : at + 4] == [f"    1-0  delivered 2 times, last {moment}", "    … 1 more"]
+    assert text[at + 4].startswith("  consumer 'bob': 0 pending, seen 20")
+    assert text[at + 4].endswith(", active never, lease unknown")
+    assert text[at + 5] == "  without owner, for any consumer to claim:"
+    assert lines("info", "s", "k", "--full", "--count", "0")[-1] == ("    3-0  delivered 1 time")
+    group = objects("info", "s", "k", "--full", "--count", "0")[-2]
+    assert group["type"] == "group"
+    assert (group["name"], group["pel_count"], group["nacked_count"]) == ("g", 3, 1)
+    owned = {"id": "2-0", "delivery_time_ms": 1718004800000, "times_delivered": 2}
+    given_back = {"id": "3-0", "delivery_time_ms": None, "times_delivered": 1, "consumer": None}
+    assert sorted(group["pending"], key=lambda one: str(one["id"]))[1:] == [
+        {**owned, "consumer": "ann"},
+        given_back,
+    ]
+    assert [one["name"] for one in group["consumers"]] == ["ann", "bob"]
+    assert group["consumers"][0]["pending"][1] == owned
+    assert group["consumers"][1]["active_time_ms"] is None
+
+
 def test_info_stream_cuts_long_values() -> None:
     with streamkeep.open("s", sync="none") as store:
         store.xadd("k", {"f": b"x" * 5_000_000}, id="1-0")
@@ -153,58 +186,11 @@ def test_info_stream_cuts_long_values() -> None:
 
 
 def test_a_missing_key_is_the_error_of_redis(stored: str) -> None:
-    for command in (("info",), ("stat",), ("rename",)):
-        result = run(*command, stored, "none", *(["x"] if command == ("rename",) else []), status=6)
-        assert result.stderr.splitlines() == [
-            f"streamkeep {' '.join(command)}: ERR no such key",
+    for command in ("info", "stat"):
+        assert run(command, stored, "none", status=6).stderr.splitlines() == [
+            f"streamkeep {command}: ERR no such key",
             "next: streamkeep streams s",
         ]
-
-
-# --- rename, drop -------------------------------------------------------------------------------
-
-
-def test_rename_gives_a_stream_a_new_key(stored: str) -> None:
-    result = run("rename", stored, "orders", "archive")
-    assert (result.stdout, result.stderr) == ("", "")
-    assert lines("len", stored, "archive") == ["50"]
-    run("rename", stored, "archive", "archive")
-    assert lines("len", stored, "archive") == ["50"]
-
-
-def test_rename_asks_before_it_deletes_a_stream(stored: str) -> None:
-    result = run("rename", stored, "empty", "orders", input="n\n", status=1)
-    assert "'orders': 50 entries, 2024-06-10T12:00:00Z to 2024-06-10T14:00:00Z" in result.stderr
-    assert "nothing was changed" in result.stderr
-    assert lines("len", stored, "orders") == ["50"]
-    run("rename", stored, "empty", "orders", input="y\n")
-    assert lines("len", stored, "orders") == ["0"]
-    run("rename", stored, b"\xff\n[red]", "orders", "--yes")
-    assert lines("len", stored, "orders") == ["1"]
-
-
-def test_drop_names_the_loss_and_asks(stored: str) -> None:
-    result = run("remove", stored, "orders", "empty", "none", input="n\n", status=1)
-    assert result.stdout == ""
-    assert result.stderr.splitlines()[:3] == [
-        "streamkeep remove: no stream 'none' in s",
-        "'orders': 50 entries, 2024-06-10T12:00:00Z to 2024-06-10T14:00:00Z",
-        "'empty': 0 entries",
-    ]
-    assert "next: --yes answers the question" in result.stderr
-    assert lines("len", stored, "orders") == ["50"]
-
-
-def test_drop_without_an_answer_changes_nothing(stored: str) -> None:
-    run("remove", stored, "orders", input="", status=1)
-    assert lines("len", stored, "orders") == ["50"]
-
-
-def test_remove_removes_when_the_answer_is_yes(stored: str) -> None:
-    assert run("remove", stored, "orders", input="y\n").stdout == "1\n"
-    assert run("remove", stored, "empty", "empty", b"\xff\n[red]", "--yes").stdout == "2\n"
-    assert run("remove", stored, "empty", input="", status=6).stdout == "0\n"
-    assert lines("streams", stored) == []
 
 
 # --- stat ---------------------------------------------------------------------------------------
@@ -253,7 +239,7 @@ def test_stat_as_json(stored: str) -> None:
 def test_stat_of_an_empty_store_and_stream(stored: str) -> None:
     assert lines("stat", stored, "empty")[1] == "  entries     0"
     assert objects("stat", stored, "empty")[-1]["bytes_per_entry"] is None
-    run("remove", stored, "orders", "empty", b"\xff\n[red]", "--yes")
+    reply(stored, "DEL", "orders", "empty", b"\xff\n[red]")
     assert lines("stat", stored)[1] == "  streams     0"
     result = run("stat", stored, "--plot", "x.png")
     assert "no entries: x.png was not written" in result.stderr
@@ -268,7 +254,7 @@ def test_stat_counts_much_only_when_asked(stored: str, monkeypatch: pytest.Monke
 
 
 def test_stat_counts_tombstones(stored: str) -> None:
-    run("delete", stored, "orders", f"{NOON}-0", f"{NOON + 1}-0")
+    reply(stored, "XDEL", "orders", f"{NOON}-0", f"{NOON + 1}-0")
     assert "  tombstones  2" in lines("stat", stored, "orders")
 
 
@@ -310,64 +296,3 @@ def test_plot_without_matplotlib_names_the_extra(
 def test_plot_refuses_other_files_before_counting(stored: str) -> None:
     assert ".png or .svg" in run("stat", stored, "--plot", "a.pdf", status=2).stderr
     assert "nowhere" in run("stat", stored, "--plot", "nowhere/a.png", status=1).stderr
-
-
-# --- set-id and remember ------------------------------------------------------------------------
-
-
-def test_set_id_lets_the_next_entry_follow_an_id(stored: str) -> None:
-    result = run(
-        "set-id", stored, "empty", "900-3", "--entries-added", "12", "--max-deleted-id", "70"
-    )
-    assert (result.stdout, result.stderr) == ("", "")
-    with streamkeep.open(stored, readonly=True) as store:
-        counters = store.xinfo_stream("empty")
-    assert counters["last-generated-id"] == b"900-3"
-    assert counters["entries-added"] == 12
-    assert counters["max-deleted-entry-id"] == b"70-0"
-    assert run("add", stored, "empty", "f", "v", "--id", "900-*").stdout == "900-4\n"
-
-
-@pytest.mark.parametrize(
-    ("args", "problem"),
-    [
-        (("orders", "1-0"), "smaller than the target stream top item"),
-        (("nothing", "1-0"), "no such key"),
-        (("empty", "6-0", "--max-deleted-id", "7-0"), "smaller than the provided max_deleted"),
-    ],
-)
-def test_set_id_says_why_it_refuses(stored: str, args: tuple[str, ...], problem: str) -> None:
-    result = run("set-id", stored, *args, status=6 if args[0] == "nothing" else 1)
-    assert problem in result.stderr
-
-
-def test_set_id_takes_no_count_below_zero(stored: str) -> None:
-    run("set-id", stored, "empty", "9-0", "--entries-added", "-1", status=2)
-
-
-def test_a_message_that_is_remembered_is_not_added_again(stored: str) -> None:
-    (added,) = lines("add", stored, "orders", "n", "1")
-    for _ in range(2):  # the second time it is known already
-        result = run("remember", stored, "orders", "till", "m1", added)
-        assert (result.stdout, result.stderr) == ("", "")
-    assert lines("add", stored, "orders", "n", "1", "--idmp", "till", "m1") == [added]
-    assert lines("len", stored, "orders") == ["51"]
-
-
-@pytest.mark.parametrize(
-    ("args", "problem"),
-    [
-        (("orders", "till", "m1", "7-7"), "No such message in stream"),
-        (("orders", "", "m1", f"{NOON}-0"), "producer ID must be non-empty"),
-        (("nothing", "till", "m1", "1-0"), "no such key"),
-    ],
-)
-def test_remember_says_why_it_refuses(stored: str, args: tuple[str, ...], problem: str) -> None:
-    result = run("remember", stored, *args, status=6 if args[0] == "nothing" else 1)
-    assert problem in result.stderr
-
-
-def test_a_message_has_one_id(stored: str) -> None:
-    run("remember", stored, "orders", "till", "m1", f"{NOON}-0")
-    result = run("remember", stored, "orders", "till", "m1", f"{NOON + 1}-0", status=1)
-    assert "with a different stream ID" in result.stderr

@@ -110,7 +110,6 @@ def test_ranges_tables_and_trees_are_harmless_and_complete(store: Path) -> None:
         ("streams", store),
         ("stat", store),
         ("info", store, NAME),
-        ("group", "list", store),
         ("pending", store, NAME, NAME),
         ("retention", "show", store),
         ("dump", store, "--format", "text"),

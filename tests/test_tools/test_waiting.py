@@ -1,4 +1,4 @@
-"""`tail --follow` and `read --block`."""
+"""`tail --follow`, and commands of `exec` that wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import streamkeep
 from blocked import tickets
-from cli_runner import lines, objects, run, start
+from cli_runner import lines, start
 from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 
@@ -63,40 +63,35 @@ def test_tail_follows_a_stream_that_does_not_exist_yet(store: Store) -> None:
     tail.communicate()
 
 
-def test_read_blocks(store: Store) -> None:
+def test_xread_waits(store: Store) -> None:
     store.xadd("k", {"n": 1}, id="1-0")
-    assert lines("read", "s", "k", "--block", "0") == ["1-0  n=1"]
-    assert lines("read", "s", "k", "--id", "$", "--block", "20ms") == []
-    assert objects("read", "s", "k", "--id", "1-0", "--block", "20ms")[0]["entries"] == 0
-    read = start("read", "s", "k", "--id", "$", "--block", "0")
+    read = ("exec", "s", "XREAD", "BLOCK")
+    assert lines(*read, "20", "STREAMS", "k", "$") == ["(nil)"]
+    waiting = start(*read, "0", "STREAMS", "k", "$", "--json")
     wait_until(lambda: tickets(store) == 1)
     store.xadd("k", {"n": 2}, id="2-0")
-    output, _ = read.communicate(timeout=PATIENCE_S)
-    assert (read.returncode, output) == (0, b"2-0  n=2\n")
-    read = start("read", "s", "k", "--id", "$", "--block", "0")
+    output, _ = waiting.communicate(timeout=PATIENCE_S)
+    assert waiting.returncode == 0
+    assert json.loads(output.splitlines()[0])["reply"] == [["k", [["2-0", ["n", "2"]]]]]
+    waiting = start(*read, "0", "STREAMS", "k", "$")
     wait_until(lambda: tickets(store) == 1)
-    interrupt(read)
+    interrupt(waiting)
 
 
-def test_read_blocks_as_a_consumer(store: Store) -> None:
+def test_xreadgroup_waits(store: Store) -> None:
     store.xadd("k", {"n": 1}, id="1-0")
-    store.xgroup_create("k", "g", id=0)
-    worker = ("read", "s", "k", "--group", "g", "--consumer", "c", "--sync", "none", "--block")
-    assert lines(*worker, "0") == ["1-0  n=1"]
-    assert lines(*worker, "20ms") == []
-    read = start(*worker, "0")
+    store.xgroup_create("k", "g")
+    read = ("exec", "s", "XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "k", ">")
+    waiting = start(*read, "--json")
     wait_until(lambda: tickets(store) == 1)
     store.xadd("k", [("f", "1"), ("f", "2")], id="2-0")
-    output, _ = read.communicate(timeout=PATIENCE_S)
-    assert (read.returncode, output) == (0, b"2-0  f=1 f=2\n")
-    assert store.xpending("k", "g")["pending"] == 2
-    read = start(*worker, "0")
+    output, _ = waiting.communicate(timeout=PATIENCE_S)
+    assert waiting.returncode == 0
+    assert json.loads(output.splitlines()[0])["reply"] == [["k", [["2-0", ["f", "1", "f", "2"]]]]]
+    assert store.xpending("k", "g")["pending"] == 1
+    waiting = start(*read)
     wait_until(lambda: tickets(store) == 1)
     store.xgroup_destroy("k", "g")
-    _, errors = read.communicate(timeout=PATIENCE_S)
-    assert read.returncode == 6
-    assert errors.startswith(b"streamkeep read: NOGROUP")
-
-
-def test_a_wait_must_not_be_negative(store: Store) -> None:
-    assert "--block" in run("read", "s", "k", "--block", "-1", status=2).stderr
+    _, errors = waiting.communicate(timeout=PATIENCE_S)
+    assert waiting.returncode == 1
+    assert errors.startswith(b"(error) NOGROUP")

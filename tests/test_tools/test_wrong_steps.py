@@ -61,11 +61,11 @@ def test_no_right_to_use_a_store_and_another_user() -> None:
         store = folder / "s"
         run("doctor", folder)  # loads what another user cannot
         as_user(ANN, [], lambda: run("create", store, "--mode", "600").stdout)
-        told = as_user(EVE, [], lambda: run("len", store, "k", status=3).stderr)
+        told = as_user(EVE, [], lambda: run("range", store, "k", status=3).stderr)
         says(told, "Permission denied", f"next: work as {ANN}, or have {ANN} share the store")
         store.chmod(0o755)
         (store / "data.mdb").chmod(0o644)
-        told = as_user(EVE, [], lambda: run("len", store, "k", status=3).stderr)
+        told = as_user(EVE, [], lambda: run("range", store, "k", status=3).stderr)
         says(told, f"belongs to user {ANN}", "STREAMKEEP_TRUST_OWNERS")
         folder.chmod(0o755)
         told = as_user(EVE, [], lambda: run("doctor", store, status=8).stdout)
@@ -85,12 +85,12 @@ def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_store_of_a_newer_format(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (meta, stored_version):
         monkeypatch.setattr(module, "STORE_VERSION", 0)
-    says(run("len", path, "orders", status=3).stderr, "upgrade Streamkeep")
+    says(run("range", path, "orders", status=3).stderr, "upgrade Streamkeep")
 
 
 def test_a_typo_in_a_command_an_option_or_a_key(path: Path) -> None:
     told = run("rnage", path, "orders", status=2).stderr
-    assert "No such command 'rnage'; did you mean range or rename?" in told
+    assert "No such command 'rnage'; did you mean range?" in told
     told = run("range", path, "orders", "--cuont", "1", status=2).stderr
     assert "--count" in told
     told = run("range", path, "orders", "20251021x", status=1).stderr

@@ -74,7 +74,6 @@ class Id(_BytesType):
         bound: what the ID bounds. A date or a time in ISO 8601, or an age such as -2h, may then be
             given instead. It is its first millisecond, and `(` leaves all of that millisecond out.
             "from", "to": the first or the last ID that is wanted, both included.
-            "after": the ID before the first one that is wanted.
     """
 
     name = "id"
@@ -171,11 +170,6 @@ def key_argument(function: Function) -> Function:
 def group_argument(function: Function) -> Function:
     """Add the argument GROUP."""
     return click.argument("group", metavar="GROUP", type=Bytes())(function)
-
-
-def consumer_argument(function: Function) -> Function:
-    """Add the argument CONSUMER."""
-    return click.argument("consumer", metavar="CONSUMER", type=Bytes())(function)
 
 
 def one_of(name: str, texts: Mapping[str, str]) -> Callable[[Function], Function]:

@@ -23,7 +23,6 @@ from streamkeep.format.core.errors import (
     CommandError,
     CorruptionError,
     ErasureBlockedError,
-    GroupExistsError,
     IdTooSmallError,
     NoSuchGroupError,
     NoSuchKeyError,
@@ -261,8 +260,9 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
             pass
         elif isinstance(error, NoSuchKeyError):
             hint = f"streamkeep streams {store}"
-        elif isinstance(error, (NoSuchGroupError, GroupExistsError)):
-            hint = f"streamkeep group list {store}"
+        elif isinstance(error, NoSuchGroupError) and _has_stream(ctx):
+            key = output.shell_key(ctx.params["key"])
+            hint = f"streamkeep exec {store} XINFO GROUPS {key}"
         elif isinstance(error, IdTooSmallError) and _has_stream(ctx):
             hint = f"streamkeep info {store} {output.shell_key(ctx.params['key'])}"
     elif isinstance(error, CorruptionError):

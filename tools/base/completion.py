@@ -36,22 +36,16 @@ def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
 def groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offer the groups of the stream that the command names."""
     with suppress(StreamkeepError, OSError), _opened(ctx) as store:
-        return _offer((one["name"] for one in store.xinfo_groups(_key(ctx))), incomplete)
+        return _offer((one["name"] for one in store.xinfo_groups(ctx.params["key"])), incomplete)
     return []
 
 
 def consumers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offer the consumers of the group that the command names."""
     with suppress(StreamkeepError, OSError), _opened(ctx) as store:
-        found = store.xinfo_consumers(_key(ctx), ctx.params.get("group") or b"")
+        found = store.xinfo_consumers(ctx.params["key"], ctx.params["group"])
         return _offer((one["name"] for one in found), incomplete)
     return []
-
-
-def _key(ctx: click.Context) -> bytes:
-    """Return the stream that the command names, the first one if there are several."""
-    key: bytes = ctx.params.get("key") or next(iter(ctx.params.get("keys") or ()), b"")
-    return key
 
 
 def _opened(ctx: click.Context) -> streamkeep.Store[bytes]:
@@ -70,7 +64,6 @@ def _offer(names: Iterable[bytes], incomplete: str) -> list[CompletionItem]:
 # What is offered for parameters of the type `Bytes`, by their names.
 OF_NAMES: Final = {
     "key": keys,
-    "keys": keys,
     "group": groups,
     "consumer": consumers,
 }

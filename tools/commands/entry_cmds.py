@@ -1,32 +1,42 @@
-"""Commands that change entries: add, delete, trim."""
+"""Commands on the entries of one stream: add, trim, range, tail.
+
+Those that read open the store without write access and read snapshots, entry by entry, so that a
+stream of any length takes little memory.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from streamkeep.format import quoting
+from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
     Number,
+    condition_of,
+    count_option,
     key_argument,
     policy_options,
     refuse_options,
     store_argument,
+    where_option,
 )
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.entry_ids import Outcomes, given_ids, ids_argument
-from streamkeep.tools.base.entry_output import check_exists
+from streamkeep.tools.base.entry_output import check_exists, no_stream, print_entry
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.command_base import RefPolicy
+    from streamkeep.engine.api.read_commands import ScanEntry
+    from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot
 
 maxlen_option = click.option("--maxlen", type=Number(min=0), help="Keep the newest N entries.")
@@ -118,7 +128,7 @@ def add(
 
     A producer that does not know whether its last message arrived sends it again with --idmp and
     the same message ID, or with --idmpauto and the same fields. A message that was added before is
-    not added again; the ID of the first entry is printed. `streamkeep config` sets how long
+    not added again; the ID of the first entry is printed. XCFGSET (`streamkeep exec`) sets how long
     messages are remembered.
 
     \b
@@ -161,41 +171,6 @@ def add(
         if new_id is None:
             with store.snapshot() as snapshot:
                 check_exists(snapshot, key)
-
-
-@command("delete")
-@store_argument
-@key_argument
-@ids_argument
-@policy_options
-def delete(
-    store_path: Path,
-    key: bytes,
-    ids: tuple[bytes, ...],
-    policy: RefPolicy | None,
-) -> None:
-    """Delete entries of KEY by ID; print how many there were (XDEL).
-
-    The stream stays, even empty, and so does its last ID. To delete a whole stream, use
-    `streamkeep remove`. The ID - reads IDs from standard input, see `streamkeep ack --help`.
-
-    Deleted entries stay pending in consumer groups, unless --delref removes them there, too.
-    --acked keeps entries that a group still needs (XDELEX).
-
-    \b
-    Examples:
-      streamkeep delete orders.store orders 1718004800000-0
-      streamkeep delete orders.store orders 1718004800000-1 --acked --json
-    """
-    wanted = given_ids(ids, key)
-    with open_store(store_path) as store:
-        results = store.xdelex(key, *wanted, ref_policy=policy or "KEEPREF") if wanted else []
-        outcomes = Outcomes(wanted, results, absent="absent")
-        outcomes.print(outcomes.deleted)
-        with store.snapshot() as snapshot:
-            check_exists(snapshot, key)
-        if wanted and not outcomes.deleted + outcomes.kept:
-            raise Failure(f"{quoting.named(key)} has none of these entries", status=Exit.MISSING)
 
 
 @command()
@@ -282,9 +257,166 @@ def next_trim(policy: RefPolicy | None, exact: bool) -> str:
     """Say why some of the entries are still there, and what to do; nothing if that is unknown."""
     still = "some of these entries are still there"
     if policy == "ACKED":
-        return f"{still}: a group has not read or acknowledged them, see streamkeep group list"
+        return f"{still}: a group has not read or acknowledged them: XINFO GROUPS names them"
     if exact:
         return ""
     if policy == "DELREF":
         return f"{still}: one call removes a limited number, see --limit"
     return f"{still}, because only whole macro nodes are removed; --exact trims to the entry"
+
+
+history_option = click.option(
+    "--history",
+    is_flag=True,
+    help="Also entries that were trimmed and archived, in one ordered view.",
+)
+time_option = click.option(
+    "--show-time", is_flag=True, help="Print the time of each ID after it (text only)."
+)
+
+
+def print_stream(
+    snapshot: Snapshot,
+    key: bytes,
+    entries: Iterable[ScanEntry],
+    *,
+    show_time: bool,
+    summary: bool = True,
+) -> None:
+    """Print entries of one stream, and the summary; a missing stream has a status of its own.
+
+    Args:
+        summary: False for a command that goes on, and so does not end with a summary.
+    """
+    printed = 0
+    for entry in entries:
+        print_entry(entry, show_time=show_time)
+        printed += 1
+    if common.as_json() and summary:
+        output.summary(key=json_bytes(key), entries=printed)
+    if printed or snapshot.exists(key):
+        return
+    missing = no_stream(click.get_current_context().params["store_path"], key)
+    if summary:
+        raise missing
+    output.note(str(missing))  # it may be created while the command waits
+
+
+@command("range")
+@store_argument
+@key_argument
+@click.argument("start", metavar="[START]", type=Id("from"), default="-")
+@click.argument("end", metavar="[END]", type=Id("to"), default="+")
+@count_option("Print at most N entries.")
+@click.option("--reverse", is_flag=True, help="Newest first (XREVRANGE).")
+@history_option
+@where_option
+@time_option
+def range_(
+    store_path: Path,
+    key: bytes,
+    start: bytes,
+    end: bytes,
+    count: int | None,
+    reverse: bool,
+    history: bool,
+    where: tuple[bytes, ...],
+    show_time: bool,
+) -> None:
+    """Print entries of the stream KEY, oldest first (XRANGE).
+
+    START and END are entry IDs, both included: 1718004800000-0, or 1718004800000 for all of that
+    millisecond; - and + are the ends of the stream, and '(ID' leaves the ID itself out. A time such
+    as 2024-06-10T07:33:20Z, 2024-06-10T07:33 or 2024-06-10 is its first millisecond, and
+    '(2024-06-11' leaves that millisecond out. An age such as -2h is so long before now.
+
+    A line has the ID and the fields. What is not plain text is quoted with redis-cli's escapes.
+    --json loses nothing, and `streamkeep load` reads it back.
+
+    \b
+    Examples:
+      streamkeep range orders.store orders
+      streamkeep range orders.store orders 2024-06-10 '(2024-06-11' --count 10
+      streamkeep range orders.store orders --json > page.jsonl
+      streamkeep range orders.store orders --reverse --count 1
+      streamkeep range orders.store orders --history --count 10
+      streamkeep range orders.store orders -2h --where user=42 --where kind=sale
+    """
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        reader = store if history else snapshot  # the store renews its snapshot from time to time
+        condition = condition_of(where)
+        found = reader.scan(key, start, end, reverse=reverse, history=history, where=condition)
+        entries = islice(found, count)
+        print_stream(snapshot, key, entries, show_time=show_time)
+
+
+@command()
+@store_argument
+@key_argument
+@count_option("How many entries; with 0 and --follow only new ones.", least=0, default=10)
+@click.option(
+    "-f", "--follow", is_flag=True, help="Continue with new entries as they come, until Ctrl-C."
+)
+@history_option
+@time_option
+def tail(
+    store_path: Path,
+    key: bytes,
+    count: int,
+    follow: bool,
+    history: bool,
+    show_time: bool,
+) -> None:
+    """Print the last entries of the stream KEY, oldest first.
+
+    With --follow it goes on until Ctrl-C. It sleeps between entries; a process that adds one wakes
+    it. The stream may be created later. --json then prints no summary, because there is no end.
+
+    \b
+    Example:
+      streamkeep tail orders.store orders -n 3
+    """
+    with open_store(store_path, readonly=True) as store:
+        with store.snapshot() as snapshot:
+            after = last_id(snapshot, key)
+            reader = store if history else snapshot
+            entries = last_entries(reader, key, count, history=history)
+            print_stream(snapshot, key, entries, show_time=show_time, summary=not follow)
+        if follow:
+            for entry in entries_from_now(store, key, after):
+                print_entry(entry, show_time=show_time)
+
+
+def last_entries(
+    reader: Store | Snapshot, key: bytes, count: int, *, history: bool = False
+) -> Iterator[ScanEntry]:
+    """Yield the last `count` entries, oldest first; reads them twice, to save memory."""
+    if not count:
+        return
+    newest = reader.scan(key, reverse=True, history=history)
+    back = next(islice(newest, count - 1, None), None)
+    yield from reader.scan(key, "-" if back is None else back.id, history=history)
+
+
+_AT_ONCE: Final = 1000
+
+
+def last_id(snapshot: Snapshot, key: bytes) -> bytes:
+    """Return what `$` means: the last ID that the stream generated; 0-0 if it is missing."""
+    try:
+        found: bytes = snapshot.xinfo_stream(key)["last-generated-id"]
+    except NoSuchKeyError:
+        return b"0-0"
+    return found
+
+
+def entries_from_now(store: Store, key: bytes, after: bytes) -> Iterator[ScanEntry]:
+    """Yield entries above an ID as they come, without end; flush the output before each wait."""
+    while True:
+        sys.stdout.flush()
+        store.xread({key: after}, count=1, block=0)
+        with store.snapshot() as snapshot:
+            entries = list(islice(snapshot.scan(key, b"(" + after), _AT_ONCE))
+        yield from entries
+        if entries:
+            after = entries[-1].id

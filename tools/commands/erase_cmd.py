@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from streamkeep.format import quoting
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import InvalidIdError
+from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
@@ -20,7 +26,6 @@ from streamkeep.tools.base.arguments import (
     yes_option,
 )
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.entry_ids import given_ids
 from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Failure
@@ -56,10 +61,11 @@ def erase(
 ) -> None:
     """Erase entries: overwrite their bytes in every file of STORE.
 
-    Prints how many there were. Unlike `streamkeep delete`, this overwrites an entry everywhere in
+    Prints how many there were. Unlike XDEL, this overwrites an entry everywhere in
     STORE: in nodes, in the journal, in free pages, and in unused parts of pages. Entries that were
     deleted or trimmed before are erased, too. All of STORE is read, so erase many entries at once.
-    The ID - reads IDs from standard input, see `streamkeep ack --help`.
+    The ID - reads IDs from standard input, one at the start of each line or in each JSON object, as
+    `range` prints them.
 
     --where erases what has these fields: live, archived, and what deletes and trims have left in
     nodes and segments. It then searches all of them again, as a proof; what it finds is an error.
@@ -115,3 +121,57 @@ def _check_known(store: Store[bytes], key: bytes) -> None:
     if all(one.key != key for one in store.archived_streams()):
         with store.snapshot() as snapshot:
             check_exists(snapshot, key)
+
+
+STDIN: Final = b"-"
+
+
+def given_ids(ids: Sequence[bytes], key: bytes) -> list[bytes]:
+    """Return the IDs that were given as arguments, or for - those on standard input.
+
+    All of them are read and checked before the command changes anything, so that it does
+    everything or nothing.
+    """
+    if STDIN not in ids:
+        return list(ids)
+    if len(ids) > 1:
+        raise click.UsageError("the ID - means standard input; give no other ID with it")
+    return list(_read_ids(key))
+
+
+def _read_ids(key: bytes) -> Iterator[bytes]:
+    """Yield the ID at the beginning of each line, or in the JSON object that the line is."""
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        text = line.strip()
+        if text.startswith(b"{"):
+            found = _json_id(text, key, number)
+        else:
+            found = text.split(maxsplit=1)[0] if text else None
+        if found is None:
+            continue
+        try:
+            StreamId.parse(found)
+        except InvalidIdError:
+            raise _bad_line(number, f"{quoting.shown(found)} is not an entry ID") from None
+        yield found
+
+
+def _json_id(text: bytes, key: bytes, number: int) -> bytes | None:
+    """Return the ID of a line of a --json output; None for its summary."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise _bad_line(number, f"not JSON: {error}") from None
+    if found.get("type") == "summary":
+        return None
+    of_stream = found.get("key")
+    if of_stream not in (None, json_bytes(key)):
+        raise _bad_line(number, f"an entry of {of_stream!r}, not of {quoting.named(key)}")
+    entry_id = found.get("id")
+    if not isinstance(entry_id, str):
+        raise _bad_line(number, "the object has no member id")
+    return entry_id.encode()
+
+
+def _bad_line(number: int, problem: str) -> Failure:
+    return Failure(f"standard input line {number}: {problem}; nothing was done")

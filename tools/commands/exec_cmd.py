@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.redis.resp import split_line
 from streamkeep.server.commands.replies import NIL_ARRAY, Status, plain
+from streamkeep.server.commands.summaries import SUMMARIES
 from streamkeep.server.commands.table import FREES, READS, Spec, find
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Bytes, store_argument
@@ -74,9 +76,8 @@ def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
     """Run a command in Redis's own words, such as XADD or XINFO.
 
     Takes all commands of streams with the arguments of redis-cli, in capitals or not, and prints
-    replies as redis-cli does on a terminal: names and values are quoted and escaped. Of the
-    commands for keys there are those that `streamkeep serve` has. A word that begins with two
-    dashes goes after --.
+    replies as redis-cli does on a terminal: names and values are quoted and escaped. A word that
+    begins with two dashes goes after --.
 
     Without COMMAND, commands are read from standard input: one per line, in redis-cli's quoting.
     Each is run and answered before the next is read. An error does not end the session.
@@ -91,7 +92,8 @@ def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
     Examples:
       streamkeep exec orders.store XADD orders '*' sku 7 count 2
       streamkeep exec orders.store xrange orders - + COUNT 1
-      streamkeep exec orders.store XINFO STREAM orders --json
+      streamkeep exec orders.store XINFO GROUPS orders --json
+      streamkeep exec orders.store XACK orders mail 1718004800000-0
       printf 'XLEN orders\\nKEYS *\\n' | streamkeep exec orders.store
     """
     commands = failures = 0
@@ -110,6 +112,15 @@ def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
         output.done(commands=commands, errors=failures)
         if failures:  # here, where a store that was created for nothing is removed again
             click.get_current_context().exit(Exit.ABORTED)
+
+
+exec_.help = (
+    inspect.cleandoc(exec_.help or "")
+    + "\n\n\b\nCommands:\n"
+    + "\n".join(
+        f"  {name.replace('|', ' ').upper():<21} {text}" for name, text in SUMMARIES.items()
+    )
+)
 
 
 def _lines() -> Iterator[list[bytes]]:

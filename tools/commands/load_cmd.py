@@ -197,7 +197,7 @@ def load(
     if report.unfinished:
         output.note(
             f"{count_text(len(report.unfinished), 'stream')} of loads that are running or "
-            f"were killed: {UNNAMED.decode()}...; of the killed, `streamkeep remove {store_path} "
+            f"were killed: {UNNAMED.decode()}...; of the killed, `streamkeep exec {store_path} DEL "
             f"{output.shell_key(report.unfinished[0])}` removes one"
         )
     _report(report, key)

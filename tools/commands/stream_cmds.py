@@ -1,34 +1,36 @@
-"""Commands about whole streams: streams, rename, remove, config, set-id, remember."""
+"""Commands that look at streams: streams, info, pending."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from streamkeep.format import quoting
-from streamkeep.format.core import durations, json_form
+from streamkeep.format.core import json_form
+from streamkeep.format.core.json_form import json_bytes, pending_json
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Duration,
     Id,
-    Number,
+    count_option,
+    group_argument,
     key_argument,
+    refuse_options,
     store_argument,
-    yes_option,
 )
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.entry_output import check_exists
-from streamkeep.tools.base.opening import confirm_loss, open_store
+from streamkeep.tools.base.entry_output import print_entry
+from streamkeep.tools.base.opening import open_store
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api.store import Store
+    from streamkeep.engine.api.views import Snapshot
     from streamkeep.engine.commands.xinfo import StreamStat
-
-SETTINGS: Final = ("idmp-duration", "idmp-maxsize")
 
 
 @command()
@@ -88,174 +90,303 @@ def stream_json(stat: StreamStat) -> dict[str, Any]:
 @command()
 @store_argument
 @key_argument
-@click.argument("new_key", metavar="NEWKEY", type=Bytes())
-@yes_option
-def rename(store_path: Path, key: bytes, new_key: bytes, yes: bool) -> None:
-    """Rename the stream KEY to NEWKEY (RENAME).
-
-    If a stream NEWKEY exists, it is removed with all entries: the command names it and asks first.
-
-    \b
-    Example:
-      streamkeep rename orders.store orders orders-2024
-    """
-    with open_store(store_path) as store:
-        if not store.renamenx(key, new_key) and key != new_key:
-            confirm_loss(
-                [loss_text(store, new_key)],
-                f"Remove it, and give its name to {quoting.named(key)}?",
-                yes=yes,
-            )
-            store.rename(key, new_key)
-    output.done(key=json_form.json_bytes(key), new_key=json_form.json_bytes(new_key))
-
-
-@command()
-@store_argument
-@click.argument("keys", metavar="KEY...", type=Bytes(), nargs=-1, required=True)
-@yes_option
-@click.pass_context
-def remove(ctx: click.Context, store_path: Path, keys: tuple[bytes, ...], yes: bool) -> None:
-    """Remove whole streams; print how many there were (DEL).
-
-    The command names the loss and asks first; --yes answers. A missing stream is reported if others
-    are removed.
-
-    \b
-    Example:
-      streamkeep remove orders.store orders payments --yes
-    """
-    with open_store(store_path) as store:
-        there = [key for key in dict.fromkeys(keys) if store.exists(key)]
-        for key in dict.fromkeys(keys):
-            if there and key not in there:
-                output.note(f"{ctx.command_path}: no stream {quoting.named(key)} in {store_path}")
-        if there:
-            losses = [loss_text(store, key) for key in there]
-            what = "this stream" if len(there) == 1 else f"these {len(there)} streams"
-            confirm_loss(losses, f"Remove {what} with all entries?", yes=yes)
-        count = store.delete(*there) if there else 0
-        output.result(str(count), count=count)
-        with store.snapshot() as snapshot:
-            if not there:
-                check_exists(snapshot, *keys)
-
-
-def loss_text(store: Store, key: bytes) -> str:
-    """Say what goes with a stream."""
-    with store.snapshot() as snapshot:
-        counters = snapshot.xinfo_stream(key)
-    text = f"{quoting.named(key)}: {entries_text(counters['length'])}"
-    first, last = counters["first-entry"], counters["last-entry"]
-    if first is None or last is None:
-        return text
-    times = [time_text(int(entry.id.partition(b"-")[0])) for entry in (first, last)]
-    return f"{text}, {times[0]} to {times[1]}"
-
-
-@command()
-@store_argument
-@key_argument
-@click.option(
-    "--idmp-duration",
-    type=Duration(),
-    help="How long a message of a producer is remembered: whole seconds, at most 1d.",
+@click.option("--full", is_flag=True, help="Print entries and groups, too.")
+@count_option(
+    "How many entries, and pending entries of each group, --full prints; 0 for all.",
+    least=0,
+    default=10,
 )
-@click.option(
-    "--idmp-maxsize",
-    type=Number(1, 10_000),
-    help="How many messages of each producer are remembered.",
-)
-@yes_option
-def config(
-    store_path: Path, key: bytes, idmp_duration: int | None, idmp_maxsize: int | None, yes: bool
-) -> None:
-    """Print or set how long KEY remembers sent messages (XCFGSET).
+def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
+    """Print counters, first and last entry of KEY (XINFO STREAM).
 
-    `streamkeep add --idmp` uses these settings. A new value makes the stream forget all messages:
-    one that is sent again is added again. If there are any, the command asks first.
+    radix-tree-keys is the number of macro nodes, each of which holds many entries. The figures
+    with idmp, pids and iids concern `streamkeep add --idmp`. The lease of a consumer says whether
+    the process that got its newest entries is alive or dead; unknown if it had none.
 
     \b
     Examples:
-      streamkeep config orders.store orders
-      streamkeep config orders.store orders --idmp-duration 1h --idmp-maxsize 1000
+      streamkeep info orders.store orders
+      streamkeep info orders.store orders --full --count 3
     """
-    seconds = None if idmp_duration is None else idmp_duration // 1000
-    if idmp_duration is not None and (
-        idmp_duration % 1000 or not 1 <= idmp_duration // 1000 <= 86_400
-    ):
-        raise click.BadParameter("1s to 1d, in whole seconds", param_hint="--idmp-duration")
-    wanted = {"idmp-duration": seconds, "idmp-maxsize": idmp_maxsize}
-    wanted = {name: value for name, value in wanted.items() if value is not None}
-    with open_store(store_path, readonly=not wanted) as store:
-        counters = store.xinfo_stream(key)
-        if any(counters[name] != value for name, value in wanted.items()):
-            if counters["iids-tracked"]:
-                messages = count_text(counters["iids-tracked"], "message")
-                producers = count_text(counters["pids-tracked"], "producer")
-                loss = f"{quoting.named(key)}: {messages} of {producers} remembered"
-                confirm_loss([loss], "Change the settings, and forget them?", yes=yes)
-            store.xcfgset(key, seconds, idmp_maxsize)
-        settings = {name: wanted.get(name, counters[name]) for name in SETTINGS}
+    if not full:
+        refuse_options("needs --full", "count")
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        counters = snapshot.xinfo_stream(key)
+        ends = {"first-entry": next(snapshot.scan(key), None)}
+        ends["last-entry"] = next(snapshot.scan(key, reverse=True), None)
+        figures = {
+            name: value.decode() if isinstance(value, bytes) else value
+            for name, value in counters.items()
+            if name not in ends
+        }
+        if common.as_json():
+            members = {name.replace("-", "_"): value for name, value in figures.items()}
+            for name, entry in ends.items():
+                shown = None if entry is None else entry.id.decode()
+                members[name.replace("-", "_") + "_id"] = shown
+            output.json_line("stream", key=json_bytes(key), **members)
+        else:
+            width = max(map(len, figures))
+            for name, value in figures.items():
+                text = output.number(value) if isinstance(value, int) else value
+                output.line(f"{name:<{width}}  {text}")
+            for name, entry in ends.items():
+                brief = "-"
+                if entry is not None:
+                    brief = f"{entry.id.decode()}  {output.brief_pairs(entry.pairs)}"
+                output.line(f"{name:<{width}}  {brief}")
+        printed = print_entries(snapshot, key, count) if full else 0
+        if full:
+            for one in full_groups(snapshot, key, count):
+                print_full_group(key, one)
+    output.done(key=json_bytes(key), entries=printed)
+
+
+def print_entries(snapshot: Snapshot, key: bytes, count: int) -> int:
+    """Print the first `count` entries, 0 for all; return how many there were."""
+    printed = 0
+    if not common.as_json():
+        output.line("entries")
+    for entry in islice(snapshot.scan(key), count or None):
+        if common.as_json():
+            print_entry(entry, show_time=False)
+        else:
+            output.line(f"  {entry.id.decode()}  {quoting.pairs_text(entry.pairs)}")
+        printed += 1
+    if not common.as_json():
+        print_rest(snapshot.xlen(key) - printed, "  ")
+    return printed
+
+
+def print_rest(left: int, indent: str) -> None:
+    """Say how many lines were left out."""
+    if left:
+        output.line(f"{indent}{output.ellipsis()} {left:,} more")
+
+
+def full_groups(snapshot: Snapshot, key: bytes, count: int) -> list[dict[str, Any]]:
+    """Return the groups as XINFO STREAM FULL has them; `count` 0 for all pending entries."""
+    pending = [int(one["pending"]) for one in snapshot.xinfo_groups(key)]
+    # 0 would also collect all entries of the stream, which may be many, and are printed already.
+    most = count or max([1, *pending])
+    found: list[dict[str, Any]] = snapshot.xinfo_stream(key, True, most)["groups"]
+    for group in found:
+        with_leases = snapshot.xinfo_consumers(key, group["name"], leases=True)
+        leases = {one["name"]: one["lease"] for one in with_leases}
+        for consumer in group["consumers"]:
+            consumer["lease"] = leases[consumer["name"]]
+    return found
+
+
+def print_full_group(key: bytes, group: dict[str, Any]) -> None:
+    """Print one group of XINFO STREAM FULL with its consumers and what is pending."""
     if common.as_json():
-        members = {name.replace("-", "_"): value for name, value in settings.items()}
-        output.summary(key=json_form.json_bytes(key), **members)
+        _print_json_group(key, group)
         return
-    kept_s, kept = (int(settings[name] or 0) for name in SETTINGS)
-    output.line(f"idmp-duration  {durations.duration_text(1000 * kept_s, parts=5)}")
-    output.line(f"idmp-maxsize   {output.number(kept)}")
+    last_id = group["last-delivered-id"].decode()
+    output.line(
+        f"group {quoting.named(group['name'])}: last-delivered-id {last_id}, "
+        f"entries-read {output.number(group['entries-read'])}, lag {output.number(group['lag'])}, "
+        f"{group['pel-count']:,} pending, {group['nacked-count']:,} of them nacked"
+    )
+    for consumer in group["consumers"]:
+        output.line(
+            f"  consumer {quoting.named(consumer['name'])}: {consumer['pel-count']:,} pending, "
+            f"seen {_moment_text(consumer['seen-time'])}, "
+            f"active {_moment_text(consumer['active-time'])}, lease {consumer['lease']}"
+        )
+        _print_pending(consumer["pending"], consumer["pel-count"])
+    if group["nacked-count"]:
+        output.line("  without owner, for any consumer to claim:")
+        rows = [(one, 0, count) for one, *owned, count in group["pending"] if unowned(*owned)]
+        _print_pending(rows, group["nacked-count"])
 
 
-@command("set-id")
+def _print_pending(pending: Sequence[Sequence[Any]], total: int) -> None:
+    for entry_id, delivery_time, delivery_count in pending:
+        times = count_text(delivery_count, "time")
+        last = f", last {time_text(delivery_time)}" if delivery_time else ""
+        output.line(f"    {entry_id.decode()}  delivered {times}{last}")
+    print_rest(total - len(pending), "    ")
+
+
+def unowned(consumer: bytes, delivery_time: int) -> bool:
+    """Say whether a pending entry has no owner: a consumer returned it with XNACK."""
+    return not consumer and not delivery_time
+
+
+def _print_json_group(key: bytes, group: dict[str, Any]) -> None:
+    output.json_line(
+        "group",
+        key=json_bytes(key),
+        name=json_bytes(group["name"]),
+        last_delivered_id=group["last-delivered-id"].decode(),
+        entries_read=group["entries-read"],
+        lag=group["lag"],
+        pel_count=group["pel-count"],
+        nacked_count=group["nacked-count"],
+        pending=[
+            {
+                **_json_pending(entry_id, delivery_time, delivery_count),
+                "consumer": (None if unowned(owner, delivery_time) else json_bytes(owner)),
+            }
+            for entry_id, owner, delivery_time, delivery_count in group["pending"]
+        ],
+        consumers=[
+            {
+                "name": json_bytes(consumer["name"]),
+                "seen_time_ms": known_ms(consumer["seen-time"]),
+                "active_time_ms": known_ms(consumer["active-time"]),
+                "lease": consumer["lease"],
+                "pel_count": consumer["pel-count"],
+                "pending": [_json_pending(*row) for row in consumer["pending"]],
+            }
+            for consumer in group["consumers"]
+        ],
+    )
+
+
+def _json_pending(entry_id: bytes, delivery_time: int, delivery_count: int) -> dict[str, Any]:
+    return {
+        "id": entry_id.decode(),
+        "delivery_time_ms": delivery_time or None,  # 0: an entry without owner
+        "times_delivered": delivery_count,
+    }
+
+
+def known_ms(ms: int) -> int | None:
+    """Return a time in Unix milliseconds; None for one that never was."""
+    return None if ms < 0 else ms
+
+
+def _moment_text(ms: int) -> str:
+    """Return a time as text; `never` for one that never was."""
+    return "never" if ms < 0 else time_text(ms)
+
+
+LISTED: Final = 100  # pending entries that are printed unless another count is asked for
+_BATCH: Final = 1000
+
+
+@command()
 @store_argument
 @key_argument
-@click.argument("last_id", metavar="ID", type=Id())
+@group_argument
+@click.option("--start", type=Id("from"), help="From this ID or time on.")
+@click.option("--end", type=Id("to"), help="Up to this ID or time.")
+@count_option(f"Print at most N of them; {LISTED} by default, 0 for all.", least=0)
 @click.option(
-    "--entries-added", type=Number(0, (1 << 63) - 1), help="How many entries were ever added."
+    "--idle",
+    type=Duration(),
+    help="Only entries that were delivered at least so long ago, or have no owner.",
 )
-@click.option("--max-deleted-id", type=Id(), help="The highest ID ever deleted.")
-def set_id(
+@click.option("--consumer", type=Bytes(), metavar="CONSUMER", help="Only entries of this consumer.")
+def pending(
     store_path: Path,
     key: bytes,
-    last_id: bytes,
-    entries_added: int | None,
-    max_deleted_id: bytes | None,
+    group: bytes,
+    start: bytes | None,
+    end: bytes | None,
+    count: int | None,
+    idle: int | None,
+    consumer: bytes | None,
 ) -> None:
-    """Set the last ID that KEY has generated, and its counters (XSETID).
+    """Print delivered entries that are not acknowledged (XPENDING).
 
-    The next entry gets a higher ID. This lets a copy of a stream continue where the original
-    stopped, even if the last entries of the original were deleted. An ID below that of a present or
-    deleted entry is refused. IDs of trimmed entries may then be given a second time.
+    Without options, a summary: how many entries, the first and the last ID, and the owners. With
+    any option, the entries by ID: the owner of each, how long ago it was delivered, and how often.
+    The owner is - if a consumer returned the entry with XNACK.
 
     \b
     Examples:
-      streamkeep set-id orders.store orders 1718004800000-7
-      streamkeep set-id orders.store orders 1718004800000-7 --entries-added 1200
+      streamkeep pending orders.store orders mail
+      streamkeep pending orders.store orders mail --count 20
+      streamkeep pending orders.store orders mail --consumer ann --idle 1m --json
     """
-    with open_store(store_path) as store:
-        store.xsetid(key, last_id, entries_added, max_deleted_id)
-    output.done(key=json_form.json_bytes(key), last_id=last_id.decode())
+    with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
+        if (start, end, count, idle, consumer) == (None,) * 5:
+            print_summary(snapshot, key, group)
+            return
+        rows = pending_rows(snapshot, key, group, start or b"-", end or b"+", consumer, idle)
+        most = LISTED if count is None else count or None
+        found = list(islice(rows, most))
+        more = next(rows, None) is not None
+    output.listing(
+        "pending",
+        found,
+        lambda row: {"key": json_bytes(key), **pending_json(row)},
+        ("id", "consumer", "idle", "delivered"),
+        lambda row: (
+            row["message_id"].decode(),
+            owner_text(row["consumer"], row["time_since_delivered"]),
+            idle_text(row["time_since_delivered"]),
+            row["times_delivered"],
+        ),
+        left=(0, 1),
+    )
+    if common.as_json():
+        output.summary(key=json_bytes(key), entries=len(found), more=more)
+    elif more:
+        output.note(f"next: --start '({found[-1]['message_id'].decode()}' continues")
 
 
-@command()
-@store_argument
-@key_argument
-@click.argument("producer", type=Bytes())
-@click.argument("message", type=Bytes())
-@click.argument("entry_id", metavar="ID", type=Id())
-def remember(
-    store_path: Path, key: bytes, producer: bytes, message: bytes, entry_id: bytes
-) -> None:
-    """Record which entry of KEY a message became (XIDMPRECORD).
+def pending_rows(
+    snapshot: Snapshot,
+    key: bytes,
+    group: bytes,
+    start: bytes,
+    end: bytes,
+    consumer: bytes | None,
+    idle: int | None,
+) -> Iterator[dict[str, Any]]:
+    """Yield pending entries by ID, as redis-py returns them."""
+    while rows := snapshot.xpending_range(key, group, start, end, _BATCH, consumer, idle):
+        yield from rows
+        if len(rows) < _BATCH:
+            return
+        start = b"(" + rows[-1]["message_id"]
 
-    `streamkeep add --idmp PRODUCER MESSAGE` then prints ID and adds nothing, as if it had added
-    that entry itself. This is for entries that came another way, such as from a copy of a stream. A
-    message that is known with another ID is refused.
 
-    \b
-    Example:
-      streamkeep remember orders.store orders till-3 receipt-4711 1717977600000-0
-    """
-    with open_store(store_path) as store:
-        store.xidmprecord(key, producer, message, entry_id)
-    output.done(key=json_form.json_bytes(key), id=entry_id.decode())
+def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
+    """Print how many entries are pending, and their owners."""
+    found = snapshot.xpending(key, group)
+    owners = [(one["name"], int(one["pending"])) for one in found["consumers"]]
+    nobody = found["pending"] - sum(count for _, count in owners)
+    lowest, highest = (one and one.decode() for one in (found["min"], found["max"]))
+    if common.as_json():
+        for name, count in owners:
+            output.json_line(
+                "consumer",
+                key=json_bytes(key),
+                group=json_bytes(group),
+                name=json_bytes(name),
+                pending=count,
+            )
+        output.summary(
+            key=json_bytes(key),
+            pending=found["pending"],
+            min_id=lowest,
+            max_id=highest,
+            unowned=nobody,
+        )
+        return
+    output.line(f"pending  {output.number(found['pending'])}")
+    if lowest is None:
+        return
+    output.line(f"from     {lowest}")
+    output.line(f"to       {highest}")
+    output.line("")
+    rows = [(output.cut(quoting.shown(name)), count) for name, count in owners]
+    if nobody:
+        rows.append(("-", nobody))
+    output.table(("consumer", "pending"), rows, left=(0,))
+
+
+def owner_text(consumer: bytes, idle_ms: int) -> str:
+    """Return the owner of a pending entry; - for none, which only the idle time shows."""
+    return "-" if idle_ms < 0 else output.cut(quoting.shown(consumer))
+
+
+def idle_text(ms: int) -> str:
+    """Return how long ago something was; - for never."""
+    return "-" if ms < 0 else output.span_text(ms / 1000)

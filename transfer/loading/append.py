@@ -92,7 +92,7 @@ class Choice:
         there = [named(one) for one in self._others]
         told = f"; there is {', '.join(there[:_NAMED])}" if there else ""
         more = ", ..." if len(there) > _NAMED else ""
-        hint = "key= takes one of these; `streamkeep rename` changes its name later"
+        hint = "key= takes one of these; RENAME changes its name later"
         problem = f"no stream {named(self._key)} in it{told}{more}"
         raise RowError(None, problem, hint=hint if there else "")
 

@@ -4,8 +4,8 @@ Each line is an object, whose members become fields. Strings are taken as they a
 false and null as they are written, so that no digit is lost; nested values as compact JSON.
 
 A line with `"type": "entry"` and `fields` is one that `streamkeep range --json` printed: ID, order,
-duplicate fields and binary values are restored. With `key`, as `streamkeep read --json` prints it,
-the line also names its stream. The reader skips the `summary`.
+duplicate fields and binary values are restored. With `key`, the line also names
+its stream. The reader skips the `summary`.
 """
 
 from __future__ import annotations
