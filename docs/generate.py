@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,6 @@ from typing import Final, NamedTuple
 import click
 import installs
 
-from streamkeep.engine.system.lock_order import ORDER
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.checkpoint import SLOT
 from streamkeep.format.journal.journal import FILE_HEADER, RECORD_HEADER
@@ -103,7 +103,8 @@ def render_tables() -> str:
 
 def render_locks() -> str:
     """Return the locks of the engine in their order."""
-    rows = [f"| {lock.name} | `{lock.where}` | {lock.protects} |" for lock in ORDER]
+    order = runpy.run_path(str(HERE.parent / "tests" / "lock_order.py"))["ORDER"]
+    rows = [f"| {lock.name} | `{lock.where}` | {lock.protects} |" for lock in order]
     return "\n".join(["| lock | where | protects |", "|---|---|---|", *rows])
 
 

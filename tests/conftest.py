@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import settings
 
+import lock_order
 import streamkeep
 from model import profile
 from stores import MODES, open_at
@@ -20,14 +21,13 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.store import idempotency_sweep
-from streamkeep.engine.system import failpoints
+from streamkeep.engine.system import failpoints, locks
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.engine.system.lock_order import CHECK_VARIABLE
 from tiers import ALL, slow_but
 
 pytest.register_assert_rewrite("test_properties.store_machine")  # it asserts, and is no test
 settings.load_profile(profile.ANY_MACHINE)
-os.environ[CHECK_VARIABLE] = "1"  # every thread of every test takes locks in their order
+lock_order.check()  # every thread of every test takes locks in their order
 
 ROOT = Path(__file__).resolve().parent.parent
 NOW_MS = 1_718_004_800_000  # 2024-06-10T07:33:20Z
@@ -98,7 +98,7 @@ def plain_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     An interrupt inside of a checked lock, which is Python code, may leave it taken forever.
     """
-    monkeypatch.delenv(CHECK_VARIABLE)
+    monkeypatch.setattr(locks, "checked", None)
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from streamkeep.engine.api.admin_commands import AdminCommands
 from streamkeep.engine.api.follow import FollowCommands
 from streamkeep.engine.api.frame_commands import FrameCommands
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.format.core.entry import Text
 
 Item = TypeVar("Item")

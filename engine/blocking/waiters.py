@@ -38,7 +38,7 @@ from streamkeep.engine.blocking.calls import BlockingCall, Wait, Waiter
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.notify.notifier import ALARM, Bell
 from streamkeep.engine.notify.wait_table import CLAIM, GROUP, READ, Event, WaitTable
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.read_txn import ReadTxn

@@ -31,7 +31,7 @@ from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.syncs import sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
-from streamkeep.engine.system.lock_order import make_reentrant_lock
+from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import begin_read, run_locked

@@ -23,7 +23,7 @@ from typing import Final
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.journal.control_file import WANTED_TO_READ
 from streamkeep.engine.system.failures import Failures
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.format.core.errors import RecoveryNeededError
 

@@ -21,7 +21,7 @@ from streamkeep.engine.journal.reader import file_name
 from streamkeep.engine.journal.sync_leader import SyncLeader
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.long_wait import PatientLock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (

@@ -28,7 +28,7 @@ from streamkeep.engine.liveness.marks import Marks
 from streamkeep.engine.liveness.watch import DeathWatch
 from streamkeep.engine.notify.wait_table import WaitTable, replaced
 from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import UntrustedFileError
 

@@ -18,7 +18,7 @@ from xxhash import xxh3_128_digest
 
 from streamkeep.engine.system import files
 from streamkeep.engine.system.boot_id import boot_id
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.shared_file import SharedFile
 
 SIZE: Final = 16

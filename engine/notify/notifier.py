@@ -21,7 +21,7 @@ import struct
 from contextlib import suppress
 from typing import Final
 
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import UntrustedFileError
 

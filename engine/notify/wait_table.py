@@ -42,7 +42,7 @@ import xxhash
 
 from streamkeep.engine.notify.notifier import Bell, Notifier, remove_dead
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile, keep_in_place
 

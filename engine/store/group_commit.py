@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.store.command import Command, Writer, write_once
 from streamkeep.engine.system.failures import copy_of
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.long_wait import LOOK_S, LongWait
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError

@@ -26,7 +26,7 @@ from lmdb import _envid
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.store.ending import end_with_interpreter
-from streamkeep.engine.system.lock_order import make_reentrant_lock
+from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.owned_lock import OwnedLock
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import threading
 
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 
 
 class OwnedLock:
     """A lock among the threads of a process, which is not reentrant."""
 
     def __init__(self, name: str, store: str) -> None:
-        """Make the lock that has this name in `lock_order`."""
+        """Make the lock that has this name in `tests/lock_order.py`."""
         self._lock = make_lock(name, store)
         self._owner = 0
 

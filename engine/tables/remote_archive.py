@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.object_store import ObjectStore, open_objects
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.segment.manifest import SegmentRecord

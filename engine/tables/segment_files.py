@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.remote_archive import ChunkCache, RemoteArchive
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError

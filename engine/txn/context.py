@@ -18,7 +18,7 @@ from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.long_wait import PatientLock
 from streamkeep.engine.txn.deferral import Deferral
 from streamkeep.engine.txn.lmdb_lock import LmdbLock

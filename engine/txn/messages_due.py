@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamkeep.engine.system.lock_order import make_lock
+from streamkeep.engine.system.locks import make_lock
 
 NEVER: Final = 1 << 64
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from streamkeep.engine.system import lock_order
-from streamkeep.engine.system.lock_order import ORDER, LockOrderError, make_lock
-from streamkeep.engine.system.lock_order import make_reentrant_lock as make_reentrant
+from lock_order import ORDER, LockOrderError
+from streamkeep.engine.system import locks
+from streamkeep.engine.system.locks import make_lock
+from streamkeep.engine.system.locks import make_reentrant_lock as make_reentrant
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -63,9 +64,9 @@ def test_another_thread_may_release_a_lock() -> None:
         pass
 
 
-def test_without_the_variable_a_lock_is_a_plain_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_check_a_lock_is_a_plain_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(make_lock("write")) is not type(threading.Lock())
-    monkeypatch.delenv(lock_order.CHECK_VARIABLE)
+    monkeypatch.setattr(locks, "checked", None)
     assert type(make_lock("write")) is type(threading.Lock())
     assert type(make_reentrant("registry")) is type(threading.RLock())
 
@@ -86,7 +87,7 @@ def test_other_locks_of_the_engine_only_pass_signals_between_threads() -> None:
         for path in sorted((ROOT / "engine").rglob("*.py"))
         for line in path.read_text().splitlines()
         if re.search(r"threading\.(R?Lock|Condition|Semaphore)\(", line)
-        and path.name != "lock_order.py"
+        and path.name != "locks.py"
         and "make_" not in line
     }
     assert plain == {

@@ -5,8 +5,8 @@ So no two threads can wait for each other. Locks of different stores are indepen
 open one store while it holds a transaction on another. A try that does not wait cannot block, so
 it is allowed in any order.
 
-`make_lock` returns a plain lock. If the environment variable STREAMKEEP_CHECK_LOCKS is 1, as in the
-tests, it returns one that raises `LockOrderError` when a thread takes it out of order.
+`check` has every lock that is made from then on raise `LockOrderError` when a thread takes it out
+of order.
 
 A lock on a file is held by one process or shared by many. All but the last three are taken only by
 the thread that holds the thread lock before them, so that one check covers both. The system
@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
-CHECK_VARIABLE: Final = "STREAMKEEP_CHECK_LOCKS"
+from streamkeep.engine.system import locks
 
 
 class Lock(NamedTuple):
@@ -158,13 +158,13 @@ class _Held(threading.local):
     """The checked locks that a thread holds, in the order in which it took them."""
 
     def __init__(self) -> None:
-        self.locks: list[_CheckedLock] = []
+        self.locks: list[CheckedLock] = []
 
 
 _held = _Held()
 
 
-class _CheckedLock:
+class CheckedLock:
     """A lock that raises when a thread takes it out of order."""
 
     def __init__(self, name: str, store: str, lock: Any) -> None:
@@ -172,7 +172,7 @@ class _CheckedLock:
         self.store = store
         self._place = PLACES[name]
         self._lock = lock  # a Lock or an RLock
-        self._holders: list[list[_CheckedLock]] = []  # of the thread that has it, once per level
+        self._holders: list[list[CheckedLock]] = []  # of the thread that has it, once per level
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock."""
@@ -232,25 +232,9 @@ class _CheckedLock:
 _RLOCK: Final = type(threading.RLock())
 
 
-def make_lock(name: str, store: str = "") -> threading.Lock:
-    """Return the lock of `ORDER` with this name.
-
-    Args:
-        store: what distinguishes the store from others. A lock without it is compared with the
-            locks of every store.
-    """
-    plain = threading.Lock()
-    if os.environ.get(CHECK_VARIABLE) != "1":
-        return plain
-    return cast(threading.Lock, _CheckedLock(name, store, plain))
-
-
-def make_reentrant_lock(name: str, store: str = "") -> threading.RLock:
-    """As `make_lock`, for a lock that its holder may take again."""
-    plain = threading.RLock()
-    if os.environ.get(CHECK_VARIABLE) != "1":
-        return plain
-    return cast(threading.RLock, _CheckedLock(name, store, plain))
-
-
 os.register_at_fork(after_in_child=lambda: _held.locks.clear())
+
+
+def check() -> None:
+    """Check the order of all locks that are made from now on."""
+    locks.checked = CheckedLock

@@ -1,0 +1,34 @@
+"""The locks among the threads of a process.
+
+A thread that holds a lock of a store waits only for locks of that store that come later in one
+order, so no two threads can wait for each other. `tests/lock_order.py` has the order, and the tests
+check it whenever a lock is taken.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+# Makes a lock that checks the order, from its name, its store and a plain lock; the tests set it.
+checked: Callable[[str, str, Any], Any] | None = None
+
+
+def make_lock(name: str, store: str = "") -> threading.Lock:
+    """Return the lock of the order with this name.
+
+    Args:
+        store: what distinguishes the store from others. A lock without it is compared with the
+            locks of every store.
+    """
+    plain = threading.Lock()
+    lock: threading.Lock = plain if checked is None else checked(name, store, plain)
+    return lock
+
+
+def make_reentrant_lock(name: str, store: str = "") -> threading.RLock:
+    """As `make_lock`, for a lock that its holder may take again."""
+    plain = threading.RLock()
+    lock: threading.RLock = plain if checked is None else checked(name, store, plain)
+    return lock
