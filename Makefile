@@ -124,10 +124,11 @@ test-lowest: ## the tests with the oldest version of each dependency
 		--no-binary pyspark --constraint tests/lowest.txt '.[dev]'
 	$(LOWEST)/bin/pytest $(PARALLEL) -m 'not slow'
 
-lint: $(VENV)/installed ## ruff and the layers
+lint: $(VENV)/installed ## ruff, the layers, and the lines of each package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/budgets.py
 
 type: $(VENV)/installed ## mypy, strict; and pyright for the programs of users
 	$(BIN)/mypy

@@ -102,8 +102,6 @@ def test_the_examples_of_every_command_work(
         folder = tmp_path / str(number)
         shutil.copytree(made, folder)
         monkeypatch.chdir(folder)
-        if path == "streamkeep read":  # which waits a minute for a newer entry
-            run("add", "orders.store", "orders", "sku", "8")
         for example in examples(command):
             if "s3://" in example:  # tests/spark has a server for those
                 continue

@@ -1,0 +1,54 @@
+"""Count the lines of each package, and fail where one has more than its budget in pyproject.toml.
+
+Lines of Python, JavaScript, CSS and HTML, with blank ones and docstrings. Who needs more raises the
+number in the same commit, and says why in its message.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+KINDS: Final = (".py", ".js", ".css", ".html")
+LINKS: Final = Path("src/streamkeep")  # its packages are links to the folders of the root
+
+
+def lines_of(folder: Path) -> int:
+    """Return the lines of a folder and of those below it, but not of links."""
+    count = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(KINDS):
+                count += Path(path, name).read_bytes().count(b"\n")
+    return count
+
+
+def problems(root: Path) -> Iterator[str]:
+    """Yield a line for each package above its budget, without a budget, or without files."""
+    with (root / "pyproject.toml").open("rb") as file:
+        budgets = tomllib.load(file)["tool"]["streamkeep"]["budgets"]
+    packages = {path.name for path in (root / LINKS).iterdir() if path.is_dir()} - {"__pycache__"}
+    for name in sorted(packages - set(budgets)):
+        yield f"{name}: has no budget in [tool.streamkeep.budgets] of pyproject.toml"
+    for name, most in budgets.items():
+        found = lines_of(root / name)
+        if found > most:
+            yield f"{name}: {found:,} lines, and its budget in pyproject.toml is {most:,}"
+        elif not found:
+            yield f"{name}: has a budget in pyproject.toml, but no lines"
+
+
+def main() -> int:
+    """Print what is wrong; return the exit status."""
+    found = list(problems(ROOT))
+    print("\n".join(found), file=sys.stderr, end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
