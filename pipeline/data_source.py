@@ -86,6 +86,7 @@ class StreamkeepSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         if is_read(options):
+            from streamkeep.pipeline.source.losses import DataLossError
             from streamkeep.pipeline.source.plan import pin_now
 
             self.read_options = with_full_paths(parse_read(options))
@@ -93,7 +94,7 @@ class StreamkeepSource(DataSource):
                 return  # its stores are found when Spark plans
             try:
                 self.pins = pin_now(self.read_options)
-            except (NoSuchKeyError, OptionError) as error:
+            except (NoSuchKeyError, OptionError, DataLossError) as error:
                 self.problem = error
 
     @classmethod

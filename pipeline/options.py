@@ -80,10 +80,15 @@ Offset = str | StreamId  # EARLIEST, LATEST or an ID
 
 @dataclass(frozen=True)
 class Offsets:
-    """Where to begin or end: a default, and exceptions for single streams."""
+    """Where to begin or end: a default, and exceptions for single streams.
+
+    Attributes:
+        by_id: as IDs, not as times.
+    """
 
     default: Offset
     streams: Mapping[bytes, Offset] = field(default_factory=dict)
+    by_id: bool = False
 
     def of(self, key: bytes) -> Offset:
         """Return the offset of one stream."""
@@ -383,12 +388,12 @@ def _offsets(given: _Given, by_id: str, by_time: str, *, ending: bool) -> Offset
         return None
     default: Offset = LATEST if ending else EARLIEST
     if not ids.lstrip().startswith("{"):
-        return Offsets(_offset(by_id, ids, ending=ending))
+        return Offsets(_offset(by_id, ids, ending=ending), by_id=True)
     parsed = _json(by_id, ids)
     streams = {
         _key(by_id, key): _offset(by_id, str(value), ending=ending) for key, value in parsed.items()
     }
-    return Offsets(default, streams)
+    return Offsets(default, streams, by_id=True)
 
 
 def _offset(name: str, text: str, *, ending: bool) -> Offset:

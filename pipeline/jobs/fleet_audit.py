@@ -167,7 +167,8 @@ def look_at_live(member: Member, found: Found) -> None:
                 record = txn.load_numbered(number, key).record
                 if done > MIN_ID:
                     added = positions.of(number, key).added
-                    check_nothing_lost(txn, options, key, Position(number, done, added=added))
+                    position = Position(number, done, added, done, added)
+                    check_nothing_lost(txn, options, key, position)
                     if added is not None and record.entries_added < added:
                         found.problems.append(
                             f"{Origin(*stream, key)}: the lake has counted {added} entries that "

@@ -21,7 +21,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.node.node import end_ids
-from streamkeep.pipeline.source.slices import Slice
+from streamkeep.pipeline.source.slices import Pin, Slice
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 
 ADVICE = (
@@ -35,13 +35,17 @@ class DataLossError(StreamkeepError):
 
     Attributes:
         key: of their stream.
-        lost: their number; None if it is not known.
+        lost: their number, as far as it is known; at least 1.
     """
 
-    def __init__(self, message: str, key: bytes = b"", lost: int | None = None) -> None:
+    def __init__(self, message: str, key: bytes = b"", lost: int = 1) -> None:
         super().__init__(message)
         self.key = key
         self.lost = lost
+
+
+class WentBackError(DataLossError):
+    """A stream has fewer entries, or a lower last ID, than it once had."""
 
 
 def node_remains(nodes: StreamNodes, entry: StreamId) -> bool:
@@ -53,8 +57,8 @@ def node_remains(nodes: StreamNodes, entry: StreamId) -> bool:
     return False
 
 
-def lost_since_plan(txn: Txn, one: Slice, came: int, whole: int) -> str | None:
-    """Return a sentence about entries of a slice that are lost; None if they were deleted.
+def lost_since_plan(txn: Txn, one: Slice | Pin, came: int, whole: int) -> str | None:
+    """Return a sentence about entries of a range that are lost; None if they were deleted.
 
     Args:
         came: the number of entries that were read, fewer than planned.

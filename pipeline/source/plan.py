@@ -11,13 +11,15 @@ from dataclasses import replace
 
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.pipeline.distribution.packing import partition_bytes
-from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.options import LIVE, ReadOptions
+from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.segment_files import is_folder
 from streamkeep.pipeline.source.segment_folder import cut_folder, list_segments, pin_folder
-from streamkeep.pipeline.source.slices import Pin, Slice, join, pack
-from streamkeep.pipeline.source.stores import reading, stream_nodes
+from streamkeep.pipeline.source.slices import Count, Pin, Slice, join, pack
+from streamkeep.pipeline.source.stores import StreamReplacedError, reading, stream_nodes
 from streamkeep.pipeline.source.tail_export import cut_exported
+from streamkeep.pipeline.source.triggers import start_gone
 from streamkeep.pipeline.storage.folders import new_folder, sweep
 
 _log = logging.getLogger(__name__)
@@ -28,7 +30,17 @@ def pin_now(options: ReadOptions) -> tuple[Pin, ...]:
     if is_folder(options.path):
         return pin_folder(options)
     with reading(options.path) as store, store.snapshot() as snapshot:
-        return tuple(replace(pin, store=store.uuid) for pin in pin_streams(snapshot.txn, options))
+        txn = snapshot.txn
+        pins = pin_streams(txn, options)
+        for pin in pins if options.source != LIVE else ():  # who reads live entries wants no others
+            error = start_gone(txn, options, pin.key, pin.number)
+            if error is not None and options.fail_on_data_loss:
+                raise error
+            if error is not None:
+                _log.warning("%s", error)
+        return tuple(
+            replace(pin, store=store.uuid, planned=_count(txn, pin, options.source)) for pin in pins
+        )
 
 
 def plan_pins(
@@ -52,6 +64,8 @@ def plan_pins(
     else:
         with reading(options.path) as store, store.snapshot() as snapshot:
             txn, source = snapshot.txn, options.source
+            for pin in pins:
+                check_pin(txn, store.uuid, pin, options)
             target = target_of(sum(pinned_bytes(txn, pin, source) for pin in pins))
             size = max(1, target // 8)
             if options.tail_export is None:
@@ -64,6 +78,37 @@ def plan_pins(
             slices = cut_exported(options, pins, size, folder)
             _log.info("entries outside of segments of %s: exported to %s", options.path, folder)
     return packed(slices, target, options)
+
+
+def check_pin(txn: Txn, store: str, pin: Pin, options: ReadOptions) -> None:
+    """Raise or log an error if entries are gone since the range was fixed.
+
+    Raises:
+        DataLossError: they were trimmed.
+        StreamReplacedError: another stream, or another store, is there now.
+    """
+    if pin.planned is None:
+        return
+    if pin.store != store:
+        raise StreamReplacedError(
+            f"{options.path}: store {pin.store} was there when the DataFrame was loaded, and now "
+            f"store {store} is; next: load() the DataFrame again"
+        )
+    there = _count(txn, pin, options.source)
+    if there.entries >= pin.planned.entries:
+        return
+    lost = lost_since_plan(txn, pin, *there)
+    if lost is None:
+        return
+    if options.fail_on_data_loss:
+        raise DataLossError(lost, pin.key, pin.planned.entries - there.entries)
+    _log.warning("%s", lost)
+
+
+def _count(txn: Txn, one: Pin | Slice, source: str) -> Count:
+    if one.start > one.end:
+        return Count(0, 0)
+    return stream_nodes(txn, one.key, one.number, source).count(one.start, one.end)
 
 
 def packed(slices: list[Slice], target: int, options: ReadOptions) -> list[tuple[Slice, ...]]:
@@ -79,8 +124,7 @@ def packed(slices: list[Slice], target: int, options: ReadOptions) -> list[tuple
 
 def counted(txn: Txn, one: Slice, source: str) -> Slice:
     """Return a slice with the number of its entries, which its task compares with what it reads."""
-    nodes = stream_nodes(txn, one.key, one.number, source)
-    return replace(one, planned=nodes.count(one.start, one.end))
+    return replace(one, planned=_count(txn, one, source))
 
 
 def pinned_bytes(txn: Txn, pin: Pin, source: str) -> int:

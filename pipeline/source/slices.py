@@ -33,6 +33,7 @@ class Pin:
     start: StreamId
     end: StreamId
     store: str = ""  # its UUID
+    planned: Count | None = None  # what there was in a store when the range was fixed
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from streamkeep.pipeline.source.stream_nodes import StreamNodes
 
 
 class StreamReplacedError(StreamkeepError):
-    """A stream was deleted after a read of it was planned; another one may have its key now."""
+    """A stream was deleted after a read of it was planned, or its store was exchanged."""
 
 
 @contextmanager

@@ -13,7 +13,6 @@ of the next one. The group is written and never read.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from streamkeep.format.core.entry import MIN_ID
+from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.group_positions import set_group_positions
@@ -47,12 +46,14 @@ from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import (
     Budget,
     batch_gone,
-    check_nothing_lost,
-    deleted_streams,
+    check_nothing_trimmed,
+    check_same_stream,
     first_positions,
     limited_positions,
     newest_positions,
     report,
+    resumed,
+    start_gone,
 )
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 
@@ -63,16 +64,26 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+def _up_to(bound: Positions, positions: Positions) -> Positions:
+    """Return positions, advanced to those of a bound."""
+    newest = dict(positions)
+    for key, end in bound.items():
+        start = positions.get(key, BEGINNING)
+        if end.id > start.id or end.number != start.number:
+            newest[key] = end
+    return newest
+
+
 class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches on the driver, and reads their partitions in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._bound: Positions | None = None  # where a query with availableNow ends
+        self._bound: tuple[str, Positions] | None = None  # the store, and where availableNow ends
         self._planned: Positions = {}
         self._start: Positions = {}
-        self._lost = Counter[bytes]()  # found by the driver; a loss of unknown size counts as one
+        self._lost: dict[tuple[bytes, int, StreamId], int] = {}  # found by the driver, after an ID
         self._notes = new_notes()
         self._group_store: Store[bytes] | None = None
         self._exports: list[tuple[dict[str, Any], str]] = []  # of unfinished batches
@@ -84,10 +95,18 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
     # --- offsets ----------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint begins."""
+        """Return where a query without a checkpoint begins.
+
+        Raises:
+            DataLossError: it is to begin at an ID, and entries from there on were trimmed.
+        """
         with reading(self.options.path) as store, store.snapshot() as snapshot:
             positions = first_positions(snapshot.txn, self.options)
-        offset = encode_offset(positions)
+            for key, position in positions.items():
+                error = start_gone(snapshot.txn, self.options, key, position.number)
+                if error is not None:
+                    self._lose(BEGINNING, error)
+            offset = encode_offset(store.uuid, positions)
         _log.info("a new query on %s begins at %s", self.options.path, offset)
         return offset
 
@@ -101,48 +120,46 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch."""
-        positions = self._start = decode_offset(start)
+        was, positions = decode_offset(start)
         budget = Budget(None, None)
         if not isinstance(limit, ReadAllAvailable):
             budget = Budget(self.options.max_entries, self.options.max_bytes)
         with reading(self.options.path) as store, store.snapshot() as snapshot:
-            if budget == Budget(None, None):
-                newest = self._newest(snapshot.txn, positions)
+            txn = snapshot.txn
+            positions, losses = resumed(txn, self.options, was or store.uuid, store.uuid, positions)
+            for position, error in losses:
+                self._lose(position, error)
+            if self._bound is not None and self._bound[0] != store.uuid:
+                self._bound = store.uuid, newest_positions(txn, self.options, {})
+            bound = None if self._bound is None else self._bound[1]
+            if budget != Budget(None, None):
+                newest = limited_positions(txn, self.options, positions, budget, bound)
+            elif bound is None:
+                newest = newest_positions(txn, self.options, positions)
             else:
-                newest = limited_positions(
-                    snapshot.txn, self.options, positions, budget, self._bound
-                )
-            for error in deleted_streams(snapshot.txn, positions):
-                self._lose(error)
-                newest.pop(error.key, None)
-        self._planned = newest
-        return encode_offset(newest)
+                newest = _up_to(bound, positions)
+            self._start, self._planned = positions, newest
+            return encode_offset(store.uuid, newest)
 
-    def _lose(self, error: DataLossError) -> None:
+    def _lose(self, position: Position, error: DataLossError) -> None:
         """Raise an error about lost entries, or count and log it, as the options say."""
         if self.options.fail_on_data_loss:
             raise error
-        self._lost[error.key] += 1 if error.lost is None else error.lost
-        _log.warning("%s", error)
-
-    def _newest(self, txn: Any, positions: Positions) -> Positions:
-        if self._bound is None:
-            return newest_positions(txn, self.options, positions)
-        newest = dict(positions)
-        for key, end in self._bound.items():
-            start = positions.get(key, BEGINNING)
-            if end.id > start.id or end.number != start.number:
-                newest[key] = end
-        return newest
+        loss = error.key, position.number, position.id  # which may be found again
+        if self._lost.get(loss) != error.lost:
+            _log.warning("%s", error)
+        self._lost[loss] = error.lost
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the present end of the streams, where the query will end."""
         with reading(self.options.path) as store, store.snapshot() as snapshot:
-            self._bound = newest_positions(snapshot.txn, self.options, {})
+            self._bound = store.uuid, newest_positions(snapshot.txn, self.options, {})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the lag of the query, which `lastProgress` shows as latestOffset."""
-        lost = self._lost + noted_losses(self._notes)
+        lost = noted_losses(self._notes)
+        for (key, _, _), count in self._lost.items():
+            lost[key] += count
         with reading(self.options.path) as store, store.snapshot() as snapshot:
             return report(snapshot.txn, self.options, self._start, self._planned, lost)
 
@@ -150,7 +167,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
         """Return the partitions of a micro-batch."""
-        pins = self._pins(decode_offset(start), decode_offset(end))
+        pins = self._pins(start, end)
         folder = None
         if self.options.tail_export is not None:
             folder = new_folder(self.options.tail_export)
@@ -158,26 +175,31 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
         parts = plan_pins(self.options, pins, folder)
         return [SlicePartition(part, self._notes) for part in parts]
 
-    def _pins(self, start: Positions, end: Positions) -> tuple[Pin, ...]:
+    def _pins(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[Pin, ...]:
         """Return the ranges between two offsets; raise or log if entries in them are lost."""
+        was, begins = decode_offset(start)
+        planned, ends = decode_offset(end)
         pins = []
         with reading(self.options.path) as store, store.snapshot() as snapshot:
-            for key, last in end.items():
-                position = start.get(key, BEGINNING)
-                if position.number == 0 and last.first is not None:
-                    position = Position(last.number, MIN_ID, last.first)
-                try:
-                    check_nothing_lost(snapshot.txn, self.options, key, position)
-                except DataLossError as error:
-                    self._lose(error)
-                begin = MIN_ID if position.number != last.number else position.id
-                stream = snapshot.txn.find_stream(key)
-                if last.id <= begin:
+            txn = snapshot.txn
+            for key, last in ends.items():
+                begin = begins.get(key, BEGINNING)
+                if was != planned or begin.number != last.number:  # the query meets the stream
+                    begin = Position(last.number, MIN_ID, 0, next=last.first)
+                stream = txn.find_stream(key)
+                there = stream is not None and stream.number == last.number
+                if not there or store.uuid != planned:
+                    if last.id > begin.id:
+                        self._lose(begin, batch_gone(key, begin, last))
                     continue
-                if stream is not None and stream.number == last.number:
-                    pins.append(Pin(key, last.number, begin.next(), last.id, store.uuid))
-                elif position.number in (0, last.number):
-                    self._lose(batch_gone(key, begin, last))
+                try:
+                    check_same_stream(txn, key, last)
+                    if begin.id > MIN_ID or begin.next is not None:
+                        check_nothing_trimmed(txn, self.options, key, begin)
+                except DataLossError as error:
+                    self._lose(begin, error)
+                if last.id > begin.id:
+                    pins.append(Pin(key, last.number, begin.id.next(), last.id, planned))
         return tuple(pins)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -199,7 +221,9 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
 
         if self._group_store is None:
             self._group_store = Store(self.options.path, sync="none", create=False, lease=False)
-        set_group_positions(self._group_store, group, decode_offset(end))
+        store, positions = decode_offset(end)
+        if self._group_store.uuid == store:
+            set_group_positions(self._group_store, group, positions)
 
     def stop(self) -> None:
         """Remove exported files and notes, and close the store of the group."""

@@ -15,14 +15,20 @@ from streamkeep.engine.tables.manifest import find_segment
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.format.node.node import live_ids, peek_counts
-from streamkeep.pipeline.options import ARCHIVE, LATEST, LIVE, ReadOptions
-from streamkeep.pipeline.source.losses import ADVICE, DataLossError, node_remains
+from streamkeep.format.node.node import DELETED, live_ids, peek_counts, slots
+from streamkeep.pipeline.options import ARCHIVE, EARLIEST, LATEST, LIVE, TAIL, ReadOptions
+from streamkeep.pipeline.source.losses import ADVICE, DataLossError, WentBackError, node_remains
 from streamkeep.pipeline.source.offsets import BEGINNING, Position, Positions, key_text
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 
 _COUNTED_NODES: Final = 20_000  # beyond this number, the rest is estimated
+_GONE: Final[dict[str, object]] = {
+    "id": None,
+    "entriesBehind": 0,
+    "secondsBehind": 0,
+    "entriesPlanned": 0,
+}
 
 
 @dataclass
@@ -61,20 +67,38 @@ class TriggerStream:
         else:
             self.last = StreamId(record.last_ms, record.last_seq)
 
+    def total(self) -> int:
+        """Return how many entries were ever added, up to the newest one that a query sees."""
+        added = self.stream.record.entries_added
+        if self.source_nodes.source != ARCHIVE:
+            return added
+        others = StreamNodes(self.source_nodes.txn, self.number, self.stream, TAIL)
+        return added - others.count(self.last.next(), MAX_ID).entries
+
     def end(self) -> Position:
         """Return the position after all present entries."""
-        if self.source_nodes.source == ARCHIVE:
-            return Position(self.number, self.last)
-        record = self.stream.record
-        end = StreamId(record.last_ms, record.last_seq)
-        return Position(self.number, end, added=record.entries_added)
+        end = self.last if self.source_nodes.source == ARCHIVE else self.stream.record.last_id()
+        return self._position(StreamId(*end), self.total(), None)
 
-    def after_reading(self, last: StreamId) -> Position:
-        """Return the position after an entry, with what shows later whether entries were lost."""
+    def after_reading(self, last: StreamId, read: int | None = None) -> Position:
+        """Return the position after an entry.
+
+        Args:
+            read: how many entries come up to it; None to count those after it.
+        """
         following = self.first_after(last)
-        if following is not None:
-            return Position(self.number, last, following)
-        return Position(self.number, last, added=self.stream.record.entries_added)
+        if following is None:
+            return self._position(last, self.total(), None)
+        return self._position(last, self.read_at(last) if read is None else read, following)
+
+    def read_at(self, after: StreamId) -> int:
+        """Return how many of the entries that were ever added come up to an ID."""
+        return self.total() - self.source_nodes.count(after.next(), MAX_ID).entries
+
+    def _position(self, last: StreamId, read: int, following: StreamId | None) -> Position:
+        record = self.stream.record
+        newest = StreamId(*record.last_id())
+        return Position(self.number, last, read, newest, record.entries_added, following)
 
     def met(self, position: Position, start: Positions, key: bytes) -> Position:
         """Return the end of a batch; of a stream that has no position yet, with its first entry."""
@@ -113,10 +137,43 @@ class TriggerStream:
         return count, None
 
     def tombstones_after(self, after: StreamId) -> int:
-        """Return the number of deleted entries that nodes after an ID still hold."""
-        nodes = self.source_nodes.nodes(after.next(), MAX_ID, None)
-        loaded = (found.load() for found in islice(nodes, _COUNTED_NODES))
-        return sum(peek_counts(data)[1] for data in loaded if data)
+        """Return the number of deleted entries that live nodes after an ID still hold."""
+        live = StreamNodes(self.source_nodes.txn, self.number, self.stream, LIVE)
+        nodes = live.nodes(after.next(), MAX_ID, None)  # history shows none
+        count = 0
+        for ms, seq, load in islice(nodes, _COUNTED_NODES):
+            data = load()
+            if data and (ms, seq) > after:
+                count += peek_counts(data)[1]
+            elif data:
+                marked = slots(data, ms, seq)
+                count += sum(one[:2] > after and bool(one[2] & DELETED) for one in marked)
+        return count
+
+    def missing_after(self, after: StreamId, read: int, first: StreamId | None) -> int:
+        """Return how many entries after an ID are neither there nor known to be deleted by ID.
+
+        Only live nodes after `first` know that. Other entries that were deleted by ID count as
+        missing, since they look as if they were trimmed.
+
+        Args:
+            read: how many of all entries come up to it.
+            first: the first of those that are there.
+        """
+        missing = self.total() - read - self.source_nodes.count(after.next(), MAX_ID).entries
+        record = self.stream.record
+        deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
+        if first is not None and deleted > first:
+            missing -= self.tombstones_after(first)
+        return missing
+
+    def trimmed(self, first: StreamId | None) -> int:
+        """Return how many entries before the first one were trimmed; 0 if all may be deleted."""
+        missing = self.missing_after(MIN_ID, 0, first)
+        deleted = self.stream.record.max_deleted_id() > MIN_ID
+        if missing <= 0 or (deleted and missing <= 1 + self.tombstones_after(MIN_ID)):
+            return 0
+        return missing
 
     def entries_after(self, after: StreamId) -> int:
         """Return the number of entries after an ID; beyond 20,000 nodes it is an estimate."""
@@ -155,6 +212,33 @@ def first_positions(txn: Txn, options: ReadOptions) -> Positions:
     return positions
 
 
+def start_gone(txn: Txn, options: ReadOptions, key: bytes, number: int) -> DataLossError | None:
+    """Return an error if entries from the ID on where a read is to start were trimmed.
+
+    A time is no such ID: a read from a time on begins with the first entry that is there.
+    """
+    starting = None if options.starting is None else options.starting.of(key)
+    stream = txn.find_stream(key)
+    if options.starting is None or not options.starting.by_id or stream is None:
+        return None
+    current = TriggerStream(txn, stream, options.source)
+    if stream.number != number or not isinstance(starting, StreamId) or starting == MIN_ID:
+        return None
+    first = current.first_after(MIN_ID)
+    if starting > current.last or (first is not None and first <= starting):
+        return None
+    missing = current.trimmed(first)
+    if not missing:
+        return None
+    return DataLossError(
+        f"stream {key_text(key)!r}: the read is to start at {starting}, but the stream has lost "
+        f"{missing} entries to trimming, perhaps some from there on; {_remaining(first)}; next: "
+        f"start there, or at {EARLIEST!r}; failOnDataLoss=false does so",
+        key,
+        missing,
+    )
+
+
 def newest_positions(txn: Txn, options: ReadOptions, start: Positions) -> Positions:
     """Return the positions after all present entries."""
     positions = dict(start)
@@ -184,7 +268,11 @@ def limited_positions(
         after = stream.after(start.get(key, BEGINNING))
         last = stream.last if bound is None else min(stream.last, bound[key].id)
         if last > after:
-            walks[key] = _Steps(stream, after, last)
+            known = start.get(key, BEGINNING)
+            read = known.read
+            if read is None or known.next is None or known.next != stream.first_after(after):
+                read = stream.read_at(after)  # some may be lost
+            walks[key] = _Steps(stream, after, last, read)
     while walks and not budget.spent:
         share = Budget(
             None if budget.entries is None else max(1, budget.entries // len(walks)),
@@ -207,10 +295,11 @@ def limited_positions(
 class _Steps:
     """The entries of one stream after an ID, taken in portions."""
 
-    def __init__(self, stream: TriggerStream, after: StreamId, last: StreamId) -> None:
+    def __init__(self, stream: TriggerStream, after: StreamId, last: StreamId, read: int) -> None:
         self.stream = stream
         self.last = last
         self.id = after
+        self._read = read  # of all entries of the stream, those up to `id`
         self.ended = False
         self._nodes = stream.source_nodes.nodes(after.next(), last, None)
         self._ids: list[tuple[int, int]] = []  # the IDs of the present node that are not taken yet
@@ -229,6 +318,7 @@ class _Steps:
                 return entries, size
             self.id = StreamId(*self._ids[room - 1])
             del self._ids[:room]
+            self._read += room
             entries += room
             size += room * self._size
         self.ended = True
@@ -250,26 +340,50 @@ class _Steps:
 
     def position(self) -> Position:
         """Return the position after the entries taken so far."""
-        if self._fill():
-            return Position(self.stream.number, self.id, StreamId(*self._ids[0]))
         if self.id >= self.stream.last:
             return self.stream.end()
-        return Position(self.stream.number, self.id)
+        return self.stream.after_reading(self.id, self._read)
 
 
 # --- lost entries ---------------------------------------------------------------------------------
 
 
 def check_nothing_lost(txn: Txn, options: ReadOptions, key: bytes, position: Position) -> None:
-    """Raise DataLossError if entries after a position were trimmed before they were read.
+    """Raise DataLossError if entries after a position were lost before they were read."""
+    check_same_stream(txn, key, position)
+    check_nothing_trimmed(txn, options, key, position)
 
-    `losses` says how trimmed entries differ from deleted ones.
-    """
+
+def check_same_stream(txn: Txn, key: bytes, position: Position) -> None:
+    """Raise DataLossError if the stream of a position is gone, or has gone back in time."""
     if position.number == 0:
         return  # no position yet
     stream = txn.find_stream(key)
     if stream is None or stream.number != position.number:
         raise _stream_gone(key, position, made_again=stream is not None)
+    record = stream.record
+    last, added = StreamId(*record.last_id()), record.entries_added
+    if position.last is None or position.added is None:
+        return
+    if last < position.last or added < position.added:
+        raise WentBackError(
+            f"stream {key_text(key)!r} has gone back in time: it had {position.added} entries "
+            f"added, up to {position.last}, and now has {added}, up to {last}; perhaps an older "
+            "copy of the store was put back, or XSETID set it back. Entries that it got since are "
+            f"not read if their IDs are not above {min(position.id, last)}; next: "
+            "failOnDataLoss=false continues after that entry",
+            key,
+        )
+
+
+def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: Position) -> None:
+    """Raise DataLossError if entries after a position were trimmed before they were read.
+
+    `losses` says how trimmed entries differ from deleted ones.
+    """
+    stream = txn.find_stream(key)
+    if stream is None or stream.number != position.number:
+        return
     record = stream.record
     after = position.id
     trimmed = record.length == 0 or (record.first_ms, record.first_seq) > after
@@ -278,8 +392,6 @@ def check_nothing_lost(txn: Txn, options: ReadOptions, key: bytes, position: Pos
     current = TriggerStream(txn, stream, options.source)
     first = current.first_after(after)
     deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
-    what: str | None = None
-    lost: int | None = None
     if position.next is not None:
         if first is not None and first <= position.next:
             return
@@ -287,10 +399,13 @@ def check_nothing_lost(txn: Txn, options: ReadOptions, key: bytes, position: Pos
             deleted == position.next or node_remains(current.source_nodes, position.next)
         ):
             return
-        what = f"entries from {position.next} on"
-    elif position.added is not None and record.entries_added > position.added:
-        there = current.source_nodes.count(after.next(), MAX_ID).entries
-        lost = record.entries_added - position.added - there
+        lost = 1
+        if position.read is not None:
+            lost = max(1, current.missing_after(after, position.read, first))
+        what = f"{lost} entries from {position.next} on"
+    elif position.read is not None:
+        lost = current.total() - position.read
+        lost -= current.source_nodes.count(after.next(), MAX_ID).entries
         if lost <= 0:
             return
         if deleted > after and (
@@ -298,47 +413,111 @@ def check_nothing_lost(txn: Txn, options: ReadOptions, key: bytes, position: Pos
             or (after > MIN_ID and node_remains(current.source_nodes, after))
         ):
             return
+        lost = max(1, current.missing_after(after, position.read, first))
         what = f"{lost} entries after {after}"
-    if what is not None:
-        following = "no entry remains" if first is None else f"the first remaining entry is {first}"
-        raise DataLossError(
-            f"stream {key_text(key)!r}: {what} were trimmed before they were read, and are not "
-            f"archived; {following}; {ADVICE}",
-            key,
-            lost,
-        )
+    else:
+        return
+    raise DataLossError(
+        f"stream {key_text(key)!r}: {what} were trimmed before they were read, and are not "
+        f"archived; {_remaining(first)}; {ADVICE}",
+        key,
+        lost,
+    )
+
+
+def _remaining(first: StreamId | None) -> str:
+    return "no entry remains" if first is None else f"the first remaining entry is {first}"
 
 
 def _stream_gone(key: bytes, position: Position, *, made_again: bool) -> DataLossError:
     again = " and created again" if made_again else ""
     unread = "unread entries of the former stream are lost"
     if position.next is not None:
-        unread = f"entries from {position.next} on were not read and are lost"
+        unread = (
+            f"{max(1, position.unread)} entries from {position.next} on, or more, were not read "
+            "and are lost"
+        )
     follow = "reads the new stream from its beginning" if made_again else "forgets the stream"
     return DataLossError(
         f"stream {key_text(key)!r} was deleted{again} after entry {position.id} was read; "
         f"{unread}; next: failOnDataLoss=false {follow}",
         key,
+        max(1, position.unread),
     )
 
 
-def batch_gone(key: bytes, begin: StreamId, last: Position) -> DataLossError:
-    """Return the error for a stream that was deleted after a batch of it was planned."""
+def other_store(path: str, key: bytes, position: Position, was: str, store: str) -> DataLossError:
+    """Return the error for a position in a store that is not at the path any more."""
     return DataLossError(
-        f"stream {key_text(key)!r} was deleted, and perhaps created again, after a batch of it was "
-        f"planned; its entries from {begin.next()} to {last.id} are lost; next: "
-        "failOnDataLoss=false continues without them",
+        f"{path}: the query has read stream {key_text(key)!r} up to {position.id} from store "
+        f"{was}, and now store {store} is there; entries of the former one that were not read are "
+        "lost; next: put that one back, or begin with a new checkpoint; failOnDataLoss=false reads "
+        "this store from its beginning",
         key,
+        max(1, position.unread),
     )
 
 
-def deleted_streams(txn: Txn, positions: Positions) -> list[DataLossError]:
-    """Return an error for each stream of a query that does not exist any more."""
-    return [
-        _stream_gone(key, position, made_again=False)
-        for key, position in positions.items()
-        if position.number and txn.find_stream(key) is None
-    ]
+def batch_gone(key: bytes, start: Position, last: Position) -> DataLossError:
+    """Return the error for a stream that is gone since a batch of it was planned."""
+    return DataLossError(
+        f"stream {key_text(key)!r} was deleted, and perhaps created again, or its store was "
+        f"exchanged, after a batch of it was planned; its entries from {start.id.next()} to "
+        f"{last.id} are lost; next: failOnDataLoss=false continues without them",
+        key,
+        max(1, (last.read or 0) - (start.read or 0)),
+    )
+
+
+def trimmed_before(key: bytes, stream: TriggerStream) -> DataLossError | None:
+    """Return the error for a stream that a query meets now, if entries of it are gone already."""
+    first = stream.first_after(MIN_ID)
+    lost = stream.trimmed(first)
+    if not lost:
+        return None
+    return DataLossError(
+        f"stream {key_text(key)!r}, which the query meets now: {lost} of its entries were trimmed "
+        f"before they were read, and are not archived; {_remaining(first)}; {ADVICE}",
+        key,
+        lost,
+    )
+
+
+def resumed(
+    txn: Txn, options: ReadOptions, was: str, store: str, positions: Positions
+) -> tuple[Positions, list[tuple[Position, DataLossError]]]:
+    """Return the positions from which a query goes on, and what was lost since it had its own.
+
+    A stream that is not the former one any more has no position. One that has gone back in time is
+    read on after the newest entry that both the query and the stream have.
+
+    Args:
+        was, store: the UUIDs of the store in which the positions are, and of the present one.
+    """
+    found: Positions = {}
+    losses: list[tuple[Position, DataLossError]] = []
+    for key, position in positions.items():
+        if was != store:
+            losses.append((position, other_store(options.path, key, position, was, store)))
+            continue
+        try:
+            check_same_stream(txn, key, position)
+        except WentBackError as error:
+            losses.append((position, error))
+            stream = txn.find_stream(key)
+            assert stream is not None
+            now = TriggerStream(txn, stream, options.source)
+            found[key] = now.after_reading(min(position.id, now.end().id))
+        except DataLossError as error:
+            losses.append((position, error))
+        else:
+            found[key] = position
+    for key, met in trigger_streams(txn, options):
+        if key not in found and met.last > MIN_ID:
+            lost = trimmed_before(key, met)
+            if lost is not None:
+                losses.append((Position(met.number, MIN_ID), lost))
+    return found, losses
 
 
 # --- lag ------------------------------------------------------------------------------------------
@@ -370,4 +549,7 @@ def report(
             "entriesPlanned": there,
             "entriesLost": lost.get(key, 0),
         }
+    for key, count in lost.items():  # of streams that are gone
+        name = key.decode("utf-8", "backslashreplace")
+        found.setdefault(name, {**_GONE, "entriesLost": count})
     return found

@@ -117,7 +117,7 @@ def _check(txn: Txn, options: ReadOptions, key: bytes, number: int, was: StreamP
     """Raise DataLossError if entries were trimmed since they could last be copied."""
     if was.end == MIN_ID:
         return
-    position = Position(number, was.end, added=was.added)
+    position = Position(number, was.end, was.added, was.end, was.added)
     try:
         check_nothing_lost(txn, options, key, position)
     except DataLossError:

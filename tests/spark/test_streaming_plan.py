@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +21,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import LongType, StringType, StructType
 
 from streamkeep.engine.api.store import Store
+from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source.losses import DataLossError
+from streamkeep.pipeline.source.offsets import OffsetError
+from streamkeep.pipeline.source.stores import StreamReplacedError
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
 
 SCHEMA = StructType().add("stream", StringType()).add("id", StringType()).add("ms", LongType())
@@ -201,8 +205,8 @@ def test_trimming_what_was_not_read_is_an_error(
     _, offset = batch(reader, reader.initialOffset())
     add(store, 101, 50)
     store.xtrim("s", maxlen=30, approximate=False)
-    lost = "entries from 41-0 on" if limit == 40 else "20 entries after 100-0"
-    with pytest.raises(DataLossError, match=rf"{lost} were trimmed .* entry is 121-0;"):
+    what = "80 entries from 41-0 on" if limit == 40 else "20 entries after 100-0"
+    with pytest.raises(DataLossError, match=rf"{what} were trimmed .* entry is 121-0;"):
         batch(reader, offset)
     assert batch(query(failOnDataLoss=False), offset)[0] == [f"{n}-0" for n in range(121, 151)]
 
@@ -254,8 +258,8 @@ def test_trimming_after_planning_is_an_error_of_the_task(
     if later:
         add(store, 20_001, later)
     store.xtrim("s", maxlen=100 + later, approximate=False)
-    lost = r"19900 of the 20000 entries from 0-1 to 20000-0 were trimmed after the read was planned"
-    with pytest.raises(DataLossError, match=lost):
+    what = r"19900 of the 20000 entries from 0-1 to 20000-0 were trimmed after the read was planned"
+    with pytest.raises(DataLossError, match=what):
         list(reader.read(parts[0]))
     assert sum(map(len, forgiving.read(parts[0]))) == 100
     assert "19900 of the 20000 entries" in caplog.text
@@ -343,6 +347,167 @@ def test_a_stream_met_later_that_is_trimmed_before_its_batch(
     store.xtrim("s", maxlen=10, approximate=False)
     with pytest.raises(DataLossError, match=r"entries from 1-0 on were trimmed"):
         query().partitions(start, end)
+
+
+def lost(reader: StreamkeepStreamReader, key: str = "s") -> object:
+    """Return how many entries of a stream the progress of a query says are lost."""
+    found = reader.reportLatestOffset()
+    assert found is not None
+    return found[key]["entriesLost"]
+
+
+def test_the_progress_has_the_number_of_lost_entries(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 1000)
+    store.xtrim("s", minid="101-0", approximate=False)  # before the query, so no loss of it
+    reader = query(maxEntriesPerTrigger=150, failOnDataLoss=False)
+    _, offset = batch(reader, reader.initialOffset())
+    store.xtrim("s", minid="401-0", approximate=False)
+    for _ in range(2):  # a batch that is planned again reports its loss once
+        ids, end = batch(reader, offset)
+        assert (ids[0], lost(reader)) == ("401-0", 150)
+    store.xdel("s", "560-0", "905-0")
+    store.xtrim("s", minid="701-0", approximate=False)
+    batch(reader, end)
+    assert lost(reader) == 150 + 150  # 560-0 was in a node that is gone, 905-0 was not
+    store.delete("s")
+    batch(reader, end)
+    assert lost(reader) == 150 + 450
+    with pytest.raises(DataLossError, match=r"; 450 entries from 551-0 on, or more, were not read"):
+        batch(query(), end)
+
+
+def test_a_stream_that_was_trimmed_before_a_query_met_it(
+    store: Store[bytes], query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    strict = query(startingOffsets="latest", subscribePattern=".*")
+    offset = strict.initialOffset()
+    add(store, 1, 1000)
+    store.xdel("s", "500-0", "905-0")
+    store.xtrim("s", minid="701-0", approximate=False)
+    with pytest.raises(DataLossError, match=r"meets now: 700 of .* remaining entry is 701-0"):
+        batch(strict, offset)
+    for limit in ({}, {"maxEntriesPerTrigger": 100}):
+        reader = query(
+            startingOffsets="latest", subscribePattern=".*", failOnDataLoss=False, **limit
+        )
+        ids, end = batch(reader, offset)
+        assert (ids[0], lost(reader)) == ("701-0", 700)
+        batch(reader, end)
+        assert lost(reader) == 700
+    store.delete("s")
+    add(store, 1, 100)
+    store.xdel("s", *(f"{n}-0" for n in (*range(1, 10), *range(20, 30))))  # is no loss
+    assert len(batch(strict, offset)[0]) == 81
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxEntriesPerTrigger": 40}])
+def test_another_store_under_the_same_path_is_noticed(
+    open_store: Callable[..., Store[bytes]], limit: dict[str, int], tmp_path: Path
+) -> None:
+    def reader_of(**options: object) -> StreamkeepStreamReader:
+        given = {"path": str(tmp_path / "here"), "subscribe": "s", "startingOffsets": "earliest"}
+        given |= {name: str(value) for name, value in (limit | options).items()}
+        return StreamkeepStreamReader(parse_read(given), SCHEMA)
+
+    one, other = open_store("one"), open_store("other")
+    (tmp_path / "here").symlink_to(one.path)
+    expected = add(one, 1, 100)
+    add(other, 1, 100)
+    strict, forgiving = reader_of(), reader_of(failOnDataLoss=False)
+    ids, offset = batch(strict, strict.initialOffset())
+    assert ids == expected[: limit.get("maxEntriesPerTrigger", 100)]
+    planned = through_spark(strict.latestOffset({}, strict.getDefaultReadLimit()))
+    parts = strict.partitions({}, planned)
+    (tmp_path / "here").unlink()
+    (tmp_path / "here").symlink_to(other.path)
+    with pytest.raises(DataLossError, match=f"from store {one.uuid}, and now store {other.uuid}"):
+        batch(strict, offset)
+    with pytest.raises(DataLossError, match="or its store was exchanged, after a batch"):
+        strict.partitions({}, planned)
+    with pytest.raises(StreamReplacedError, match=f"now store {other.uuid} is"):
+        list(strict.read(parts[0]))
+    assert list(forgiving.read(parts[0])) == []
+    ids, offset = batch(forgiving, offset)
+    assert ids == expected[: len(ids)]
+    assert lost(forgiving) == max(1, 100 - len(ids))
+    assert batch(strict, offset)[1]["store"] == other.uuid
+    for reader in (strict, forgiving):
+        reader.stop()
+
+
+@pytest.mark.parametrize("how", ["backup", "xsetid"])
+def test_a_stream_that_goes_back_in_time_is_noticed(
+    store: Store[bytes], query: Query, how: str
+) -> None:
+    add(store, 1, 1000)
+    reader = query(maxEntriesPerTrigger=500)
+    _, middle = batch(reader, reader.initialOffset())
+    _, end = batch(reader, middle)
+    planned = through_spark(end)
+    if how == "xsetid":
+        store.xtrim("s", maxlen=0, approximate=False)
+        store.xsetid("s", "5-0")
+        add(store, 10, 100)
+    else:  # fewer entries than there were, under higher IDs
+        store.xtrim("s", maxlen=500, approximate=False)
+        store.xsetid("s", "1200-0", entries_added=900)
+    for offset in (middle, end):
+        with pytest.raises(DataLossError, match=r"gone back in time: it had 1000 entries added"):
+            batch(query(), offset)
+    with pytest.raises(DataLossError, match=r"gone back in time"):
+        query().partitions(middle, planned)
+    forgiving = query(failOnDataLoss=False)
+    ids, offset = batch(forgiving, end)
+    assert (ids, lost(forgiving)) == ([], 1)
+    assert batch(query(), offset) == ([], offset)  # it is reported once
+    later = add(store, 200 if how == "xsetid" else 2000, 3)
+    assert batch(query(), offset)[0] == later
+
+
+def test_a_query_that_is_to_start_where_entries_were_trimmed(
+    store: Store[bytes], query: Query
+) -> None:
+    add(store, 1, 1000)
+    store.xtrim("s", minid="601-0", approximate=False)
+    for starting in ("100-0", "(599-0", '{"s": "1-0"}'):
+        reader = query(startingOffsets=starting, failOnDataLoss=False)
+        with pytest.raises(DataLossError, match=r"has lost 600 entries .* entry is 601-0; next"):
+            query(startingOffsets=starting).initialOffset()
+        ids, _ = batch(reader, reader.initialOffset())
+        assert (ids[0], lost(reader)) == ("601-0", 600)
+        options = {"path": str(store.path), "subscribe": "s", "startingOffsets": starting}
+        with pytest.raises(DataLossError, match="has lost 600 entries"):
+            StreamkeepSource(options).reader(SCHEMA)
+        found = StreamkeepSource({**options, "failOnDataLoss": "false"}).reader(SCHEMA)
+        assert sum(len(rows) for part in found.partitions() for rows in found.read(part)) == 400
+    for starting in ("601-0", "(601-0", "0", "earliest", "2000-0"):
+        query(startingOffsets=starting).initialOffset()
+    del reader
+    made = StreamkeepStreamReader(
+        parse_read({"path": str(store.path), "subscribe": "s", "startingTimestamp": "100"}), SCHEMA
+    )
+    assert batch(made, made.initialOffset())[0][0] == "601-0"
+
+
+def test_a_batch_that_is_trimmed_between_load_and_query(store: Store[bytes]) -> None:
+    add(store, 1, 1000)
+    options = {"path": str(store.path), "subscribe": "s"}
+    sources = [StreamkeepSource(options) for _ in range(2)]
+    forgiving = StreamkeepSource({**options, "failOnDataLoss": "false"})
+    store.xdel("s", "5-0", "999-0")
+    (reader, late), other = (one.reader(SCHEMA) for one in sources), forgiving.reader(SCHEMA)
+    assert sum(len(rows) for part in reader.partitions() for rows in reader.read(part)) == 998
+    store.xtrim("s", maxlen=100, approximate=False)
+    with pytest.raises(DataLossError, match=r"900 of the 1000 entries .* were trimmed after"):
+        late.partitions()
+    assert sum(len(rows) for part in other.partitions() for rows in other.read(part)) == 100
+
+
+def test_an_offset_of_another_version_is_refused(store: Store[bytes], query: Query) -> None:
+    add(store, 1, 10)
+    for offset in ({"s": {"number": 1, "id": "5-0"}}, {"store": "", "streams": {"s": {}}}):
+        with pytest.raises(OffsetError, match=r"of another version .* begin with a new checkpoint"):
+            query().latestOffset(offset, ReadAllAvailable())
 
 
 # --- what others see ------------------------------------------------------------------------------

@@ -51,9 +51,16 @@ def complete_nodes(
 
     Raises:
         DataLossError: entries that the plan counted are gone.
+        StreamReplacedError: another stream, or another store, is there now.
     """
     tally = Tally(one.start, one.end)
+    replaced: str | None = None
     try:
+        if one.store not in ("", store.uuid):
+            raise StreamReplacedError(
+                f"{store.path}: store {one.store} was there when this read was planned, and now "
+                f"store {store.uuid} is; next: load() the DataFrame again"
+            )
         for nodes in read_nodes(store, one, options.source):
             if one.planned is not None:
                 tally.add(nodes)
@@ -61,14 +68,14 @@ def complete_nodes(
     except StreamReplacedError as error:
         if options.fail_on_data_loss:
             raise
-        _log.warning("%s", error)
+        replaced = str(error)
     if one.planned is None:
         return
     came = tally.result()
     if came.entries >= one.planned.entries:
         return
     with store.snapshot() as snapshot:
-        lost = lost_since_plan(snapshot.txn, one, *came)
+        lost = replaced or lost_since_plan(snapshot.txn, one, *came)
     if lost is None:
         return
     if options.fail_on_data_loss:
