@@ -179,7 +179,6 @@ PARTS: Final = (
     ),
     Part("guide/migrate.md", "migrate", program("programs/migrate.py")),
     Part("guide/web.md", "forked", program("programs/forked.py")),
-    Part("operate/losses.md", "losses", program("programs/losses.py")),
     Part("decisions/README.md", "decisions", render_decisions),
     Part("cli/README.md", "commands", render_commands),
     Part("cli/README.md", "options", render_options),
