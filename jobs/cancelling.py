@@ -105,6 +105,12 @@ def cancel(step: Step, job_id: str) -> bool:
     elif found.state == WAITING and found.place is not None:
         step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
         forget(step, found.place, found.fields, 1)
+    elif found.state == PARKED and found.place is not None and not found.deliveries:
+        step.delete_row(parked_prefix(found.fields.get(TASK, b"")) + found.place.pack())
+        step.counters.parked -= 1
+        name = step.stream(found.place.priority)
+        step.txn.xackdel(name, GROUP, found.place.entry_id, ref_policy="ACKED")
+        forget(step, found.place, found.fields, 1)
     else:
         return False
     step.counters.cancelled += 1

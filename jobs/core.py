@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync, Transaction
 from streamkeep.engine.api.work import SharedTransaction
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import codecs
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
-from streamkeep.jobs.layout import QUEUES_SPACE, TASK, Fields, Names
+from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.lazy_store import LazyStore
 from streamkeep.jobs.policy import Policy
 from streamkeep.jobs.running import Again, Done, Outcome, aexecute, execute
@@ -60,6 +61,13 @@ class Core(LazyStore):
         super().__init__(path_or_store, sync)
         self.queue = queue
         self.names = Names(name)
+        for ending in ENDINGS:
+            if name.endswith(ending):
+                other = name.removesuffix(ending)
+                raise ArgumentError(
+                    f"a queue cannot be called {name!r}: the queue {other!r} has a stream of that "
+                    f"name; next: choose a name that does not end in {', '.join(ENDINGS)}"
+                )
         self.name = name
         self.immediate = immediate
         self.codec = codecs.check_codec(codec)

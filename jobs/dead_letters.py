@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from streamkeep.engine.api.views import Snapshot
+from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import admission, cancelling
 from streamkeep.jobs.admission import next_waiting
@@ -18,22 +18,31 @@ from streamkeep.jobs.layout import (
     EXPIRES,
     GROUP,
     ID,
+    NUMBERED,
+    PARKED,
     PLACE,
+    PLACE_SIZE,
     PRIORITIES,
     RETRY,
     SCHEDULE,
     TASK,
     Fields,
+    Names,
     due_key,
     pack_time,
-    parse_due,
     place_of,
     short,
+    unpack_place,
+    unpack_time,
 )
 from streamkeep.jobs.policy import DEFAULT_RESULT_TTL_MS
-from streamkeep.jobs.state import JOB_PREFIX, Step, job_id_of, number_in
+from streamkeep.jobs.state import JOB_PREFIX, Step, find_place, job_id_of, number_in
+from streamkeep.jobs.strays import retries
+
+Result = TypeVar("Result")
 
 _AT_ONCE: Final = 100  # in one transaction
+_TRIES: Final = 10  # to find a job that runs again and again in the meantime
 _CONSUMER: Final = b"(purge)"
 _OF_LETTERS: Final = frozenset(
     (
@@ -163,10 +172,7 @@ class LetterMethods(QueueBase):
         change: Callable[[Step, Letter], bool],
     ) -> int:
         """Change the letters that match, in transactions of a bounded size."""
-        chosen = self.dead_letters(reason=reason, task=task)
-        if letters:
-            wanted = _ids(letters, chosen)
-            chosen = [one for one in chosen if one.id in wanted]
+        chosen = self.core.read(lambda one: _chosen(one, self.core.names, letters, reason, task))
         changed = 0
         for start in range(0, len(chosen), _AT_ONCE):
             some = chosen[start : start + _AT_ONCE]
@@ -178,7 +184,7 @@ class LetterMethods(QueueBase):
     def run_now(self, job_id: str) -> bool:
         """Let a job start that waits for its time or its retry; return False if it does not."""
 
-        def hurry(step: Step) -> bool:
+        def hurry(step: Step) -> bool | None:
             found = cancelling.find(step.txn, step.names, job_id)
             if found.state == cancelling.DELAYED_STATE:
                 reference = pack_time(number_in(job_id))
@@ -189,33 +195,63 @@ class LetterMethods(QueueBase):
                 return True
             if found.state != cancelling.RETRYING or found.place is None:
                 return False
-            reference = found.place.pack()
-            for key, _ in step.txn.row_range(step.space, SCHEDULE, SCHEDULE + b"\xff" * 9):
-                due = parse_due(key)
-                if due.kind == RETRY and due.reference == reference:
-                    step.unschedule(key)
-                    step.schedule(step.now_ms, RETRY, reference)
-                    return True
-            return False
+            if key is None or step.row(key) is None:
+                return None  # it has run again since
+            if key.startswith(SCHEDULE):
+                step.unschedule(key)
+                step.schedule(step.now_ms, RETRY, found.place.pack())
+            return True
 
-        return self.core.step(hurry)
+        for _ in range(_TRIES):
+            # The schedule is long, and has no index by jobs. Writers need not wait for this look.
+            key = self._outside(lambda one: _retry_row(one, self.core.names, job_id))
+            if (hurried := self.core.step(hurry)) is not None:
+                return hurried
+        return False
+
+    def _outside(self, look: Callable[[Snapshot[Any] | Transaction[Any]], Result]) -> Result:
+        """Look at a snapshot, or at the transaction that this thread has open."""
+        if self.core.store.open_transaction() is None:
+            return self.core.read(look)
+        return self.core.step(lambda step: look(step.txn))
 
     def purge(self) -> int:
         """Remove every job that has not started, as `cancel` does; return how many.
 
-        Jobs that run and dead letters stay. It runs in transactions of a bounded size, so jobs that
-        are put in the meantime may stay.
+        Jobs that run, that wait for a retry, and dead letters stay. It runs in transactions of a
+        bounded size, so jobs that are put in the meantime may stay.
         """
         removed = 0
-        for some in (_purge_waiting, _purge_scheduled):
+        for some in (_purge_waiting, _purge_numbered):
             while count := self.core.step(some, frees=True):
                 removed += count
+        parked = self._outside(lambda one: _parked(one, self.core.names))
+        for start in range(0, len(parked), _AT_ONCE):
+            some_ids = parked[start : start + _AT_ONCE]
+            removed += self.core.step(partial(_cancel_all, job_ids=some_ids), frees=True)
         return removed
 
 
 def _letters(snapshot: Snapshot[Any], name: bytes) -> Iterator[Letter]:
     for entry in snapshot.scan(name):
         yield letter_of(entry.id, entry.fields)
+
+
+def _chosen(
+    snapshot: Snapshot[Any],
+    names: Names,
+    named: tuple[str | Letter, ...],
+    reason: str | None,
+    task: str | None,
+) -> list[Letter]:
+    """Return the letters that match; of many large ones, only these are kept in memory."""
+    found = (one for one in _letters(snapshot, names.dead) if _matches(one, reason, task))
+    if not named:
+        return list(found)
+    texts = {one.id if isinstance(one, Letter) else one for one in named}
+    kept = [one for one in found if one.id in texts or one.job in texts]
+    wanted = _ids(named, kept)
+    return [one for one in kept if one.id in wanted]
 
 
 def _matches(letter: Letter, reason: str | None, task: str | None) -> bool:
@@ -287,18 +323,34 @@ def _purge_waiting(step: Step) -> int:
     return removed
 
 
-def _purge_scheduled(step: Step) -> int:
-    """Remove jobs that wait for their time, and those that have just come into a stream."""
+def _purge_numbered(step: Step) -> int:
+    """Remove jobs that are delayed or held, and those that have just come into a stream."""
     removed = _purge_waiting(step)
-    last = SCHEDULE + b"\xff" * 9
-    for key, _ in step.txn.row_range(step.space, SCHEDULE, last, 20 * _AT_ONCE):
-        due = parse_due(key)
-        if due.kind == DELAYED:
-            job_id = f"{JOB_PREFIX}{int.from_bytes(due.reference, 'big')}"
-            removed += cancelling.cancel(step, job_id)
-        if removed >= _AT_ONCE:
-            break
-    return removed
+    numbered = step.rows(NUMBERED, NUMBERED + b"\xff" * 8, _AT_ONCE)
+    ids = [f"{JOB_PREFIX}{unpack_time(key[1:])}" for key, _ in numbered]
+    return removed + _cancel_all(step, ids)
+
+
+def _cancel_all(step: Step, job_ids: list[str]) -> int:
+    return sum(cancelling.cancel(step, one) for one in job_ids)
+
+
+def _parked(reader: Snapshot[Any] | Transaction[Any], names: Names) -> list[str]:
+    """Return the IDs of the jobs whose task no worker has known that took them."""
+    found: list[str] = []
+    for key, _ in reader.row_range(names.space, PARKED, PARKED + b"\xff" * 130):
+        place = unpack_place(key[-PLACE_SIZE:])
+        entries = reader.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
+        found += [job_id_of(place, one.fields) for one in entries]
+    return found
+
+
+def _retry_row(reader: Snapshot[Any] | Transaction[Any], names: Names, job_id: str) -> bytes | None:
+    """Return the key of the row that says when a job is retried; None if it is not."""
+    found = find_place(reader, names, job_id)
+    if found is None:
+        return None
+    return next((key for key, place in retries(reader, names.space) if place == found[0]), None)
 
 
 def _note_cancelled(step: Step, job_id: str) -> None:

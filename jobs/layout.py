@@ -13,6 +13,8 @@ from streamkeep.engine.liveness.marks import mark_of
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.keys import space_prefix
 
+# Streams of a queue end so. A queue with such a name would take and delete what another one keeps.
+ENDINGS: Final = (":high", ":low", ":dead")
 QUEUES_SPACE: Final = b"jobs"  # one row per queue
 GROUP: Final = b"jobs"  # of every stream of a queue
 MOST_NAME: Final = 200
@@ -37,6 +39,7 @@ RESULT: Final = b"r"
 EXPIRY: Final = b"e"
 PERIODIC: Final = b"p"
 PARKED: Final = b"u"
+LATE: Final = b"d"  # a row of the schedule, of a retry that found no room when it was due
 
 # What a row of the schedule is.
 DELAYED: Final = b"j"  # number of a job
@@ -182,7 +185,7 @@ class Due(NamedTuple):
 
 
 def parse_due(key: bytes) -> Due:
-    """Return what a key of the schedule says."""
+    """Return what a key of the schedule says, also one under LATE."""
     return Due(key, unpack_time(key[1:9]), key[9:10], key[10:])
 
 

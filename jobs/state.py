@@ -15,6 +15,7 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.commands.rows import row_delete, row_get, row_put, row_range
 from streamkeep.engine.notify import wait_table
 from streamkeep.engine.notify.wait_table import Event
+from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.context import CachedRow
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
@@ -318,14 +319,17 @@ def _groups(reader: Transaction[Any] | Snapshot[Any], stream: bytes) -> list[dic
 def _count_after(
     reader: Transaction[Any] | Snapshot[Any], stream: bytes, after: bytes | str
 ) -> int:
-    start = b"(" + (after if isinstance(after, bytes) else after.encode())
-    count = 0
-    while True:
-        found = reader.xrange(stream, start, "+", 1000)
-        count += len(found)
-        if len(found) < 1000:
-            return count
-        start = b"(" + bytes(found[-1].id)
+    """Return how many entries are in a stream after an ID.
+
+    Up to it there are only jobs that run, retry or have just ended, in few nodes, of which this
+    reads the headers. What waits may be a million jobs.
+    """
+    found = reader.txn.find_stream(stream)
+    if found is None:
+        return 0
+    ms, _, seq = (after if isinstance(after, bytes) else after.encode()).partition(b"-")
+    upto, _ = NodeWalk(reader.txn, found).count((0, 0), (int(ms), int(seq)), False)
+    return found.record.length - upto
 
 
 # --- IDs of jobs --------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ So each process looks for such entries once, when it begins to use the queue, an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.jobs.layout import (
     GROUP,
+    LATE,
     PARKED,
     RETRY,
     SCHEDULE,
@@ -54,14 +56,20 @@ def schedule_strays(step: Step) -> int:
 
 def _scheduled(reader: Transaction[Any] | Snapshot[Any], space: bytes) -> set[Place]:
     """Return the entries that rows of the queue lead to."""
-    found: set[Place] = set()
-    first = SCHEDULE
-    while rows := reader.row_range(space, first, SCHEDULE + b"\xff" * 40, _AT_ONCE):
-        for key, _ in rows:
-            row = parse_due(key)
-            if row.kind == RETRY:
-                found.add(unpack_place(row.reference))
-        first = rows[-1][0] + b"\0"
+    found = {place for _, place in retries(reader, space)}
     for key, _ in reader.row_range(space, PARKED, PARKED + b"\xff" * 130):
         found.add(unpack_place(key[-17:]))
     return found
+
+
+def retries(
+    reader: Transaction[Any] | Snapshot[Any], space: bytes
+) -> Iterator[tuple[bytes, Place]]:
+    """Yield the rows of jobs that wait for their retry: the key, and the entry."""
+    for prefix in (LATE, SCHEDULE):
+        first = prefix
+        while rows := reader.row_range(space, first, prefix + b"\xff" * 40, _AT_ONCE):
+            for key, _ in rows:
+                if (row := parse_due(key)).kind == RETRY:
+                    yield key, unpack_place(row.reference)
+            first = rows[-1][0] + b"\0"

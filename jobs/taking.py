@@ -27,6 +27,7 @@ from streamkeep.jobs.layout import (
     EXPIRES,
     FIRING,
     GROUP,
+    LATE,
     MOST_PART,
     OPTIONS,
     PARKED,
@@ -99,8 +100,9 @@ def take(step: Step, wanted: Taking) -> list[Taken]:
     """Take jobs for a worker; return them, at most `wanted.most`."""
     taken: list[Taken] = []
     settings = step.settings
+    _take_late(step, wanted, taken)
     while _promote(step, wanted, taken):
-        pass
+        _take_late(step, wanted, taken)
     if settings.paused:
         return taken
     room = _room(step, wanted.most - len(taken))
@@ -124,7 +126,11 @@ def _room(step: Step, count: int) -> int:
 
 
 def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
-    """Do what is due; retries are taken at once. Return whether that has made more due."""
+    """Do what is due; retries are taken at once. Return whether that has made more due.
+
+    A retry without room leaves the schedule as well. Otherwise what is due after many of them would
+    wait with them, such as the end of the run for whose room they wait.
+    """
     room = -1  # asked for only if a retry is due
     ended = False
     for row, value in step.due(MOST_DUE_ROWS):
@@ -137,8 +143,12 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
         elif row.kind == RETRY:
             if room < 0:
                 room = 0 if step.settings.paused else _room(step, wanted.most)
+            place = unpack_place(row.reference)
+            step.unschedule(row.key)
             if len(taken) < room:
-                _take_again(step, wanted, taken, row)
+                _take_again(step, wanted, taken, place)
+            else:
+                step.put_row(LATE + row.key[1:], b"")
         elif row.kind == RUNTIME:
             _end_run(step, row, value)
             ended = True
@@ -149,11 +159,22 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
     return ended
 
 
-def _take_again(step: Step, wanted: Taking, taken: list[Taken], row: Due) -> None:
+def _take_late(step: Step, wanted: Taking, taken: list[Taken]) -> None:
+    """Take jobs whose retry found no room when it was due."""
+    if not step.counters.retrying or step.settings.paused:
+        return
+    found = step.rows(LATE, LATE + b"\xff" * 32, wanted.most)
+    room = _room(step, wanted.most) if found else 0
+    for key, _ in found:
+        if len(taken) >= room:
+            break
+        step.delete_row(key)
+        _take_again(step, wanted, taken, unpack_place(parse_due(key).reference))
+
+
+def _take_again(step: Step, wanted: Taking, taken: list[Taken], place: Place) -> None:
     """Take a job whose retry is due."""
-    step.unschedule(row.key)
     step.counters.retrying -= 1
-    place = unpack_place(row.reference)
     claimed = claim(step, place, wanted.consumer)
     if claimed is not None:
         _accept(step, wanted, taken, place, *claimed)
@@ -367,13 +388,13 @@ def pause(snapshot: Snapshot[Any], names: Names, known: Collection[bytes] | None
         row = parse_due(found[0][0])
         # Not longer than a moment: the wall clock may be set while the worker sleeps.
         left = min(max(row.due_ms - now_ms, 0), SOON_MS)
-        if left == 0 and row.kind != RETRY:
+        if left == 0:
             return 0
     if settings.paused:
-        return left or SOON_MS
+        return left
     if settings.concurrency and backlog(snapshot, names, settings)[1] >= settings.concurrency:
-        return left or SOON_MS
-    if left == 0:
+        return left
+    if snapshot.row_range(names.space, LATE, LATE + b"\xff" * 32, 1):
         return 0
     streams = [names.streams[priority] for priority in settings.streams]
     if snapshot.ready_in(GROUP, streams, claim_dead="owned") == 0:

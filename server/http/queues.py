@@ -24,6 +24,7 @@ from streamkeep.jobs import Queue, queue_names
 from streamkeep.jobs.layout import (
     DELAYED,
     GROUP,
+    LATE,
     NUMBERED,
     PRIORITIES,
     RETRY,
@@ -187,8 +188,12 @@ def _running(snapshot: Snapshot[bytes], names: Names, count: int) -> Iterator[di
 
 def _delayed(snapshot: Snapshot[bytes], names: Names, count: int) -> Iterator[dict[str, Any]]:
     """Yield jobs that wait for their time or for a retry, the next one first."""
-    last = SCHEDULE + b"\xff"
-    for key, _ in snapshot.row_range(names.space, SCHEDULE, last, 2 * count):
+    rows = [
+        key
+        for prefix in (LATE, SCHEDULE)
+        for key, _ in snapshot.row_range(names.space, prefix, prefix + b"\xff" * 9, 2 * count)
+    ]
+    for key in rows:
         due = parse_due(key)
         if due.kind == DELAYED:
             number = unpack_time(due.reference)
