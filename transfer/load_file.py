@@ -22,7 +22,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.times import TIME_UNITS, TimeUnit
 from streamkeep.format.humanize import count_text
-from streamkeep.transfer.aof.replay import CommandFailure, OpenMulti, Replay, read_stream
+from streamkeep.transfer.aof import CommandFailure, OpenMulti, Replay, read_stream
 from streamkeep.transfer.formats import LoadFormat, load_format
 from streamkeep.transfer.loading.append import Appender, Choice, batches, read_rows, sorted_rows
 from streamkeep.transfer.loading.interrupts import uninterrupted

@@ -62,13 +62,16 @@ class Trim:
             return 1
         return 0
 
-    def check(self, *, is_needed: bool) -> None:
+    def check(self, is_needed: bool, replays: bool) -> None:
         """Raise for options that do not go together."""
         if self.strategy < 0 and self.limit > 0:
             raise syntax("LIMIT cannot be used without specifying a trimming strategy")
         if self.strategy < 0 and is_needed:
             raise syntax("XTRIM must be called with a trimming strategy")
         if self.limit >= 0 and not self.approximate:
+            if replays:  # a server writes = and what stayed in place of ~, and leaves LIMIT
+                self.limit = xtrim.DEFAULT_LIMIT
+                return
             raise syntax("LIMIT cannot be used without the special ~ option")
 
     def spec(self) -> xtrim.TrimSpec | None:
@@ -86,11 +89,15 @@ def run_xadd(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     count: i64 = len(words)
     if words[2] == b"*" and count % 2:  # what most clients send
         return xadd.xadd(txn, words[1], words[3:], xadd.ANY_ID, False, None, None)
-    return _xadd(txn, words)
+    return _xadd(txn, words, False)
 
 
-def _xadd(txn: WriteTxn, words: list[bytes]) -> object:
-    """XADD with options."""
+def replay_xadd(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XADD as append-only files have it: after IDMP follows the ID that the server gave."""
+    return _xadd(txn, words, True)
+
+
+def _xadd(txn: WriteTxn, words: list[bytes], replays: bool) -> object:
     count = len(words)
     trim = Trim()
     nomkstream = False
@@ -119,10 +126,10 @@ def _xadd(txn: WriteTxn, words: list[bytes]) -> object:
             at += 2 if iid is None else 3
         else:
             new_id = xadd.parse_new_id(word)
-            if producer is not None and word[:1] != b"*":
+            if producer is not None and word[:1] != b"*" and not replays:
                 check_idempotent(producer, iid, False)
             break
-    trim.check(is_needed=False)
+    trim.check(False, replays)
     if count - at < 3 or (count - at) % 2 == 0:
         raise wrong_count("xadd")
     pairs = words[at + 1 :]
@@ -133,7 +140,15 @@ def _xadd(txn: WriteTxn, words: list[bytes]) -> object:
 
 
 def run_xtrim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XTRIM."""
+    return _xtrim(txn, words, False)
+
+
+def replay_xtrim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
+    """XTRIM as append-only files have it."""
+    return _xtrim(txn, words, True)
+
+
+def _xtrim(txn: WriteTxn, words: list[bytes], replays: bool) -> object:
     trim = Trim()
     at = 2
     while at < len(words):
@@ -141,7 +156,7 @@ def run_xtrim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
         if not taken:
             raise syntax()
         at += taken
-    trim.check(is_needed=True)
+    trim.check(True, replays)
     spec = trim.spec()
     assert spec is not None
     return xtrim.xtrim(txn, words[1], spec)

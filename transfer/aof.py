@@ -1,0 +1,437 @@
+"""Commands into a store: those that a dump writes, and those of Redis's append-only files.
+
+Redis writes a command into its file when it has changed something, so that running all of them
+again gives the same streams. Each command is in one of these classes:
+
+    streams        XADD, XDEL, XGROUP CREATE ...: run, as the server of the store runs them
+    any key        DEL, RENAME, RESTORE, FLUSHALL ...: run on streams; on other keys skipped
+    overwriting    SET, SUNIONSTORE ...: the key that they write is no longer a stream
+    harmless       reads, and commands of other types, which Redis refuses on a stream: skipped
+    all others     refused: they may change streams in a way that is not known here
+
+No command that changed a stream on the server is skipped while the stream stays as it was.
+
+Commands are run in their order, in batches of one transaction each. The commands between MULTI and
+EXEC are one transaction; where the file ends before EXEC none of them is run, as a server does. A
+command that is refused ends the run: all commands before it are applied, and a later run can begin
+at any command.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from streamkeep.format.core.errors import CommandError, CorruptionError
+from streamkeep.format.node.node import PAIRS
+from streamkeep.format.redis.resp import read_commands
+from streamkeep.format.redis.stream_dump import STREAM_TYPES, Losses
+from streamkeep.server.commands import append, keys, table
+from streamkeep.server.commands.strings import delete_keys
+from streamkeep.server.commands.words import integer, wrong_count
+from streamkeep.transfer.loading.interrupts import uninterrupted
+from streamkeep.transfer.loading.source_file import DAMAGED
+from streamkeep.transfer.stores import Target
+
+BATCH_COMMANDS: Final = 1000
+BATCH_BYTES: Final = 4 << 20
+DATABASE: Final = b"0"  # the only one that is loaded
+EXPIRES: Final = "time of a stream to expire"
+PAYLOAD: Final = "payload"  # the place that an error names where RESTORE finds damage
+
+Command = tuple[int, int, list[bytes]]  # its number, from 1 on, its offset, and its words
+Keys = Callable[[list[bytes]], list[bytes]]
+
+
+class CommandFailure(Exception):
+    """A command that was not run: which one, and why."""
+
+    def __init__(self, command: Command, problem: str) -> None:
+        self.number, offset, words = command
+        self.name = words[0].decode("ascii", "backslashreplace")
+        super().__init__(f"command {self.number} at byte {offset}, {self.name}: {problem}")
+
+
+class OpenMulti(Exception):
+    """The file ends between MULTI and EXEC."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the file ends in the transaction that MULTI, command {number}, begins")
+        self.number = number
+
+
+class _Refusal(Exception):
+    """A command that is not run, and must not be skipped either."""
+
+
+class _Broken(Exception):
+    """A RESTORE that failed after it had changed something."""
+
+    def __init__(self, command: Command, problem: str) -> None:
+        super().__init__(problem)
+        self.command = command
+
+
+class Replay:
+    """Runs commands on a store, which is opened for the first of them.
+
+    Attributes:
+        done: the number of the last command that was applied or skipped.
+        entries: how many XADD has added.
+        losses: the commands that were skipped, by their names.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        first: int,
+        skipped: Iterable[str],
+        moved: Callable[[int], None],
+    ) -> None:
+        """Run commands from number `first` on, except those whose names are in `skipped`."""
+        self._target = target
+        self._first = first
+        self._skipped = frozenset(os.fsencode(name).upper() for name in skipped)
+        self._moved = moved
+        self._database = DATABASE
+        self.txn: Any = None
+        self.done = self.entries = 0
+        self.losses = Losses()
+
+    def run(self, commands: Iterator[tuple[int, list[bytes]]]) -> None:
+        """Run commands.
+
+        Raises:
+            CommandFailure: one is refused. All before it are applied.
+            CorruptionError: the bytes are not commands. All before them are applied.
+            OpenMulti: the last commands are a transaction without an end. All before it are
+                applied.
+        """
+        batch: list[Command] = []
+        multi = 0  # the number of the MULTI that has no EXEC yet
+        before = 0  # how many commands of the batch come before it
+        size = 0
+        try:
+            for number, (offset, words) in enumerate(commands, 1):
+                name = words[0].upper()
+                if number < self._first:
+                    self.done = number
+                    if name == b"SELECT":
+                        self._database = words[-1]
+                    continue
+                if name == b"MULTI" and not multi:
+                    multi, before = number, len(batch)
+                elif name in (b"EXEC", b"DISCARD"):
+                    if name == b"DISCARD" and multi:
+                        batch[before:] = [(one, at, [b"PING"]) for one, at, _ in batch[before:]]
+                    multi = 0
+                batch.append((number, offset, words))
+                size += sum(map(len, words))
+                if not multi and (len(batch) >= BATCH_COMMANDS or size >= BATCH_BYTES):
+                    self._run(batch)
+                    batch, size = [], 0
+        except CorruptionError:  # often the end of a file that was being written
+            self._run(batch[:before] if multi else batch)
+            raise
+        self._run(batch[:before] if multi else batch)
+        if multi:
+            raise OpenMulti(multi)
+
+    def _run(self, batch: list[Command]) -> None:
+        """Run a batch; of one with a bad command, the commands before it are committed."""
+        if not batch:
+            return
+        failure: CommandFailure | None
+        try:
+            failure = self._commit(batch)
+        except _Broken as broken:
+            self._commit(batch[: batch.index(broken.command)])
+            failure = CommandFailure(broken.command, str(broken))
+        self._moved(self.entries)
+        if failure is not None:
+            raise failure
+
+    def _commit(self, batch: list[Command]) -> CommandFailure | None:
+        """Run a batch up to the first bad command, in one transaction; return its failure."""
+        store = self._target.store()
+        failure = None
+        done = self.done
+        former = self._database, Losses(self.losses), self.entries
+        with uninterrupted():
+            try:
+                with store.transaction(self._target.sync) as transaction:
+                    self.txn = transaction.txn
+                    for command in batch:
+                        problem = self._problem(command)
+                        if problem:
+                            failure = CommandFailure(command, problem)
+                            break
+                        done = command[0]
+            except BaseException:  # the transaction was not committed
+                self._database, self.losses, self.entries = former
+                raise
+            self.done = done
+        return failure
+
+    def _problem(self, command: Command) -> str:
+        """Run one command; return why it could not be run, or nothing."""
+        words = command[2]
+        name = words[0].upper()
+        try:
+            if name in self._skipped:
+                self.lose(name)
+            elif name == b"SELECT" and len(words) > 1:
+                self._database = words[1]
+            elif self._database == DATABASE:
+                self._here(name, words)
+            else:
+                self._elsewhere(name, words)
+        except CommandError as error:
+            return error.redis_error
+        except _Refusal as refusal:
+            return str(refusal)
+        except CorruptionError as error:
+            if error.where != PAYLOAD:
+                raise  # the store itself is damaged
+            raise _Broken(command, str(error)) from error
+        return ""
+
+    def lose(self, name: bytes) -> None:
+        """Count a command that was skipped."""
+        self.losses.add(f"command {name.decode('ascii', 'backslashreplace')}")
+
+    def _here(self, name: bytes, words: list[bytes]) -> None:
+        """Run a command, or count it as dropped."""
+        if name in _STREAMS:
+            spec = table.find(words, _STREAMS)
+            run = _REPLAYED.get(spec.name, spec.run)
+            assert run is not None
+            before = self._entries_added(words) if spec.name == "xadd" else 0
+            run(self.txn, words, int(PAIRS))
+            if spec.name == "xadd":
+                self.entries += self._entries_added(words) - before
+        elif name in _ANY_KEY:
+            least, handle = _ANY_KEY[name]
+            if len(words) < least:
+                raise wrong_count(name.decode().lower())
+            handle(self, words)
+        elif name in _WRITES:
+            delete_keys(self.txn, _WRITES[name](words))
+            self.lose(name)
+        elif name in _HARMLESS or (
+            b"." in name and name[:1].isalpha()
+        ):  # a module, on its own keys
+            self.lose(name)
+        elif name not in _SILENT and not name.startswith(b"#"):  # annotations: #TS:1718004800
+            raise _Refusal(_why_not(name))
+
+    def _entries_added(self, words: list[bytes]) -> int:
+        stream = self.txn.find_stream(words[1])
+        return 0 if stream is None else int(stream.record.entries_added)
+
+    def _elsewhere(self, name: bytes, words: list[bytes]) -> None:
+        """Handle a command for another database; a few of them reach the one that is loaded."""
+        if name == b"FLUSHALL":
+            keys.run_flush(self.txn, words, 0)
+        elif name in _BETWEEN and DATABASE in _BETWEEN[name](words):
+            raise _Refusal(_OTHER_DATABASE)
+        elif name in _SCRIPTS:
+            raise _Refusal(_why_not(name))
+        elif name not in _SILENT and not name.startswith(b"#"):
+            self.losses.add(f"command for database {self._database.decode('ascii', 'replace')}")
+
+
+def read_stream(stream: Any, name: str) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the offset and the words of each command of a file; raise CorruptionError."""
+
+    def read(size: int) -> bytes:
+        try:
+            data: bytes = stream.read(size)
+        except DAMAGED as error:
+            raise CorruptionError(name, f"the gzip file is damaged or cut off: {error}") from error
+        return data
+
+    return read_commands(read, name)
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+_DELIVERS: Final = (b"XREADGROUP", b"XAUTOCLAIM")  # files have XCLAIM in their place
+_STREAMS: Final = table.by_name(
+    spec
+    for spec in (*table.SPECS, *table.SERVER_SPECS)
+    if spec.name in ("del", "unlink", "flushdb", "flushall")
+    or (
+        spec.name.startswith("x")
+        and spec.kind != table.READS
+        and spec.name.upper().encode() not in _DELIVERS
+    )
+)
+_REPLAYED: Final = {"xadd": append.replay_xadd, "xtrim": append.replay_xtrim}
+
+# --- keys of any type ---------------------------------------------------------------------------
+
+_OTHER_DATABASE: Final = (
+    "it brings keys from another database, whose commands were skipped: only database 0 is loaded"
+)
+_SCRIPTS: Final = {b"EVAL", b"EVALSHA", b"FCALL"}
+
+
+def _why_not(name: bytes) -> str:
+    if name in _SCRIPTS:
+        return "what a script changes is not known here"
+    if name in _DELIVERS:
+        return "it delivers entries to a client; append-only files have XCLAIM in its place"
+    if name.startswith(b"REDIS0"):
+        return (
+            "the file begins as an RDB file (aof-use-rdb-preamble): have the server write one "
+            "without, or load an RDB file and then the commands that follow it"
+        )
+    if name[:1].isdigit():
+        return (
+            "a line of MONITOR, which shows what clients sent, without the IDs that the server "
+            "gave and with what it refused; load an append-only file"
+        )
+    return "an unknown command, which may change streams"
+
+
+def _delete_if_plain(on: Replay, words: list[bytes]) -> None:
+    """DELEX: with a condition it is for strings; without one it is DEL."""
+    if len(words) == 2:
+        delete_keys(on.txn, words[1:])
+    else:
+        on.lose(b"DELEX")
+
+
+def _rename_or_copy(on: Replay, words: list[bytes]) -> None:
+    """RENAME, RENAMENX, COPY; a key of another type may get the name of a stream."""
+    name = words[0].upper()
+    if name == b"COPY" and _copied_to(words, DATABASE) != DATABASE:
+        on.losses.add("copy of a key into another database")
+    elif on.txn.find_stream(words[1]) is not None:
+        run = table.find(words).run
+        assert run is not None
+        run(on.txn, words, 0)
+    else:
+        if name == b"RENAME" or b"REPLACE" in map(bytes.upper, words[3:]):
+            delete_keys(on.txn, words[2:3])
+        on.lose(name)
+
+
+def _copied_to(words: list[bytes], database: bytes) -> bytes:
+    names = [word.upper() for word in words[3:-1]]
+    return words[4 + names.index(b"DB")] if b"DB" in names else database
+
+
+def _restore(on: Replay, words: list[bytes]) -> None:
+    key, ttl, payload = words[1:4]
+    replace = [word for word in words[4:] if word.upper() == b"REPLACE"]
+    if payload[:1] and payload[0] in STREAM_TYPES:
+        keys.run_restore(on.txn, [b"RESTORE", key, b"0", payload, *replace], 0)
+        if integer(ttl):
+            on.losses.add(EXPIRES)
+        return
+    if replace:
+        delete_keys(on.txn, [key])
+    on.lose(b"RESTORE")
+
+
+def _expire(on: Replay, words: list[bytes]) -> None:
+    """EXPIRE and its kind. When the time comes, a server writes DEL into its file."""
+    name = words[0].upper()
+    if on.txn.find_stream(words[1]) is None:
+        on.lose(name)
+    elif not name.endswith(b"AT") and integer(words[2]) <= 0:
+        delete_keys(on.txn, words[1:2])
+    else:
+        on.losses.add(EXPIRES)
+
+
+def _move(on: Replay, words: list[bytes]) -> None:
+    if delete_keys(on.txn, words[1:2]):
+        on.losses.add("stream that was moved to another database")
+    else:
+        on.lose(b"MOVE")
+
+
+def _swap(on: Replay, words: list[bytes]) -> None:
+    if DATABASE in words[1:3] and words[1] != words[2]:
+        raise _Refusal(_OTHER_DATABASE)
+    on.lose(b"SWAPDB")
+
+
+# How many words each has at least, and what it does.
+_ANY_KEY: Final[dict[bytes, tuple[int, Callable[[Replay, list[bytes]], None]]]] = {
+    b"DELEX": (2, _delete_if_plain),
+    **dict.fromkeys((b"RENAME", b"RENAMENX", b"COPY"), (3, _rename_or_copy)),
+    **dict.fromkeys((b"RESTORE", b"RESTORE-ASKING"), (4, _restore)),
+    **dict.fromkeys((b"EXPIRE", b"PEXPIRE", b"EXPIREAT", b"PEXPIREAT"), (3, _expire)),
+    b"MOVE": (3, _move),
+    b"SWAPDB": (3, _swap),
+}
+
+# The databases that commands for another one reach.
+_BETWEEN: Final[dict[bytes, Keys]] = {
+    b"SWAPDB": lambda words: words[1:3],
+    b"MOVE": lambda words: words[2:3],
+    b"COPY": lambda words: [_copied_to(words, b"")],
+}
+
+
+# --- commands on keys that are not streams ------------------------------------------------------
+
+
+def _written_if_any(*options: bytes) -> Keys:
+    """Return a function that finds the keys after these options."""
+
+    def found(words: list[bytes]) -> list[bytes]:
+        upper = [word.upper() for word in words]
+        return [words[at + 1] for at in range(2, len(words) - 1) if upper[at] in options]
+
+    return found
+
+
+# The keys that a command writes, whatever type they had before.
+_WRITES: Final[dict[bytes, Keys]] = {
+    b"SET": lambda words: [] if b"NX" in map(bytes.upper, words[3:]) else words[1:2],
+    **dict.fromkeys(
+        b"SETEX PSETEX SINTERSTORE SUNIONSTORE SDIFFSTORE ZINTERSTORE ZUNIONSTORE ZDIFFSTORE "
+        b"ZRANGESTORE GEOSEARCHSTORE".split(),
+        lambda words: words[1:2],
+    ),
+    b"BITOP": lambda words: words[2:3],
+    b"MSET": lambda words: words[1::2],
+    b"MSETEX": lambda words: words[2 : 2 + 2 * integer(words[1]) : 2] if words[1:] else [],
+    b"SORT": _written_if_any(b"STORE"),
+    b"GEORADIUS": _written_if_any(b"STORE", b"STOREDIST"),
+    b"GEORADIUSBYMEMBER": _written_if_any(b"STORE", b"STOREDIST"),
+}
+
+# Commands that a server refuses on a stream, so that those in its file were for other keys; and
+# commands that change no key.
+_HARMLESS: Final = frozenset(
+    b"""
+    APPEND BITFIELD DECR DECRBY GETDEL GETEX GETSET INCR INCRBY INCRBYFLOAT MSETNX SETBIT SETNX
+    SETRANGE DIGEST GET GETBIT GETRANGE MGET STRLEN SUBSTR LCS BITCOUNT BITPOS BITFIELD_RO
+    HDEL HEXPIRE HEXPIREAT HGETDEL HGETEX HINCRBY HINCRBYFLOAT HMSET HPERSIST HPEXPIRE HPEXPIREAT
+    HSET HSETEX HSETNX HGET HGETALL HMGET HKEYS HVALS HLEN HEXISTS HSCAN HSTRLEN HRANDFIELD HTTL
+    HPTTL HEXPIRETIME HPEXPIRETIME
+    BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH LINSERT LMOVE LMPOP LPOP LPUSH LPUSHX LREM LSET LTRIM RPOP
+    RPOPLPUSH RPUSH RPUSHX LRANGE LLEN LINDEX LPOS
+    SADD SMOVE SPOP SREM SMEMBERS SCARD SISMEMBER SMISMEMBER SRANDMEMBER SSCAN SINTER SINTERCARD
+    SUNION SDIFF
+    BZMPOP BZPOPMAX BZPOPMIN ZADD ZINCRBY ZMPOP ZPOPMAX ZPOPMIN ZREM ZREMRANGEBYLEX
+    ZREMRANGEBYRANK ZREMRANGEBYSCORE ZRANGE ZRANGEBYSCORE ZRANGEBYLEX ZREVRANGE ZREVRANGEBYSCORE
+    ZREVRANGEBYLEX ZCARD ZCOUNT ZLEXCOUNT ZRANK ZREVRANK ZSCORE ZMSCORE ZSCAN ZRANDMEMBER ZINTER
+    ZINTERCARD ZUNION ZDIFF
+    PFADD PFMERGE PFCOUNT PFDEBUG PFSELFTEST GEOADD GEODIST GEOHASH GEOPOS GEOSEARCH GEORADIUS_RO
+    GEORADIUSBYMEMBER_RO VADD VREM VSETATTR VSIM VCARD VDIM VEMB VINFO VLINKS VRANDMEMBER VGETATTR
+    VRANGE VISMEMBER
+    XLEN XRANGE XREVRANGE XREAD XPENDING XINFO
+    PERSIST TOUCH TTL PTTL EXPIRETIME PEXPIRETIME EXISTS TYPE OBJECT DUMP KEYS SCAN RANDOMKEY DBSIZE
+    SORT_RO EVAL_RO EVALSHA_RO FCALL_RO
+    SCRIPT FUNCTION PUBLISH SPUBLISH CONFIG CLIENT COMMAND INFO MEMORY SLOWLOG LATENCY ACL WAITAOF
+    """.split()
+)
+_SILENT: Final = frozenset(b"MULTI EXEC DISCARD PING ECHO AUTH HELLO QUIT READONLY WAIT".split())
