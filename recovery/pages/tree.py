@@ -143,8 +143,9 @@ class Cursor:
             return True
         if not self._start(db_key):
             return False
-        while self.key() < db_key:  # at most to the next leaf, in a sound tree
-            if not self.next():
+        # At most to the next leaf, in a sound tree. In the tree alone, also for a merged cursor.
+        while Cursor.key(self) < db_key:
+            if not Cursor.next(self):
                 return False
         return True
 
