@@ -1,0 +1,229 @@
+"""One actor: it chooses transactions at random, notes them, and knows what it has in streams.
+
+How a transaction is run is the concern of `worker.py`: by a thread, a task, a client of a server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from crash.workload.oracle import (
+    ARCHIVED,
+    COMMON,
+    Operation,
+    State,
+    View,
+    apply,
+    kind_of,
+    own_key,
+    token_of,
+)
+
+ALONE: Final = ("erase", "archive", "maintain", "sync", "checkpoint")  # in no transaction
+_MOST_LIVE: Final = 40  # entries of an actor in one stream; beyond it, the oldest go
+_SIZES: Final = (0, 10, 10, 40, 40, 150, 700, 3000)
+_BIG: Final = (20_000, 140_000)  # a record of 128 KiB or more ends a deferred transaction
+
+
+@dataclass
+class Style:
+    """What an actor is like; drawn once in each round.
+
+    Attributes:
+        streams: how many streams of its own it uses.
+        syncs: the sync modes of its transactions; first that of its store.
+        several: how often it makes several commands one transaction.
+        most: how many commands such a transaction has at most.
+        big: how often an entry is big.
+        hows: how several commands become one transaction. One that a program begins by itself ends
+            a transaction of LMDB that is deferred, so some processes have none.
+        fails: how often a transaction raises in the middle.
+        rest_s: how long it rests between two transactions, at most.
+        served: it is a client of a server, and knows only Redis's commands.
+        archived: its own streams have an archive.
+        erases: it erases entries now and then.
+    """
+
+    streams: int = 4
+    syncs: tuple[str, ...] = ("commit",)
+    several: float = 0.3
+    most: int = 6
+    big: float = 0.01
+    hows: tuple[str, ...] = ("transaction", "pipeline")
+    fails: float = 0.02
+    rest_s: float = 0.0
+    served: bool = False
+    archived: bool = False
+    erases: bool = False
+
+
+@dataclass
+class Step:
+    """A transaction that was chosen."""
+
+    number: int
+    sync: str
+    operations: list[Operation]
+    how: str  # "single", "transaction", "pipeline"
+    fails_after: int = -1  # raise after so many commands; -1 for never
+
+
+@dataclass
+class Actor:
+    """See the module.
+
+    Args:
+        name: of the actor; its streams and tokens have it.
+        number: of its next transaction.
+        state: what it has in each stream.
+        common: streams that all share.
+        notes: its file of notes.
+    """
+
+    name: str
+    number: int
+    state: State
+    style: Style
+    common: list[str]
+    notes: Path
+    seed: int
+    random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self._file = os.open(self.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    # --- notes ------------------------------------------------------------------------------
+
+    def _note(self, *words: Any) -> None:
+        os.write(self._file, json.dumps(words).encode() + b"\n")
+
+    def begin(self, step: Step) -> None:
+        """Note that a transaction begins."""
+        self._note("?", step.number, time.monotonic(), step.sync, step.operations)
+
+    def done(self, step: Step, results: list[Any]) -> None:
+        """Note what a transaction has returned, and that it is over."""
+        self._note("!", step.number, time.monotonic(), results)
+        for operation, result in zip(step.operations, results, strict=True):
+            if operation[1]:
+                apply(self.state.setdefault(operation[1], View()), operation, result)
+
+    def refused(self, step: Step) -> None:
+        """Note that nothing of a transaction has happened."""
+        self._note("-", step.number, time.monotonic())
+
+    # --- choice -----------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        """Choose the next transaction."""
+        several = self.random.random() < self.style.several
+        count = self.random.randrange(2, self.style.most + 1) if several else 1
+        operations: list[Operation] = []
+        self.number += 1
+        for part in range(count):
+            operation = self._operation(part)
+            # One command for each stream: what it does follows from what was told before.
+            if operation[1] not in [one[1] for one in operations]:
+                operations.append(operation)
+            if operations[0][0] in ALONE:
+                break
+        operations = [one for one in operations if len(operations) == 1 or one[0] not in ALONE]
+        how = "single" if len(operations) == 1 else self.random.choice(self.style.hows)
+        if how == "single" and operations[0][0] not in ALONE and self.random.random() < 0.1:
+            how = self.random.choice(self.style.hows)
+        home = self.style.syncs[0]
+        sync = home if how == "pipeline" else self.random.choice(self.style.syncs)
+        if operations[0][0] in ALONE:  # only "sync" promises something
+            sync = "commit" if operations[0][0] == "sync" else "none"
+        step = Step(self.number - 1, sync, operations, how)
+        if (
+            how == "transaction"
+            and not self.style.served
+            and (self.random.random() < self.style.fails)
+        ):
+            step.fails_after = self.random.randrange(len(operations) + 1)
+        return step
+
+    def _operation(self, part: int) -> Operation:
+        chance = self.random.random()
+        if not self.style.served:
+            if chance < 0.01:
+                return [self.random.choice(["sync", "checkpoint", "maintain"]), ""]
+            if chance < 0.02:
+                return ["archive", ""]
+        key = self._key()
+        view = self.state.get(key) or View()
+        if kind_of(key) not in (COMMON, ARCHIVED):
+            return self._own(key, view, part)
+        if kind_of(key) == COMMON:
+            return self._in_common(key, view, part)
+        if self._erases(0.02) and len(view.live) > 5:
+            return self._of_entries("erase", key, list(view.live)[:3], view)
+        return self._add(key, part)
+
+    def _key(self) -> str:
+        if self.common and self.random.random() < 0.35:
+            return self.random.choice(self.common)
+        # Some streams are busy, and many are not.
+        share = self.random.random() ** 2
+        return own_key(self.name, int(share * self.style.streams))
+
+    def _own(self, key: str, view: View, part: int) -> Operation:
+        chance = self.random.random()
+        if not view.exists and chance < 0.3:
+            return ["group", key]
+        if view.exists and self.style.archived and not (view.archived or self.style.served):
+            return ["retain", key]
+        if len(view.live) > _MOST_LIVE:
+            return ["trim", key, self.random.randrange(_MOST_LIVE)]
+        if view.group and view.fresh and chance < 0.25:
+            return ["read", key, self.random.randrange(1, 6)]
+        if view.pending and chance < 0.4:
+            return ["ack", key, self._some(list(view.pending))]
+        if len(view.live) > 3 and chance < 0.5:
+            name = "erase" if self._erases(0.03) else "delete"
+            return self._of_entries(name, key, [], view)
+        if view.live and not view.group and chance < 0.55:
+            return ["group", key]
+        return self._add(key, part)
+
+    def _in_common(self, key: str, view: View, part: int) -> Operation:
+        chance = self.random.random()
+        if view.pending and chance < 0.25:
+            return ["ack", key, self._some(list(view.pending))]
+        if chance < 0.4:
+            return ["take", key, self.random.randrange(1, 6)]
+        if len(view.live) > _MOST_LIVE or (len(view.live) > 3 and chance < 0.5):
+            return self._of_entries("delete", key, [], view)
+        return self._add(key, part)
+
+    def _add(self, key: str, part: int) -> Operation:
+        many = 1
+        if not self.style.served and self.random.random() < 0.1:
+            many = self.random.randrange(2, 12)
+        tokens = []
+        for one in range(many):
+            size = self.random.choice(_SIZES)
+            if many == 1 and self.random.random() < self.style.big:
+                size = self.random.choice(_BIG)
+            tokens.append(token_of(self.name, self.number - 1, part * 100 + one, size))
+        return ["add", key, tokens]
+
+    def _erases(self, share: float) -> bool:
+        may = self.style.erases and not self.style.served
+        return may and self.random.random() < share
+
+    def _of_entries(self, name: str, key: str, tokens: list[str], view: View) -> Operation:
+        tokens = tokens or self._some(list(view.live))
+        return [name, key, tokens, [view.live[token] for token in tokens]]
+
+    def _some(self, items: list[str]) -> list[str]:
+        oldest = items[: self.random.randrange(1, 6)]
+        return oldest if self.random.random() < 0.7 else [self.random.choice(items)]

@@ -1,0 +1,164 @@
+"""What happens to one process while it works: it dies or stops at a failpoint, calls fail halfway,
+the disk refuses to write or to sync.
+
+Kills, stops and interrupts from outside, full disks and power losses are in `run.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import lmdb
+import pytest
+
+from crash.losses import small_journal
+from streamkeep.engine.checkpoint import checkpointer
+from streamkeep.engine.system import failpoints, files
+from streamkeep.format.core.errors import StoreError
+
+
+class Injected(Exception):
+    """A command fails halfway."""
+
+
+@dataclass
+class Faults:
+    """What happens to one process. Probabilities are those of each passage of a failpoint.
+
+    Attributes:
+        seed: of the choices here.
+        dies: it kills itself, at failpoints whose names begin with `at`.
+        waits: it sleeps for some milliseconds, as if another process had its processor.
+        raises: a command fails after its record was written.
+        image_fails: LMDB cannot make the commits that were deferred.
+        writes_fail: of each write to a file.
+        syncs_fail: of each sync of a file; from then on all processes need a recovery.
+        file_limit: LMDB's file cannot grow during a part of the time.
+        small: the journal has small files, and checkpoints are frequent.
+    """
+
+    seed: int = 0
+    dies: float = 0.0
+    at: str = ""
+    waits: float = 0.0
+    raises: float = 0.0
+    image_fails: float = 0.0
+    writes_fail: float = 0.0
+    syncs_fail: float = 0.0
+    file_limit: bool = False
+    small: bool = True
+    full: bool = False  # the disk fills up now and then
+    others_fail: bool = False  # another process of the round may poison the store
+
+    def quiet(self) -> bool:
+        """Return whether no call may fail."""
+        return not (
+            self.raises
+            or self.image_fails
+            or self.writes_fail
+            or self.syncs_fail
+            or self.file_limit
+            or self.full
+            or self.others_fail
+        )
+
+
+_now: list[Faults] = []
+_happened: set[str] = set()
+
+
+def trouble() -> bool:
+    """Return whether a call of this process may fail."""
+    return bool(_now) and not _now[0].quiet()
+
+
+def poisoned() -> bool:
+    """Return whether a failed write or sync may have stopped all writing."""
+    one = _now[0] if _now else Faults()
+    return bool(one.syncs_fail or one.writes_fail or one.others_fail)
+
+
+def explains(error: BaseException) -> bool:
+    """Return whether a fault explains that a call was refused."""
+    if isinstance(error, Injected):
+        return True
+    return trouble() and isinstance(error, (StoreError, MemoryError))
+
+
+@contextmanager
+def inside(one: Faults) -> Iterator[None]:
+    """Have the faults of a process happen during the block."""
+    _now.append(one)
+    random_ = random.Random(one.seed)
+    lock = threading.Lock()
+
+    def happens(share: float) -> bool:
+        if not share:
+            return False
+        with lock:
+            return random_.random() < share
+
+    def passed(name: str) -> None:
+        if name.startswith(one.at) and happens(one.dies):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if happens(one.waits):
+            time.sleep(0.003)
+        if name == "commit:journaled" and happens(one.raises):
+            raise Injected("halfway")
+        if name == "image:ending" and happens(one.image_fails):
+            raise lmdb.DiskError("simulated: the disk refuses")
+
+    with ExitStack() as stack:
+        if one.small:
+            stack.enter_context(small_journal(threads=True))
+            for name in ("POINT_EVERY_S", "IDLE_S", "_TICK_S"):
+                setattr(checkpointer, name, 0.05)
+        if one.dies or one.waits or one.raises or one.image_fails:
+            failpoints.watch(passed)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, share in (
+            ("write_at", one.writes_fail),
+            ("reserve", one.writes_fail),
+            ("sync_data", one.syncs_fail),
+            ("sync_folder", one.syncs_fail),
+        ):
+            if share:
+                patch.setattr(files, name, _failing(getattr(files, name), share, happens))
+        if one.file_limit:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            threading.Thread(target=_limit_files, args=(random_,), daemon=True).start()
+        yield
+
+
+def _failing(
+    call: Callable[..., Any], share: float, happens: Callable[[float], bool]
+) -> Callable[..., Any]:
+    def fail(*args: Any) -> Any:
+        if happens(share):
+            code = errno.ENOSPC if call.__name__ in ("write_at", "reserve") else errno.EIO
+            raise OSError(code, os.strerror(code))
+        return call(*args)
+
+    return fail
+
+
+def _limit_files(random_: random.Random) -> None:
+    """Let no file grow beyond a small size, for a moment, again and again."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    while True:
+        time.sleep(random_.random() * 0.1)
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (random_.choice([256 << 10, 512 << 10, 1 << 20]), hard)
+        )
+        time.sleep(random_.random() * 0.03)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))

@@ -1,0 +1,372 @@
+"""Runs: rounds of work on one store, each ended by a fault, a comparison, and the next round."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import streamkeep
+from crash.losses import small_journal
+from crash.power import another_boot, copy_store
+from crash.workload.actors import Actor, Style
+from crash.workload.faults import Faults
+from crash.workload.oracle import (
+    ARCHIVED,
+    COMMON,
+    Dump,
+    Oracle,
+    Promise,
+    Transaction,
+    dump,
+    read_notes,
+)
+from crash.workload.worker import Work, fork, run
+from patience import PATIENCE_S
+from streamkeep import recovery
+from streamkeep.recovery.fsck.findings import Severity
+
+MODES: Final = ("commit", "interval", "none")
+_ONLY_ROOM: Final = ("SK311", "SK312")  # files that a killed archiver has left
+
+
+class Failure(Exception):
+    """A store is not as it must be, or a process has failed."""
+
+
+@dataclass
+class Child:
+    """A process of a round."""
+
+    pid: int
+    work: Work
+    status: int | None = None
+
+
+@dataclass
+class Figures:
+    """What was done."""
+
+    rounds: Counter[str] = field(default_factory=Counter)
+    kills: int = 0
+    transactions: int = 0
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.rounds.items()))
+        return f"{self.transactions:,} transactions, {self.kills} kills, rounds: {kinds}"
+
+
+class Run:
+    """One store, and rounds of work on it.
+
+    Args:
+        folder: for the store and the notes; what a failure leaves stays there.
+        only: kinds of rounds; all by default.
+    """
+
+    def __init__(self, folder: Path, seed: int, figures: Figures, only: list[str]) -> None:
+        self.folder = folder
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.figures = figures
+        self.only = only or list(ROUNDS)
+        self.path = folder / "store"
+        self.oracle = Oracle()
+        self.round = 0
+        slots = self.random.choice([1, 2, 4, 8, 16, 24])
+        streams = self.random.choice([1, 16, 64, 64, 200, 500])
+        self.actors = [f"a{number}" for number in range(slots)]
+        self.styles = {name: self._style(max(1, streams // slots)) for name in self.actors}
+        commons = self.random.choice([1, 2, 8])
+        self.common = [f"{COMMON}:{n}" for n in range(commons)] + [
+            f"{ARCHIVED}:{n}" for n in (0, 1)
+        ]
+        self.children: list[Child] = []
+        self._make_store()
+
+    def _style(self, streams: int) -> Style:
+        choose = self.random.choice
+        return Style(
+            streams=streams,
+            several=choose([0.0, 0.3, 0.6, 0.9]),
+            most=choose([2, 4, 12, 30]),
+            big=choose([0.0, 0.0, 0.01, 0.05]),
+            fails=choose([0.0, 0.0, 0.1]),
+            rest_s=choose([0.0, 0.0, 0.002, 0.02]),
+            archived=choose([False, False, True]),
+            erases=choose([False, False, False, True]),
+        )
+
+    def _make_store(self) -> None:
+        def make() -> str:
+            with streamkeep.open(self.path, decode_responses=True) as store:
+                for key in self.common:
+                    store.xgroup_create(key, "g", id="0", mkstream=True)
+                    if key.startswith(ARCHIVED):
+                        store.set_retention(key, maxlen=50, archive=True)
+            return ""
+
+        said = in_child(make, self.folder / "make.err")
+        if said:
+            raise Failure(said)
+        found = self._look(self.path)
+        self.oracle.settle(found, {})
+
+    # --- rounds -----------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Play one round."""
+        self.round += 1
+        kind = self.random.choice(self.only)
+        self.figures.rounds[kind] += 1
+        try:
+            ROUNDS[kind](self)
+        finally:
+            self.stop_all()
+        self.figures.transactions += self.oracle.transactions
+        self.oracle.transactions = 0
+
+    def _works(self, **faults: Any) -> list[Work]:
+        """Choose processes, and share the actors among them.
+
+        Args:
+            faults: of the first process; the others only share its consequences.
+        """
+        names = list(self.actors)
+        self.random.shuffle(names)
+        shares = self.random.choice([1, 1, 1, 2, 3, 4])
+        works: list[Work] = []
+        for number in range(shares):
+            mine = names[number::shares]
+            if not mine:
+                continue
+            kind = self.random.choice(["threads", "threads", "tasks", "clients"])
+            sync = self.random.choice(MODES)
+            path = self.path
+            if kind == "clients":
+                path = self.folder / f"{self.round}-{number}.sock"
+                server = self._work("server", self.path, sync, [])
+                server.socket = path
+                works.append(server)
+            works.append(self._work(kind, path, sync, mine))
+        seed = self.random.randrange(1 << 30)
+        small, waits = self.random.random() < 0.3, self.random.choice([0.0, 0.02])
+        fails = any(faults.get(n) for n in ("writes_fail", "syncs_fail"))
+        for number, work in enumerate(works):
+            its = faults if number == 0 else {}
+            work.defers = self.random.random() < 0.4
+            work.faults = Faults(seed + number, small=small, waits=waits, **its)
+            work.faults.others_fail = fails and number > 0
+            work.faults.full = bool(faults.get("full"))
+        return works
+
+    def _work(self, kind: str, path: Path, sync: str, names: list[str]) -> Work:
+        actors = []
+        hows = self.random.choice([("pipeline",), ("pipeline",), ("transaction", "pipeline")])
+        for name in names:
+            style = self.styles[name]
+            style.served = kind == "clients"
+            style.hows = hows
+            style.syncs = (
+                (sync, *MODES) if kind != "clients" and self.random.random() < 0.3 else (sync,)
+            )
+            notes = self._notes(name)
+            notes.unlink(missing_ok=True)
+            actors.append(
+                Actor(
+                    name,
+                    self.oracle.numbers.get(name, 0),
+                    self.oracle.state_of(name),
+                    style,
+                    self.common,
+                    notes,
+                    self.random.randrange(1 << 30),
+                )
+            )
+        errors = self.folder / f"{self.round}-{kind}-{'-'.join(names[:3])}.err"
+        return Work(kind, path, sync, actors, errors)
+
+    def _notes(self, name: str) -> Path:
+        return self.folder / f"{name}.notes"
+
+    def start(self, works: list[Work]) -> None:
+        """Start the processes of a round."""
+        for name in self.actors:
+            if not any(name == one.name for work in works for one in work.actors):
+                self._notes(name).unlink(missing_ok=True)
+        for work in works:
+            self.children.append(Child(fork(partial(run, work), work.errors), work))
+
+    def noted(self) -> int:
+        """Return how much the actors have noted in this round."""
+        notes = [self._notes(name) for name in self.actors]
+        return sum(path.stat().st_size for path in notes if path.exists())
+
+    def let_work(self, least: int = 80_000, most_s: float = 1.0) -> None:
+        """Wait until the actors have done something; a process may end before."""
+        before = self.noted()
+        wanted = self.random.randrange(least // 4, least * 2)
+        began = time.monotonic()
+        while self.noted() - before < wanted:
+            self.reap()
+            if all(one.status is not None for one in self.children):
+                return
+            if time.monotonic() - began > most_s and self.noted() > before:
+                return
+            if time.monotonic() - began > PATIENCE_S:
+                raise Failure(f"nothing was done in {PATIENCE_S:.0f} s: {self.errors()}")
+            time.sleep(0.002)
+
+    def reap(self) -> None:
+        """Note which processes have ended."""
+        for child in self.children:
+            if child.status is None:
+                pid, status = os.waitpid(child.pid, os.WNOHANG)
+                if pid:
+                    self._ended(child, status)
+
+    def _ended(self, child: Child, status: int) -> None:
+        child.status = os.waitstatus_to_exitcode(status)
+        if child.status not in (0, -signal.SIGKILL):
+            raise Failure(f"a process ended with {child.status}: {self.errors()}")
+
+    def kill(self, child: Child) -> None:
+        """Kill a process, and wait for its end."""
+        if child.status is None:
+            os.kill(child.pid, signal.SIGKILL)
+            self._ended(child, os.waitpid(child.pid, 0)[1])
+            self.figures.kills += 1
+
+    def stop_all(self) -> None:
+        """Kill what is left of a round."""
+        for child in self.children:
+            if child.status is None:
+                os.kill(child.pid, signal.SIGKILL)
+                os.waitpid(child.pid, 0)
+        self.children = []
+
+    def alive(self) -> list[Child]:
+        """Return the processes that have not ended."""
+        self.reap()
+        return [one for one in self.children if one.status is None]
+
+    def errors(self) -> str:
+        """Return what the processes of the round have printed."""
+        texts = [child.work.errors for child in self.children]
+        return "".join(path.read_text() for path in texts if path.exists())[-3000:]
+
+    def end_by_kills(self) -> None:
+        """Kill all processes, one after the other."""
+        self.random.shuffle(self.children)
+        for child in self.children:
+            self.kill(child)
+            if self.random.random() < 0.3:
+                time.sleep(self.random.choice([0.005, 0.05, 0.2]))  # the others go on
+
+    # --- comparing --------------------------------------------------------------------------
+
+    def notes(self) -> dict[str, dict[int, Transaction]]:
+        """Return the transactions of the round."""
+        return {name: read_notes(self._notes(name)) for name in self.actors}
+
+    def compare(self, path: Path, promise: Promise | None = None, boot: int = 0) -> Dump:
+        """Check and open a store, and compare it with the notes; return what was found."""
+        found = self._look(path, boot)
+        wrong = self.oracle.problems(found, self.notes(), promise or Promise())
+        if wrong:
+            raise Failure(f"{path}: " + "\n  ".join(wrong[:8]))
+        return found
+
+    def verify(self) -> None:
+        """Compare the store, or also what a power loss after all writes leaves; go on with one."""
+        copy = self.folder / f"store-{self.round}"
+        if self.random.random() < 0.3:
+            copy_store(self.path, copy)
+        found = self.compare(self.path)
+        if copy.exists():
+            other = self.compare(copy, boot=1000 + self.round)
+            if self.random.random() < 0.5:
+                self.path, copy, found = copy, self.path, other
+            shutil.rmtree(copy)
+        self.oracle.settle(found, self.notes())
+
+    def _look(self, path: Path, boot: int = 0) -> Dump:
+        """Check a store, open it, read all of it, close it, check it; in a process of its own."""
+        answer = self.folder / "found"
+        closely = self.random.random() < 0.3
+
+        def look() -> str:
+            if boot:
+                with another_boot(boot), small_journal():
+                    return look_here()
+            with small_journal():
+                return look_here()
+
+        def look_here() -> str:
+            findings = _findings(path) if (path / "steady").exists() else []
+            if findings and not boot:
+                return f"before it is opened: {findings[:3]}"
+            with streamkeep.open(path, decode_responses=True) as store:
+                found = dump(store)
+                if closely:
+                    store.archive()
+                    after = dump(store)
+                    if (after.streams, after.problems) != (found.streams, found.problems):
+                        return "the archiver has changed what the store shows"
+            findings = _findings(path) if closely else []
+            if findings:
+                return f"after it was closed: {findings[:3]}"
+            answer.write_bytes(pickle.dumps(found))
+            return ""
+
+        said = in_child(look, self.folder / "look.err")
+        if said:
+            raise Failure(f"{path}: {said}")
+        return pickle.loads(answer.read_bytes())  # type: ignore[no-any-return]
+
+
+def _findings(path: Path) -> list[str]:
+    return [
+        str(one)
+        for one in recovery.check(path)
+        if one.severity > Severity.NOTE and one.code not in _ONLY_ROOM
+    ]
+
+
+def in_child(work: Callable[[], str], errors: Path) -> str:
+    """Run something in a process of its own; return its text, or how it ended."""
+    reading, writing = os.pipe()
+
+    def answer() -> None:
+        os.write(writing, work().encode())
+
+    errors.unlink(missing_ok=True)
+    child = fork(answer, errors)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        said = file.read().decode()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return said if status == 0 else f"{said}\nended with {status}: {errors.read_text()[-3000:]}"
+
+
+# --- the kinds of rounds ------------------------------------------------------------------------
+
+
+def kills(run: Run) -> None:
+    """Processes are killed at any moment; sometimes others go on for a while."""
+    run.start(run._works())
+    run.let_work()
+    run.end_by_kills()
+    run.verify()
+
+
+ROUNDS: Final[dict[str, Callable[[Run], None]]] = {"kills": kills}

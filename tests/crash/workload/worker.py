@@ -1,0 +1,368 @@
+"""A process that works on a store: threads, tasks of asyncio, a server, or clients of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import streamkeep
+from crash.workload import faults
+from crash.workload.actors import ALONE, Actor, Step
+from crash.workload.oracle import GROUP, OWN, contents, kind_of
+from inside import defer_for_long, environment_of
+from resp_peer import Line, Peer, decode
+from streamkeep import aio
+from streamkeep.format.core.errors import (
+    RecoveryNeededError,
+    StoreClosedError,
+    StoreLockedError,
+)
+from streamkeep.server import serve
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Halfway(Exception):
+    """Raised in the middle of a transaction."""
+
+
+@dataclass
+class Work:
+    """What a process is to do.
+
+    Attributes:
+        kind: "threads", "tasks", "server" or "clients".
+        path: of the store, or of the socket for clients.
+        sync: the mode that the store is opened in.
+        defers: LMDB gets commits late, however slow the machine is.
+        steps: of each actor, at most.
+        faults: what happens to this process.
+    """
+
+    kind: str
+    path: Path
+    sync: str
+    actors: list[Actor]
+    errors: Path
+    defers: bool = False
+    steps: int = 1 << 30
+    socket: Path | None = None
+    faults: faults.Faults = field(default_factory=faults.Faults)
+
+
+def fork(work: Callable[[], object], errors: Path) -> int:
+    """Run something in a new process, which dies with this one; return its number.
+
+    What it prints, and what it raises, is appended to the file `errors`.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+        out = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(out, 2)
+        os.dup2(out, 1)
+        work()
+        status = 0
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(status)
+
+
+def run(work: Work) -> None:
+    """Be the process."""
+    threading.excepthook = end_at_once
+    with faults.inside(work.faults):
+        {"threads": _threads, "tasks": _tasks, "server": _serve, "clients": _clients}[work.kind](
+            work
+        )
+
+
+# --- one step -----------------------------------------------------------------------------------
+
+
+def perform(on: Any, actor: Actor, operation: list[Any]) -> Any:
+    """Call the method of an operation; return what it returns."""
+    name, key, *more = operation
+    if name == "add" and len(more[0]) == 1:
+        return on.xadd(key, contents(more[0][0]))
+    if name == "add":
+        return on.xadd_many(key, [contents(token) for token in more[0]])
+    if name == "delete":
+        return on.xdel(key, *more[1])
+    if name == "erase":
+        return on.erase(key, *more[1])
+    if name == "trim":
+        return on.xtrim(key, maxlen=more[0], approximate=False)
+    if name in ("read", "take"):
+        return on.xreadgroup(GROUP, actor.name, {key: ">"}, count=more[0])
+    if name == "ack":
+        return on.xack(key, GROUP, *more[0])
+    if name == "group":
+        return on.xgroup_create(key, GROUP, id="0", mkstream=True)
+    if name == "retain":
+        return on.set_retention(key, archive=True)
+    return getattr(on, name)()
+
+
+def told(operation: list[Any], result: Any) -> Any:
+    """Return what the notes keep of a result: IDs."""
+    name = operation[0]
+    if name == "add":
+        return result if isinstance(result, list) else [result]
+    if name in ("take", "read"):
+        entries = result[0][1] if result else []
+        return [entry[0] if isinstance(entry, list) else entry.id for entry in entries]
+    return None
+
+
+def attempt(actor: Actor, call: Callable[[Step], list[Any]]) -> bool:
+    """Choose a step, and run it between its notes; return False if the actor cannot go on."""
+    step = actor.step()
+    actor.begin(step)
+    try:
+        results = call(step)
+    except BaseException as error:
+        return failed(actor, step, error)
+    actor.done(step, [told(*one) for one in zip(step.operations, results, strict=True)])
+    return True
+
+
+def failed(actor: Actor, step: Step, error: BaseException) -> bool:
+    """Note how a step has failed; return False if the actor cannot go on, and raise what no fault
+    explains."""
+    if isinstance(error, (KeyboardInterrupt, ConnectionError, StoreLockedError)):
+        return False
+    if isinstance(error, RecoveryNeededError):
+        if not faults.poisoned():
+            raise error
+        return False
+    if isinstance(error, StoreClosedError):
+        return False
+    if isinstance(error, Halfway) or faults.explains(error):
+        actor.refused(step)
+        return True
+    raise error
+
+
+def look(actor: Actor, store: Any) -> None:
+    """Compare a stream of the actor with what it must hold now."""
+    keys = [key for key, view in actor.state.items() if kind_of(key) == OWN and view.exists]
+    if keys:
+        key = actor.random.choice(keys)
+        entries = store.xrange(key)
+        found = [entry.fields["t"] for entry in entries]
+        expected = list(actor.state[key].live)
+        assert found == expected, f"{key} shows {found}, not {expected}"
+
+
+def on_store(store: Any, actor: Actor, step: Step) -> list[Any]:
+    """Run a step through the public classes."""
+    first = step.operations[0]
+    if first[0] == "checkpoint":
+        environment_of(store).make_checkpoint()
+        return [None]
+    if first[0] in ALONE:
+        return [perform(store, actor, first)]
+    if step.how == "single":
+        on = store if store.sync_mode == step.sync else store.using(step.sync)
+        return [perform(on, actor, first)]
+    if step.how == "pipeline":
+        with store.pipeline() as pipe:
+            for operation in step.operations:
+                perform(pipe, actor, operation)
+            return list(pipe.execute())
+    with store.transaction(sync=step.sync) as txn:
+        return in_transaction(txn, actor, step)
+
+
+def in_transaction(txn: Any, actor: Actor, step: Step) -> list[Any]:
+    """Run the commands of a step; raise Halfway where it says so."""
+    results = []
+    for number, operation in enumerate(step.operations):
+        if number == step.fails_after:
+            raise Halfway
+        results.append(perform(txn, actor, operation))
+    if step.fails_after == len(step.operations):
+        raise Halfway
+    return results
+
+
+# --- the kinds of processes -----------------------------------------------------------------------
+
+
+def _open(work: Work) -> dict[str, Any]:
+    return {"sync": work.sync, "interval_ms": 30, "decode_responses": True}
+
+
+def _threads(work: Work) -> None:
+    """A thread for each actor; the first one has the main thread, where interrupts come."""
+    store: Any = streamkeep.open(work.path, **_open(work))
+    if work.defers:
+        defer_for_long(store)
+
+    def act(actor: Actor) -> None:
+        for number in range(work.steps):
+            if not attempt(actor, partial(on_store, store, actor)):
+                return
+            if number % 16 == 0 and not faults.trouble():
+                look(actor, store)
+            _rest(actor)
+
+    threads = [threading.Thread(target=act, args=(one,)) for one in work.actors[1:]]
+    for thread in threads:
+        thread.start()
+    act(work.actors[0])
+    for thread in threads:
+        thread.join()
+    if not faults.poisoned():
+        store.close()
+
+
+def end_at_once(args: threading.ExceptHookArgs) -> None:
+    """End the process when one of its threads has failed, so that it is seen."""
+    traceback.print_exception(args.exc_value)
+    os._exit(1)
+
+
+def _rest(actor: Actor) -> None:
+    if actor.style.rest_s and actor.random.random() < 0.3:
+        time.sleep(actor.random.random() * actor.style.rest_s)
+
+
+def _tasks(work: Work) -> None:
+    """A task of asyncio for each actor."""
+
+    async def act(store: aio.AsyncStore[str], actor: Actor) -> None:
+        for _ in range(work.steps):
+            step = actor.step()
+            actor.begin(step)
+            try:
+                results = await on_async_store(store, work.sync, actor, step)
+            except BaseException as error:
+                if not failed(actor, step, error):
+                    return
+            else:
+                its = zip(step.operations, results, strict=True)
+                actor.done(step, [told(*one) for one in its])
+            if actor.style.rest_s and actor.random.random() < 0.3:
+                await asyncio.sleep(actor.random.random() * actor.style.rest_s)
+
+    async def main() -> None:
+        store = await aio.open(work.path, **_open(work))
+        if work.defers:
+            defer_for_long(store._store)
+        await asyncio.gather(*(act(store, one) for one in work.actors))
+        if not faults.poisoned():
+            await store.close()
+
+    asyncio.run(main())
+
+
+async def on_async_store(store: Any, sync: str, actor: Actor, step: Step) -> list[Any]:
+    """Run a step through the classes of asyncio."""
+    first = step.operations[0]
+    if first[0] == "checkpoint":
+        await asyncio.to_thread(environment_of(store._store).make_checkpoint)
+        return [None]
+    if first[0] in ALONE:
+        return [await perform(store, actor, first)]
+    if step.how == "single":
+        on = store if sync == step.sync else store.using(step.sync)
+        return [await perform(on, actor, first)]
+    if step.how == "pipeline":
+        async with store.pipeline() as pipe:
+            for operation in step.operations:
+                perform(pipe, actor, operation)
+            return list(await pipe.execute())
+    return list(await store.run(lambda txn: in_transaction(txn, actor, step), sync=step.sync))
+
+
+def _serve(work: Work) -> None:
+    options = serve.Options(unix=work.socket)
+    serve.run(work.path, options, sync=work.sync)  # type: ignore[arg-type]
+
+
+def _clients(work: Work) -> None:
+    """A thread for each actor, with a connection of its own."""
+
+    def act(actor: Actor) -> None:
+        while not work.path.exists():
+            time.sleep(0.01)
+        try:
+            with Peer(work.path) as peer:
+                for _ in range(work.steps):
+                    if not attempt(actor, partial(on_peer, peer, actor)):
+                        return
+                    _rest(actor)
+        except ConnectionError:
+            pass  # the server was killed
+
+    threads = [threading.Thread(target=act, args=(one,)) for one in work.actors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class ServerError(Exception):
+    """The reply to a command was an error."""
+
+
+def on_peer(peer: Peer, actor: Actor, step: Step) -> list[Any]:
+    """Run a step as a client: several commands are one MULTI, sent at once."""
+    if step.how == "single":
+        return [_reply(peer.ask(*words_of(actor, step.operations[0])))]
+    peer.send("MULTI")
+    for operation in step.operations:
+        peer.send(*words_of(actor, operation))
+    peer.send("EXEC")
+    for _ in range(len(step.operations) + 1):
+        _reply(decode(peer.read()))
+    return [_reply(one) for one in _reply(decode(peer.read()))]
+
+
+def _reply(reply: Any) -> Any:
+    if isinstance(reply, Line) and reply.startswith("-"):
+        raise ServerError(reply)
+    return _text(reply)
+
+
+def _text(reply: Any) -> Any:
+    if isinstance(reply, list):
+        return [_text(one) for one in reply]
+    return reply.decode() if isinstance(reply, bytes) else reply
+
+
+def words_of(actor: Actor, operation: list[Any]) -> list[Any]:
+    """Return an operation as a command of Redis."""
+    name, key, *more = operation
+    if name == "add":
+        fields = contents(more[0][0])
+        return ["XADD", key, "*", *(word for pair in fields.items() for word in pair)]
+    if name == "delete":
+        return ["XDEL", key, *more[1]]
+    if name == "trim":
+        return ["XTRIM", key, "MAXLEN", more[0]]
+    if name in ("read", "take"):
+        return ["XREADGROUP", "GROUP", GROUP, actor.name, "COUNT", more[0], "STREAMS", key, ">"]
+    if name == "ack":
+        return ["XACK", key, GROUP, *more[0]]
+    assert name == "group", operation
+    return ["XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM"]
