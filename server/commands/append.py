@@ -85,7 +85,6 @@ class Trim:
 
 
 def run_xadd(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XADD."""
     count: i64 = len(words)
     if words[2] == b"*" and count % 2:  # what most clients send
         return xadd.xadd(txn, words[1], words[3:], xadd.ANY_ID, False, None, None)
@@ -163,12 +162,10 @@ def _xtrim(txn: WriteTxn, words: list[bytes], replays: bool) -> object:
 
 
 def run_xdel(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XDEL."""
     return xdel.xdel(txn, words[1], words[2:])
 
 
 def run_xdelex(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XDELEX."""
     ids, policy = ids_and_policy(words, 2)
     return xack.xdelex(txn, words[1], ids, policy)
 
@@ -214,7 +211,6 @@ def counted_ids(
 
 
 def run_xsetid(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XSETID."""
     last_id = parse_id(words[2], 0)
     added: int | None = None
     deleted: tuple[int, int] | None = None
@@ -241,7 +237,6 @@ def run_xsetid(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 
 def run_xcfgset(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XCFGSET."""
     existing_stream(txn, words[1])
     duration: int | None = None
     maxsize: int | None = None
@@ -264,6 +259,5 @@ def run_xcfgset(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 
 def run_xidmprecord(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XIDMPRECORD."""
     idempotency.xidmprecord(txn, words[1], words[2], words[3], parse_id(words[4], 0))
     return OK

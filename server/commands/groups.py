@@ -24,7 +24,6 @@ _MODES = {b"SILENT": xack.SILENT, b"FAIL": xack.FAIL, b"FATAL": xack.FATAL}
 
 
 def run_xgroup_create(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XGROUP CREATE."""
     mkstream, entries_read = _group_options(words, True)
     last_id = _start_id(words, len(words) <= 8, interval=False)
     xgroup.xgroup_create(txn, words[2], words[3], last_id, mkstream, entries_read)
@@ -32,7 +31,6 @@ def run_xgroup_create(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 
 def run_xgroup_setid(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XGROUP SETID."""
     _, entries_read = _group_options(words, False)
     last_id = _start_id(words, len(words) in (5, 7), interval=True)
     xgroup.xgroup_setid(txn, words[2], words[3], last_id, entries_read)
@@ -77,22 +75,18 @@ def _group_options(words: list[bytes], creates: bool) -> tuple[bool, int | None]
 
 
 def run_xgroup_destroy(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XGROUP DESTROY."""
     return 1 if xgroup.xgroup_destroy(txn, words[2], words[3]) else 0
 
 
 def run_xgroup_createconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XGROUP CREATECONSUMER."""
     return xgroup.xgroup_createconsumer(txn, words[2], words[3], words[4])
 
 
 def run_xgroup_delconsumer(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XGROUP DELCONSUMER."""
     return xgroup.xgroup_delconsumer(txn, words[2], words[3], words[4])
 
 
 def run_xgroup_help(txn: Txn, words: list[bytes], shape: int) -> object:
-    """XGROUP HELP."""
     return [Status(line) for line in HELP["XGROUP"]]
 
 
@@ -100,18 +94,15 @@ def run_xgroup_help(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 def run_xack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XACK."""
     return xack.xack(txn, words[1], words[2], words[3:])
 
 
 def run_xackdel(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XACKDEL."""
     ids, policy = ids_and_policy(words, 3)
     return xack.xackdel(txn, words[1], words[2], ids, policy)
 
 
 def run_xnack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XNACK."""
     existing_group(txn, words[1], words[2])
     mode = _MODES.get(option(words[3]), -1)
     if mode < 0:
@@ -150,7 +141,6 @@ def run_xnack(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 
 def run_xpending(txn: Txn, words: list[bytes], shape: int) -> object:
-    """XPENDING."""
     count = len(words)
     if count == 3:
         found = xpending.xpending(txn, words[1], words[2])
@@ -229,7 +219,6 @@ def _is_id(word: bytes) -> bool:
 
 
 def run_xautoclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """XAUTOCLAIM."""
     least = max(integer(words[4], "Invalid min-idle-time argument for XAUTOCLAIM"), 0)
     start = range_start(words[5])
     most = 100
@@ -262,7 +251,6 @@ def run_xautoclaim(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 
 def run_xinfo_stream(txn: Txn, words: list[bytes], shape: int) -> object:
-    """XINFO STREAM."""
     existing_stream(txn, words[2])
     if len(words) == 3:
         return xinfo.xinfo_stream(txn, words[2], int(PAIRS))
@@ -279,15 +267,12 @@ def run_xinfo_stream(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 def run_xinfo_groups(txn: Txn, words: list[bytes], shape: int) -> object:
-    """XINFO GROUPS."""
     return xinfo.xinfo_groups(txn, words[2])
 
 
 def run_xinfo_consumers(txn: Txn, words: list[bytes], shape: int) -> object:
-    """XINFO CONSUMERS."""
     return xinfo.xinfo_consumers(txn, words[2], words[3])
 
 
 def run_xinfo_help(txn: Txn, words: list[bytes], shape: int) -> object:
-    """XINFO HELP."""
     return [Status(line) for line in HELP["XINFO"]]

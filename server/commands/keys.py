@@ -20,30 +20,25 @@ from streamkeep.server.commands.words import integer, option, syntax
 
 
 def run_del(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """DEL and UNLINK."""
     return strings.delete_keys(txn, words[1:])
 
 
 def run_exists(txn: Txn, words: list[bytes], shape: int) -> object:
-    """EXISTS and TOUCH."""
     return sum(strings.exists(txn, name) for name in words[1:])
 
 
 def run_type(txn: Txn, words: list[bytes], shape: int) -> object:
-    """TYPE."""
     if txn.find_stream(words[1]) is not None:
         return Status("stream")
     return Status("none" if strings.find_string(txn, words[1]) is None else "string")
 
 
 def run_rename(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """RENAME."""
     _rename(txn, words[1], words[2])
     return OK
 
 
 def run_renamenx(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """RENAMENX."""
     if not strings.exists(txn, words[1]):
         raise NoSuchKeyError("no such key")
     if strings.exists(txn, words[2]):
@@ -99,7 +94,6 @@ def _names(txn: Txn) -> Iterator[bytes]:
 
 
 def run_keys(txn: Txn, words: list[bytes], shape: int) -> object:
-    """KEYS."""
     matcher = Glob(words[1])
     return [name for name in _names(txn) if matcher.matches(name)]
 
@@ -147,13 +141,11 @@ def _cursor(word: bytes) -> int:
 
 
 def run_randomkey(txn: Txn, words: list[bytes], shape: int) -> object:
-    """RANDOMKEY."""
     total = count_keys(txn)
     return next(islice(_names(txn), random.randrange(total), None)) if total else None
 
 
 def run_dbsize(txn: Txn, words: list[bytes], shape: int) -> object:
-    """DBSIZE."""
     return count_keys(txn)
 
 
@@ -169,7 +161,6 @@ def run_dump(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 def run_restore(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """RESTORE."""
     replace = absolute = False
     hint = b""  # IDLETIME or FREQ
     at = 4
@@ -213,7 +204,6 @@ _USES: Final = {
 
 
 def run_object_encoding(txn: Txn, words: list[bytes], shape: int) -> object:
-    """OBJECT ENCODING."""
     if txn.find_stream(words[2]) is not None:
         return b"stream"
     found = strings.find_string(txn, words[2])
@@ -227,7 +217,6 @@ def run_object_encoding(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 def run_object_refcount(txn: Txn, words: list[bytes], shape: int) -> object:
-    """OBJECT REFCOUNT."""
     return 1 if strings.exists(txn, words[2]) else None
 
 
@@ -266,7 +255,6 @@ OBJECT_HELP: Final = (
 
 
 def run_object_help(txn: Txn, words: list[bytes], shape: int) -> object:
-    """OBJECT HELP."""
     return [Status(line) for line in OBJECT_HELP]
 
 
@@ -284,7 +272,6 @@ def run_memory_usage(txn: Txn, words: list[bytes], shape: int) -> object:
 
 
 def run_flush(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """FLUSHDB and FLUSHALL."""
     if len(words) > 2 or (len(words) == 2 and option(words[1]) not in (b"SYNC", b"ASYNC")):
         raise syntax()
     strings.delete_keys(txn, list(_names(txn)))

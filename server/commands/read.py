@@ -22,18 +22,15 @@ _MOST_MS: Final = (1 << 63) - 1
 
 
 def run_xlen(txn: Txn, words: list[bytes], shape: int) -> object:
-    """XLEN."""
     stream = txn.find_stream(words[1])
     return 0 if stream is None else int(stream.record.length)
 
 
 def run_xrange(txn: Txn, words: list[bytes], shape: int) -> object:
-    """XRANGE."""
     return _range(txn, words, words[2], words[3], False, shape)
 
 
 def run_xrevrange(txn: Txn, words: list[bytes], shape: int) -> object:
-    """XREVRANGE."""
     return _range(txn, words, words[3], words[2], True, shape)
 
 

@@ -250,7 +250,6 @@ def _deadline(txn: Txn, word: bytes, unit: int, absolute: bool, command: str) ->
 
 
 def run_get(txn: Txn, words: list[bytes], shape: int) -> object:
-    """GET."""
     if txn.find_stream(words[1]) is not None:
         raise wrong_type()
     found = find_string(txn, words[1])
@@ -268,7 +267,6 @@ _EXPIRES: Final = {
 
 
 def run_expire(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT."""
     name = option(words[0])
     flags: set[bytes] = set()
     for word in words[3:]:
@@ -299,7 +297,6 @@ def run_expire(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 
 def run_persist(txn: WriteTxn, words: list[bytes], shape: int) -> object:
-    """PERSIST."""
     before = deadline_of(txn, words[1])
     if before is None or before == FOREVER:
         return 0
@@ -308,7 +305,6 @@ def run_persist(txn: WriteTxn, words: list[bytes], shape: int) -> object:
 
 
 def run_ttl(txn: Txn, words: list[bytes], shape: int) -> object:
-    """TTL, PTTL, EXPIRETIME, PEXPIRETIME."""
     name = option(words[0])
     deadline = deadline_of(txn, words[1])
     if deadline is None:

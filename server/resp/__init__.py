@@ -9,7 +9,7 @@ From the bottom up:
     memory               what clients need in all, and which of them go when it is too much
     blocked, expiry      clients that wait for entries; keys that end at a deadline
     settings             what CONFIG shows and changes
-    handlers, client_commands, transactions, server_commands, session_commands
+    handlers, client_commands, transactions, server_commands
                          the commands that are not about keys
     connection, server   one client; all of them
 

@@ -18,7 +18,7 @@ import asyncio
 import weakref
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.blocking.calls import Wait
 from streamkeep.engine.blocking.waiters import NOTE, Steps
@@ -115,7 +115,7 @@ class BlockedClients(Watcher):
         environment: Environment,
         loop: asyncio.AbstractEventLoop,
         check: Callable[[WriteTxn, list[bytes]], None],
-        unblocked: Callable[[ClientState], None],
+        unblocked: Callable[[Any], None],
         later: Callable[[], None],
     ) -> None:
         super().__init__()

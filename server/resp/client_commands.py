@@ -15,26 +15,23 @@ from streamkeep.server.commands.words import (
     wrong_subcommand,
 )
 from streamkeep.server.resp.encoder import encode, error_text
-from streamkeep.server.resp.handlers import ALREADY, CodedError, Handler
+from streamkeep.server.resp.handlers import ALREADY, REDIS_VERSION, CodedError, Handler
+from streamkeep.server.resp.info import client_line
 from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import Turn
-from streamkeep.server.resp.versions import REDIS_VERSION
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
 
 
 _MOST_NAME: Final = 4096  # bytes that are kept for each client
+_NO_TRACKING: Final = {"flags": [b"off"], "redirect": -1, "prefixes": []}
 
 
 def _ping(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) > 2:
         raise wrong_count("ping")
     return words[1] if len(words) == 2 else Status("PONG")
-
-
-def _echo(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return words[1]
 
 
 def _quit(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -125,17 +122,9 @@ def _checked_name(name: bytes, what: str = "Client names") -> bytes:
     return name
 
 
-def _client_id(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return client.id
-
-
 def _client_setname(client: Connection, words: list[bytes], turn: Turn) -> object:
     client.name = _checked_name(words[2])
     return OK
-
-
-def _client_getname(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return client.name or None
 
 
 def _client_setinfo(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -149,10 +138,6 @@ def _client_setinfo(client: Connection, words: list[bytes], turn: Turn) -> objec
     return OK
 
 
-def _client_info(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return client.server.describe(client).encode()
-
-
 def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
     chosen = list(client.server.clients.values())
     if len(words) > 2:
@@ -164,7 +149,7 @@ def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
             chosen = [one for one in chosen if one.id in ids]
         else:
             raise syntax()
-    return "".join(client.server.describe(one) for one in chosen).encode()
+    return "".join(map(client_line, chosen)).encode()
 
 
 def _is_type(word: bytes) -> bool:
@@ -262,27 +247,19 @@ def _client_pause(client: Connection, words: list[bytes], turn: Turn) -> object:
     raise CommandError("CLIENT PAUSE is not supported: other processes may write to the store")
 
 
-def _client_trackinginfo(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return {"flags": [b"off"], "redirect": -1, "prefixes": []}
-
-
-def _client_getredir(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return -1
-
-
 COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("ping", -1, _ping),
-    ("echo", 2, _echo),
+    ("echo", 2, lambda client, words, turn: words[1]),
     ("quit", -1, _quit),
     ("reset", 1, _reset),
     ("select", 2, _select),
     ("auth", -2, _auth),
     ("hello", -1, _hello),
-    ("client|id", 2, _client_id),
+    ("client|id", 2, lambda client, words, turn: client.id),
     ("client|setname", 3, _client_setname),
-    ("client|getname", 2, _client_getname),
+    ("client|getname", 2, lambda client, words, turn: client.name or None),
     ("client|setinfo", 4, _client_setinfo),
-    ("client|info", 2, _client_info),
+    ("client|info", 2, lambda client, words, turn: client_line(client).encode()),
     ("client|list", -2, _client_list),
     ("client|kill", -3, _client_kill),
     ("client|reply", 3, _client_reply),
@@ -290,6 +267,6 @@ COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("client|no-evict", 3, _client_switch),
     ("client|no-touch", 3, _client_switch),
     ("client|pause", -3, _client_pause),
-    ("client|getredir", 2, _client_getredir),
-    ("client|trackinginfo", 2, _client_trackinginfo),
+    ("client|getredir", 2, lambda client, words, turn: -1),
+    ("client|trackinginfo", 2, lambda client, words, turn: dict(_NO_TRACKING)),
 )

@@ -18,7 +18,7 @@ from streamkeep.server.commands.words import option
 from streamkeep.server.resp.encoder import encode
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, CodedError
 from streamkeep.server.resp.requests import WORD_BYTES
-from streamkeep.server.resp.session_commands import (
+from streamkeep.server.resp.server_commands import (
     IN_TRANSACTION,
     NOT_IN_TRANSACTION,
     WITHOUT_PASSWORD,
@@ -28,6 +28,7 @@ from streamkeep.server.resp.turn import Turn, failure_line
 from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
+    from streamkeep.server.access import User
     from streamkeep.server.resp.blocked import Blocked
     from streamkeep.server.resp.server import Server
 
@@ -49,16 +50,16 @@ class Connection(ClientState, asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server.turns)
-        self.server = server
-        self.id = 0
+        self.server: Server = server
+        self.id: int = 0
         self.address = "?:0"
         self.local_address = "?:0"
         self.made = time.time()
         self.active = self.made
-        self.name = b""
+        self.name: bytes = b""
         self.library = b""
         self.library_version = b""
-        self.user = server.access.default
+        self.user: User = server.access.default
         self.authenticated = False
         self.queued: list[tuple[Spec, list[bytes]]] | None = None
         self.broken = False

@@ -13,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.commands import rows
-from streamkeep.engine.commands.keys import name_of
+from streamkeep.engine.commands.keys import iter_keys, name_of
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.keys import pack_number
 from streamkeep.server.commands.strings import (
@@ -107,7 +107,8 @@ class Expiry:
         found, strings = deadlines(txn), string_deadlines(txn)
         self._has_strings = bool(strings)
         self._by_number = dict(found)
-        names = {number: name for name, number in self._server.names_of(txn, set(self._by_number))}
+        chosen = iter_keys(txn) if found else ()
+        names = {number: name for name, number in chosen if number in self._by_number}
         self._by_name = {name: when for name, when in strings if when != FOREVER}
         self._by_name |= {names[number]: when for number, when in found if number in names}
 

@@ -1,7 +1,7 @@
 """What the modules with commands of the connection have in common.
 
 A handler takes the connection, the words and the turn, and returns a reply, or ALREADY where it has
-queued its reply itself. `session_commands` fills HANDLERS and TABLE.
+queued its reply itself. `server_commands` fills HANDLERS and TABLE.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from streamkeep.server.resp.turn import Turn
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
 
+REDIS_VERSION: Final = "8.10.0"  # whose commands the server has
+
 Handler = Callable[["Connection", list[bytes], Turn], object]
 
 HANDLERS: Final[dict[str, Handler]] = {}  # by the names of their commands
 TABLE: Final[dict[bytes, Spec]] = {}  # every command that the server knows
 
 
-class Already:
-    """The type of ALREADY."""
-
-
-ALREADY: Final = Already()
+ALREADY: Final = object()
 
 
 class CodedError(CommandError):

@@ -11,8 +11,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.server.commands.keys import count_keys
+from streamkeep.server.resp.handlers import REDIS_VERSION
 from streamkeep.server.resp.slow import SYNC_BOUNDS_S, SyncTimes
-from streamkeep.server.resp.versions import REDIS_VERSION
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.access import REFUSED_S, Access
 from streamkeep.server.commands.read import Waiting
@@ -33,11 +32,10 @@ from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
 from streamkeep.server.resp.slow import DISK, SlowLog
 from streamkeep.server.resp.turn import Step, Turn, failure_line
-from streamkeep.server.resp.turns import ClientState, Host, Turns
+from streamkeep.server.resp.turns import Turns
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.txn.read_txn import ReadTxn
     from streamkeep.engine.txn.txn import WriteTxn
 
 _MANY: Final = 8  # clients in a batch from which on the next turn begins after its sync
@@ -54,7 +52,7 @@ class WrongPasswordError(CommandError):
     redis_code = "WRONGPASS"
 
 
-class Server(Host):
+class Server:
     """Serves one store to Redis clients; `server.serve` makes it reachable.
 
     Args:
@@ -71,15 +69,14 @@ class Server(Host):
         stopped: Callable[[], None] | None = None,
         backup: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__()
         self.store = store
         self.environment = store._environment
         self.loop = asyncio.get_running_loop()
         self.turns = Turns(self, self.environment, self.loop.call_soon, self.loop.call_later)
-        self.access = access or Access()
-        self.slow = SlowLog(self.turns)
-        self.settings = Settings(store, self.turns, self.slow)
-        self.statistics = info.Statistics(self.turns)
+        self.access: Access = access or Access()
+        self.slow: SlowLog = SlowLog(self.turns)
+        self.settings: Settings = Settings(store, self.turns, self.slow)
+        self.statistics: info.Statistics = info.Statistics(self.turns)
         self.clients: dict[int, Connection] = {}
         self.memory = Memory(self)
         self.watches_commands = False  # deadlines or strings exist, so that each must be checked
@@ -153,10 +150,6 @@ class Server(Host):
         client.authenticated = True
         client.renew_plain()
 
-    def describe(self, client: Connection) -> str:
-        """Return the line of CLIENT LIST."""
-        return info.client_line(client)
-
     def kill(self, client: Connection, turn: Turn) -> None:
         """Close the connection of a client."""
         client.close()
@@ -190,12 +183,6 @@ class Server(Host):
             for client in self.clients.values():
                 client.renew_plain()
 
-    def names_of(self, txn: ReadTxn, numbers: set[int]) -> list[tuple[bytes, int]]:
-        """Return (name, number) of these streams."""
-        if not numbers:
-            return []
-        return [(name, number) for name, number in iter_keys(txn) if number in numbers]
-
     def schedule(self) -> None:
         """Have a turn soon, before which something is due."""
         self.turns.due = True
@@ -224,20 +211,17 @@ class Server(Host):
         """Count an error reply."""
         self.statistics.note_error(reply)
 
-    def note_slow(self, client: ClientState, words: list[bytes], nanos: int) -> None:
+    def note_slow(self, client: Connection, words: list[bytes], nanos: int) -> None:
         """Note a command that took long."""
-        assert isinstance(client, Connection)
         self.slow.note(client, words, nanos)
 
-    def refuse(self, client: ClientState, error: ProtocolError) -> None:
+    def refuse(self, client: Connection, error: ProtocolError) -> None:
         """End the connection of a client that did not send a command."""
-        assert isinstance(client, Connection)
         client.reply(error_text(f"ERR Protocol error: {error}"))
         client.close()
 
-    def drop(self, client: ClientState, why: str) -> None:
+    def drop(self, client: Connection, why: str) -> None:
         """End the connection of a client at once, without its replies."""
-        assert isinstance(client, Connection)
         self.log(f"closed client {client.id} at {client.address}: {why}")
         client.close()
         client.transport.abort()  # `close` would keep what the peer does not read
@@ -251,9 +235,8 @@ class Server(Host):
         client.out_size = client.unsent = client.kept = client.reserved = 0
         client.recount()
 
-    def wait_for_room(self, client: ClientState, size: int) -> None:
+    def wait_for_room(self, client: Connection, size: int) -> None:
         """Have a client go on when there is room for a reply of this size."""
-        assert isinstance(client, Connection)
         self.memory.wait(client, size)
 
     def relieve(self) -> None:
@@ -287,8 +270,7 @@ class Server(Host):
             turn.add(Step(client, [(spec, words)]), reply)
         return True
 
-    def _unblocked(self, client: ClientState) -> None:
-        assert isinstance(client, Connection)
+    def _unblocked(self, client: Connection) -> None:
         if client.blocked is not None:
             client.kept -= client.blocked.size
         client.blocked = None
@@ -298,7 +280,7 @@ class Server(Host):
 
     # --- the disk ---------------------------------------------------------------------------
 
-    def hold(self, clients: list[ClientState], txn: WriteTxn | None) -> None:
+    def hold(self, clients: list[Connection], txn: WriteTxn | None) -> None:
         """Keep the replies of these clients until a commit is on disk.
 
         While syncs are quick, the loop waits for the disk itself: two switches of threads take as
@@ -317,15 +299,12 @@ class Server(Host):
                 if waits:
                     self._note_sync(time.monotonic() - began)
                 return
-        held: list[Connection] = []
         for client in clients:
-            assert isinstance(client, Connection)
             client.waits_for_disk += 1  # it may wait already: a blocked client that was served
             client.stopped = True
-            held.append(client)
-        big = len(held) >= _MANY
+        big = len(clients) >= _MANY
         self.turns.big_batches += big
-        self._to_sync.put((txn, held, big))
+        self._to_sync.put((txn, clients, big))
 
     def _sync_batches(self) -> None:
         """Wait for the disk; in a thread of its own."""
@@ -403,10 +382,6 @@ class Server(Host):
         """Return the number of the newest commit, as ROLE shows it."""
         return max(self.environment.context.last_commit, 0)
 
-    def info(self, sections: list[str], turn: Turn) -> str:
-        """Return the text of INFO."""
-        return info.text(self, sections, turn)
-
     def start_backup(self) -> None:
         """Make a backup in a thread (BGSAVE)."""
         if self._backup is None:
@@ -458,7 +433,7 @@ class Server(Host):
                 self.log(f"a wait for the disk did not end within {grace_s:g} s")
 
 
-def _replace(client: ClientState, error: Exception) -> None:
+def _replace(client: Connection, error: Exception) -> None:
     """Turn the replies of a client into errors: its commit may be lost."""
     count = len(client.out)
     client.out.clear()

@@ -1,4 +1,4 @@
-"""What clients ask of the server: keys that they may see, INFO, CONFIG, ACL, BGSAVE, SHUTDOWN."""
+"""Every command that the server knows; here those about the server: INFO, CONFIG, ACL, COMMAND."""
 
 from __future__ import annotations
 
@@ -10,19 +10,28 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.strings import KNOWN_DIGESTS, load_script
-from streamkeep.server.commands.words import (
-    integer,
-    option,
-    syntax,
-    text_of,
-    wrong_subcommand,
+from streamkeep.server.commands.summaries import SUMMARIES
+from streamkeep.server.commands.table import (
+    READS,
+    SERVER_SPECS,
+    SPECS,
+    STREAMS,
+    Spec,
+    by_name,
+    look_up,
 )
-from streamkeep.server.resp.handlers import ALREADY, TABLE, Handler
+from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_subcommand
+from streamkeep.server.resp import client_commands, info, transactions
+from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, Handler
 from streamkeep.server.resp.turn import Turn
 
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
 
+WITHOUT_PASSWORD: Final = {"hello", "auth", "quit", "reset"}
+IN_TRANSACTION: Final = {"exec", "discard", "multi", "watch", "quit", "reset"}
+# Of CLIENT REPLY in a transaction, Redis leaves out replies that the array of EXEC announces.
+NOT_IN_TRANSACTION: Final = {"shutdown", "client|reply"}
 _FLUSH_MODES: Final = (b"SYNC", b"ASYNC")
 
 
@@ -47,13 +56,8 @@ def visible(client: Connection, words: list[bytes], turn: Turn) -> object:
 # --- the server ---------------------------------------------------------------------------------
 
 
-def _time(client: Connection, words: list[bytes], turn: Turn) -> object:
-    micros = time.time_ns() // 1000
-    return [b"%d" % (micros // 1_000_000), b"%d" % (micros % 1_000_000)]
-
-
-def _role(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return [b"master", client.server.offset(), []]
+def _time() -> tuple[int, int]:
+    return divmod(time.time_ns() // 1000, 1_000_000)
 
 
 def _wait(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -76,10 +80,6 @@ def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
     return [local, 0]
 
 
-def _lastsave(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return int(client.server.statistics.last_save)
-
-
 def _bgsave(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) > 2 or (len(words) == 2 and option(words[1]) != b"SCHEDULE"):
         raise syntax()
@@ -99,11 +99,13 @@ def _shutdown(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 
 def _info(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return client.server.info([text_of(word).lower() for word in words[1:]], turn).encode()
+    sections = [text_of(word).lower() for word in words[1:]]
+    return info.text(client.server, sections, turn).encode()
 
 
-def _config_get(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return client.server.settings.get(words[2:])
+def _config_resetstat(client: Connection, words: list[bytes], turn: Turn) -> object:
+    client.server.statistics.reset()
+    return OK
 
 
 def _config_set(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -113,31 +115,18 @@ def _config_set(client: Connection, words: list[bytes], turn: Turn) -> object:
     return OK
 
 
-def _config_resetstat(client: Connection, words: list[bytes], turn: Turn) -> object:
-    client.server.statistics.reset()
-    return OK
-
-
 def _config_rewrite(client: Connection, words: list[bytes], turn: Turn) -> object:
     raise CommandError("The server is running without a config file")
-
-
-def _script_load(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return load_script(words[2])
-
-
-def _script_exists(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return [int(word.lower() in KNOWN_DIGESTS) for word in words[2:]]
-
-
-def _ok(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return OK
 
 
 def _script_flush(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) > 3 or (len(words) == 3 and option(words[2]) not in _FLUSH_MODES):
         raise CommandError("SCRIPT FLUSH only support SYNC|ASYNC option")
     return OK
+
+
+def _script_exists(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return [int(word.lower() in KNOWN_DIGESTS) for word in words[2:]]
 
 
 def _function_flush(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -167,12 +156,8 @@ def _slowlog_get(client: Connection, words: list[bytes], turn: Turn) -> object:
     count = integer(words[2], problem) if len(words) > 2 else 10
     if count < -1:
         raise CommandError(problem)
-    entries = list(client.server.slow.entries)
-    return [entry.row() for entry in (entries if count < 0 else entries[:count])]
-
-
-def _slowlog_len(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return len(client.server.slow.entries)
+    rows: list[object] = list(client.server.slow.entries)
+    return rows if count < 0 else rows[:count]
 
 
 def _slowlog_reset(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -180,60 +165,192 @@ def _slowlog_reset(client: Connection, words: list[bytes], turn: Turn) -> object
     return OK
 
 
-def _latency_latest(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return client.server.slow.latest()
-
-
-def _latency_history(client: Connection, words: list[bytes], turn: Turn) -> object:
-    samples = client.server.slow.events.get(text_of(words[2]), ())
-    return [[when, millis] for when, millis in samples]
-
-
-def _latency_reset(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return client.server.slow.forget([text_of(word) for word in words[2:]])
-
-
-# --- ACL ----------------------------------------------------------------------------------------
-
-
-def _acl_whoami(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return client.user.name
-
-
-def _acl_users(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return sorted(client.server.access.users)
-
-
 def _acl_list(client: Connection, words: list[bytes], turn: Turn) -> object:
     return [user.rules() for _, user in sorted(client.server.access.users.items())]
 
 
-COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
-    ("client|unpause", 2, _ok),
-    ("time", 1, _time),
-    ("role", 1, _role),
+# --- COMMAND ------------------------------------------------------------------------------------
+
+
+def _command_names(client: Connection, words: list[bytes], turn: Turn) -> list[bytes]:
+    return [spec.name.encode() for spec in ALL_SPECS if "|" not in spec.name]
+
+
+def _command_info(client: Connection, words: list[bytes], turn: Turn) -> object:
+    named = words[2:] or _command_names(client, words, turn)
+    found = [TABLE.get(word.upper()) for word in named]
+    return [None if spec is None else _described(spec) for spec in found]
+
+
+def _command_docs(client: Connection, words: list[bytes], turn: Turn) -> object:
+    named = words[2:] or _command_names(client, words, turn)
+    docs: dict[str, object] = {}
+    for word in named:
+        spec = TABLE.get(word.upper())
+        if spec is not None:
+            group = b"stream" if spec.name.startswith("x") else b"generic"
+            summary = SUMMARIES.get(spec.name, "").encode()
+            docs[spec.name] = {"summary": summary, "since": b"5.0.0", "group": group}
+    return docs
+
+
+def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> object:
+    try:
+        spec = look_up(words[2:], TABLE)
+    except CommandError:
+        raise CommandError("Invalid command specified") from None
+    if not spec.first:
+        raise CommandError("The command has no key arguments")
+    if not spec.takes(len(words) - 2):
+        raise CommandError("Invalid number of arguments specified for command")
+    found = spec.keys(words[2:])
+    if spec.first == STREAMS and not found:
+        raise CommandError("Invalid arguments specified for command")
+    return found
+
+
+def _described(spec: Spec) -> list[object]:
+    flags = [Status("readonly" if spec.kind == READS else "write")] if spec.first else []
+    if spec.parse is not None:
+        flags += [Status("blocking"), Status("movablekeys")]
+    first = max(spec.first, 0)
+    subs = [one for one in ALL_SPECS if one.name.startswith(f"{spec.name}|")]
+    category = Status("@stream" if spec.name.startswith("x") else "@keyspace")
+    return [
+        spec.name.encode(),
+        spec.arity,
+        flags,
+        first,
+        spec.last if first else 0,
+        spec.step,
+        [category] if spec.first else [Status("@connection")],
+        [],
+        [],
+        [_described(sub) for sub in subs],
+    ]
+
+
+def _help(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return [Status(line) for line in _HELP[option(words[0])].splitlines()]
+
+
+_HELP: Final = {
+    b"CLIENT": """\
+CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
+GETREDIR
+    Return the client ID we are redirecting to when tracking is enabled.
+GETNAME
+    Return the name of the current connection.
+ID
+    Return the ID of the current connection.
+INFO
+    Return information about the current client connection.
+KILL <ip:port>
+    Kill connection made from <ip:port>.
+KILL <option> <value> [<option> <value> [...]]
+    Kill connections. Options are:
+    * ADDR (<ip:port>|<unixsocket>:0)
+      Kill connections made from the specified address
+    * LADDR (<ip:port>|<unixsocket>:0)
+      Kill connections made to specified local address
+    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)
+      Kill connections by type.
+    * USER <username>
+      Kill connections authenticated by <username>.
+    * SKIPME (YES|NO)
+      Skip killing current connection (default: yes).
+LIST [options ...]
+    Return information about client connections. Options:
+    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)
+      Return clients of specified type.
+REPLY (ON|OFF|SKIP)
+    Control the replies sent to the current connection.
+SETINFO <option> <value>
+    Set client meta attr. Options are:
+    * LIB-NAME: the client lib name.
+    * LIB-VER: the client lib version.
+SETNAME <name>
+    Assign the name <name> to the current connection.
+UNBLOCK <clientid> [TIMEOUT|ERROR]
+    Unblock the specified blocked client.
+TRACKINGINFO
+    Report tracking status for the current connection.
+NO-EVICT (ON|OFF)
+    Protect current client connection from eviction.
+HELP
+    Print this help.
+""",
+    b"CONFIG": """\
+CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
+GET <pattern>
+    Return parameters matching the glob-like <pattern> and their values.
+SET <directive> <value>
+    Set the configuration <directive> to <value>.
+RESETSTAT
+    Reset statistics reported by the INFO command.
+REWRITE
+    Rewrite the configuration file.
+HELP
+    Print this help.
+""",
+}
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+_COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
+    *client_commands.COMMANDS,
+    *transactions.COMMANDS,
+    ("client|unpause", 2, lambda client, words, turn: OK),
+    ("time", 1, lambda client, words, turn: [b"%d" % part for part in _time()]),
+    ("role", 1, lambda client, words, turn: [b"master", client.server.offset(), []]),
     ("wait", 3, _wait),
     ("waitaof", 4, _waitaof),
-    ("lastsave", 1, _lastsave),
+    ("lastsave", 1, lambda client, words, turn: int(client.server.statistics.last_save)),
     ("bgsave", -1, _bgsave),
     ("shutdown", -1, _shutdown),
     ("info", -1, _info),
-    ("config|get", -3, _config_get),
+    ("config|get", -3, lambda client, words, turn: client.server.settings.get(words[2:])),
     ("config|set", -4, _config_set),
     ("config|resetstat", 2, _config_resetstat),
     ("config|rewrite", 2, _config_rewrite),
-    ("script|load", 3, _script_load),
+    ("script|load", 3, lambda client, words, turn: load_script(words[2])),
     ("script|exists", -3, _script_exists),
     ("script|flush", -2, _script_flush),
     ("function|flush", -2, _function_flush),
     ("function|list", -2, _function_list),
     ("slowlog|get", -2, _slowlog_get),
-    ("slowlog|len", 2, _slowlog_len),
+    ("slowlog|len", 2, lambda client, words, turn: len(client.server.slow.entries)),
     ("slowlog|reset", 2, _slowlog_reset),
-    ("latency|history", 3, _latency_history),
-    ("latency|latest", 2, _latency_latest),
-    ("latency|reset", -2, _latency_reset),
-    ("acl|whoami", 2, _acl_whoami),
-    ("acl|users", 2, _acl_users),
+    ("latency|history", 3, lambda client, words, turn: client.server.slow.history(words[2])),
+    ("latency|latest", 2, lambda client, words, turn: client.server.slow.latest()),
+    ("latency|reset", -2, lambda client, words, turn: client.server.slow.forget(words[2:])),
+    ("acl|whoami", 2, lambda client, words, turn: client.user.name),
+    ("acl|users", 2, lambda client, words, turn: sorted(client.server.access.users)),
     ("acl|list", 2, _acl_list),
+    ("client|help", 2, _help),
+    ("config|help", 2, _help),
+    ("command", -1, _command_info),
+    ("command|count", 2, lambda *request: len(_command_names(*request))),
+    ("command|list", -2, _command_names),
+    ("command|info", -2, _command_info),
+    ("command|docs", -2, _command_docs),
+    ("command|getkeys", -3, _command_getkeys),
 )
+_CONTAINERS: Final = ("client", "config", "script", "function", "slowlog", "latency", "acl")
+
+
+def _spec(name: str, arity: int) -> Spec:
+    keys = (1, -1, 1) if name == "watch" else (0, 0, 0)
+    return Spec(name, arity, READS, *keys, container=name == "command")
+
+
+ALL_SPECS: Final = (
+    *SPECS,
+    *SERVER_SPECS,
+    *(Spec(name, -2, READS, container=True) for name in _CONTAINERS),
+    *(_spec(name, arity) for name, arity, _ in _COMMANDS),
+)
+TABLE.update(by_name(ALL_SPECS))
+HANDLERS.update({name: handler for name, _, handler in _COMMANDS})
+HANDLERS.update(dict.fromkeys(("keys", "scan", "randomkey"), visible))

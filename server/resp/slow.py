@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.server.commands.words import text_of
+
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
     from streamkeep.server.resp.turns import Turns
@@ -28,23 +30,6 @@ SYNC_BOUNDS_S: Final = (
 )  # fmt: skip
 
 
-class SlowCommand:
-    """One entry of SLOWLOG."""
-
-    def __init__(self, number: int, client: Connection, words: list[bytes], micros: int) -> None:
-        self.number = number
-        self.when = int(time.time())
-        self.micros = micros
-        self.words = _shortened(words)
-        self.address = client.address
-        self.name = client.name
-
-    def row(self) -> list[object]:
-        """Return it as SLOWLOG GET shows it."""
-        address = self.address.encode()
-        return [self.number, self.when, self.micros, list(self.words), address, self.name]
-
-
 class SlowLog:
     """The commands, and other events, that took long.
 
@@ -59,7 +44,7 @@ class SlowLog:
         self.slower_than_us = 10_000
         self.most = 128
         self.threshold_ms = 0
-        self.entries: deque[SlowCommand] = deque()
+        self.entries: deque[list[object]] = deque()  # rows of SLOWLOG GET
         self.events: dict[str, deque[tuple[int, int]]] = {}
         self.longest: dict[str, int] = {}
         self._next = 0
@@ -77,7 +62,8 @@ class SlowLog:
         """Note a command that took long."""
         micros = nanos // 1000
         if 0 <= self.slower_than_us <= micros and self.most:
-            self.entries.appendleft(SlowCommand(self._next, client, words, micros))
+            row = [self._next, int(time.time()), micros, _shortened(words)]
+            self.entries.appendleft([*row, client.address.encode(), client.name])
             self._next += 1
             while len(self.entries) > self.most:
                 self.entries.pop()
@@ -102,9 +88,14 @@ class SlowLog:
             for event, samples in self.events.items()
         ]
 
-    def forget(self, events: list[str]) -> int:
+    def history(self, event: bytes) -> list[object]:
+        """Return the rows of LATENCY HISTORY."""
+        return [list(sample) for sample in self.events.get(text_of(event), ())]
+
+    def forget(self, events: list[bytes]) -> int:
         """Forget events, all of them where none is named; return how many there were."""
-        named = [event for event in events or list(self.events) if event in self.events]
+        chosen = list(map(text_of, events)) or list(self.events)
+        named = [event for event in chosen if event in self.events]
         for event in named:
             del self.events[event]
             self.longest.pop(event, None)

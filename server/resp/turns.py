@@ -13,7 +13,6 @@ from mypy_extensions import i64, mypyc_attr
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.server.commands.table import Spec
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.turn import Turn, Watcher, is_error, run_commands
@@ -157,51 +156,6 @@ class ClientState:
         return int(self.moved - self.unsent) - self.parser.pending()
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Host:
-    """The server around its turns."""
-
-    def begin(self, turn: Turn) -> None:
-        """Do what is due before the commands of a turn."""
-        raise NotImplementedError
-
-    def end(self) -> None:
-        """Do what commands of a turn have asked for."""
-        raise NotImplementedError
-
-    def hold(self, clients: list[ClientState], txn: WriteTxn | None) -> None:
-        """Keep the replies of these clients until a commit is on disk."""
-        raise NotImplementedError
-
-    def settle(self, garbage: bool) -> None:
-        """Do what commits have made due."""
-        raise NotImplementedError
-
-    def note_error(self, reply: bytes) -> None:
-        """Count an error reply."""
-        raise NotImplementedError
-
-    def note_slow(self, client: ClientState, words: list[bytes], nanos: int) -> None:
-        """Note a command that took long."""
-        raise NotImplementedError
-
-    def refuse(self, client: ClientState, error: ProtocolError) -> None:
-        """End the connection of a client that did not send a command."""
-        raise NotImplementedError
-
-    def drop(self, client: ClientState, why: str) -> None:
-        """End the connection of a client at once, without its replies."""
-        raise NotImplementedError
-
-    def wait_for_room(self, client: ClientState, size: int) -> None:
-        """Have a client go on when there is room for a reply of this size."""
-        raise NotImplementedError
-
-    def relieve(self) -> None:
-        """Make clients need less memory."""
-        raise NotImplementedError
-
-
 class Turns:
     """Runs what clients have sent.
 
@@ -213,6 +167,9 @@ class Turns:
     which calls have been slow lately waits for a turn of its own kind, before which there is a
     pause: in it, new clients connect and short commands run. So a hundred long commands that come
     at once do not delay a short one by the time of all of them.
+
+    Args:
+        host: the `server.Server` around it, which is not compiled.
 
     Attributes:
         durable: replies to commands that wrote wait for the disk.
@@ -229,7 +186,7 @@ class Turns:
 
     def __init__(
         self,
-        host: Host,
+        host: Any,
         environment: Environment,
         call_soon: Callable[[Callable[[], None]], Any],
         call_later: Callable[[float, Callable[[], None]], Any],
