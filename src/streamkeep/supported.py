@@ -9,12 +9,12 @@ import sys
 
 OLDEST = (3, 11)
 # True from the first release on: hints and pages then name the package in place of a clone. After a
-# change here, `make docs` writes the pages again; `release/check_tag.py` refuses a tag before it.
+# change here, `make docs` writes the pages again; `scripts/check_tag.py` refuses a tag before it.
 RELEASED = False
 
 _CONTAINER = (
-    "next: run it in a container (release/Containerfile); on Windows, WSL2 will do, too, which has "
-    "a Linux kernel"
+    "next: run it in a container (examples/deploy/Containerfile); on Windows, WSL2 will do, too, "
+    "which has a Linux kernel"
 )
 _told = False
 

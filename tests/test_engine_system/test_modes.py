@@ -54,7 +54,7 @@ def use_everything(path: Path, **options: Any) -> None:
 def test_a_process_that_may_not_set_the_setgid_bit_makes_a_store(
     tmp_path: Path, umask: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The units in release/systemd have RestrictSUIDSGID, which forbids it."""
+    """The units in examples/deploy/systemd have RestrictSUIDSGID, which forbids it."""
     change = os.fchmod
 
     def restricted(handle: int, mode: int) -> None:

@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 import pytest
-from wheels import pythons
 
 import streamkeep
 from conftest import ROOT
@@ -144,7 +143,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 def chosen(python: str) -> str:
     """Return the path of a Python."""
-    return sys.executable if python != NEWEST else [*pythons()][-1]
+    newest = [found for minor in (14, 13, 12) if (found := shutil.which(f"python3.{minor}"))]
+    return newest[0] if python == NEWEST and newest else sys.executable
 
 
 # --- pages --------------------------------------------------------------------------------------

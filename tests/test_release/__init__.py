@@ -1,1 +1,1 @@
-"""Tests of `release/`: what may be published."""
+"""Tests of what is published: where it runs, units, a container, the workflow."""

@@ -15,8 +15,8 @@ import pytest
 from conftest import ROOT
 from streamkeep.tools.cli import main
 
-UNITS = ROOT / "release" / "systemd"
-CONTAINER = (ROOT / "release" / "Containerfile").read_text()
+UNITS = ROOT / "examples" / "deploy" / "systemd"
+CONTAINER = (ROOT / "examples" / "deploy" / "Containerfile").read_text()
 
 
 def parse(words: list[str]) -> None:
@@ -82,5 +82,5 @@ def test_the_workflow_names_files_that_exist_and_actions_with_versions() -> None
             if "uses" in step:
                 assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d[\d.]*|release/v1)", step["uses"])
                 continue
-            for name in re.findall(r"\b(?:\.ci|release)/[\w./]+", step["run"]):
+            for name in re.findall(r"\b(?:\.ci|examples|scripts)/[\w./]+", step["run"]):
                 assert (ROOT / name).is_file(), name

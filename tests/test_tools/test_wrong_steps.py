@@ -1,8 +1,7 @@
 """Fifteen wrong steps of a user: each gets one message that says what is wrong and what to do.
 
 Not here, because they have their own modules: an old Python, an installation without a compiler
-(`test_release/test_supported.py`), a narrow terminal (`test_terminal.py`), and an installation
-without a network (`test_release/test_set_up.py`).
+(`test_release/test_supported.py`), and a narrow terminal (`test_terminal.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a new user does first; fails unless the installed package works, and is compiled."""
+"""What a new user does first; fails unless the installed package works, is compiled and typed."""
 
 import sys
 import tempfile
@@ -19,3 +19,6 @@ with tempfile.TemporaryDirectory() as folder:
             sys.exit("an entry is missing after the store was opened again")
 if not str(txn.__file__).endswith(".so"):
     sys.exit(f"{txn.__file__} is not compiled")
+for name in ("py.typed", "facade.pyi", "aio.pyi", "engine/api/async_commands.pyi"):
+    if not (Path(streamkeep.__file__).parent / name).is_file():
+        sys.exit(f"the package has no {name}")

@@ -1,4 +1,4 @@
-"""Fail unless a tag may be released: `python release/check_tag.py v0.1.0`.
+"""Fail unless a tag may be released: `python scripts/check_tag.py v0.1.0`.
 
 It must name the version of the package, the changelog must give that version a date, and hints and
 pages must name the package in place of a clone (`RELEASED` in `src/streamkeep/supported.py`).

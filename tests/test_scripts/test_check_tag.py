@@ -1,4 +1,4 @@
-"""`release/check_tag.py`: a tag that must not be released is refused, with the reason."""
+"""`scripts/check_tag.py`: a tag that must not be released is refused, with the reason."""
 
 from __future__ import annotations
 
