@@ -9,7 +9,6 @@ import pytest
 
 import streamkeep
 from cli_runner import lines, objects, reply, run
-from streamkeep.tools.base import command as command_module
 
 BINARY = b'\xff\x00\n"'
 MAX = (1 << 64) - 1
@@ -328,10 +327,3 @@ def test_damage_is_status_4_after_what_could_be_read() -> None:
     assert result.stdout.startswith("1-0  n=value-0000.\n")
     assert "value-1500" not in result.stdout
     Path("s/data.mdb").unlink()
-
-
-@pytest.mark.parametrize(
-    ("letters", "wanted"), [("fn", 1), ("f", 0), ("n5", 0), ("fn5", 0), ("nf", 0), ("x", 0)]
-)
-def test_short_options_given_together_take_their_values(letters: str, wanted: int) -> None:
-    assert command_module._values_of(letters, {"-f": 0, "-n": 1, "--count": 1}) == wanted

@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,37 +102,26 @@ class StoreCommand(_Shared):
         tell(ctx.command_path, failure)
         ctx.exit(failure.status)
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; a number below zero is a value, not an option.
+    def make_parser(self, ctx: click.Context) -> Any:
+        """Return click's parser, changed so that a number below zero is a value, not an option.
 
-        Options are taken out first, wherever they are, and all else goes after a `--`.
+        click can only take all that it does not know for values, and so misspelt options, too.
         """
-        takes_values = {
-            name: 0 if option.is_flag or option.count else option.nargs
-            for option in self.params
-            if isinstance(option, click.Option)
-            for name in (*option.opts, *option.secondary_opts)
-        }
-        options: list[str] = []
-        values: list[str] = []
-        rest = iter(args)
-        for arg in rest:
-            if arg == "--":
-                values.extend(rest)
-            elif len(arg) < 2 or arg[0] != "-" or _NUMBER.match(arg):
-                values.append(arg)
-            else:
-                wanted = takes_values.get(arg, 0)
-                if arg not in takes_values and arg[1] != "-" and len(arg) > 2:
-                    # Short options together: the last may want values, where none before does.
-                    wanted = _values_of(arg[1:], takes_values)
-                following = list(islice(rest, wanted))
-                options += [arg, *following]
-                if len(following) < wanted and ctx.resilient_parsing:
-                    del options[-1 - len(following) :]  # a shell completes its value
-                elif len(following) < wanted:
-                    return super().parse_args(ctx, options)  # which says what is missing
-        return super().parse_args(ctx, [*options, "--", *values])
+        parser: Any = super().make_parser(ctx)
+        take_option = parser._process_opts
+
+        def take(arg: str, state: Any) -> None:
+            if _NUMBER.match(arg):
+                state.largs.append(arg)
+                return
+            try:
+                take_option(arg, state)
+            except click.UsageError:
+                if not ctx.resilient_parsing:  # a shell completes the value of this option
+                    raise
+
+        parser._process_opts = take
+        return parser
 
 
 class CommandGroup(_Shared, click.Group):
@@ -163,15 +151,6 @@ def command(
 def group_command(name: str | None = None) -> Callable[[Callable[..., Any]], CommandGroup]:
     """Make a function the head of a group of commands."""
     return click.group(name, cls=CommandGroup)
-
-
-def _values_of(letters: str, takes_values: dict[str, int]) -> int:
-    """Return how many arguments belong to short options that are given together."""
-    for place, letter in enumerate(letters, start=1):
-        wanted = takes_values.get(f"-{letter}", 0)
-        if wanted:
-            return wanted - (place < len(letters))  # `-n5`: one value is there already
-    return 0
 
 
 # --- errors -------------------------------------------------------------------------------------
