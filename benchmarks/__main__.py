@@ -11,11 +11,8 @@ from benchmarks import (
     archive,
     codec,
     commits,
-    django_queue,
     dump,
     durable,
-    flights,
-    frameworks,
     fsck,
     groups,
     lake,
@@ -63,11 +60,6 @@ def run_group(report: Report, options: argparse.Namespace) -> None:
     groups.pending(report, size)
 
 
-def run_django(report: Report, options: argparse.Namespace) -> None:
-    """The backend of Django's tasks beside the database backend of the backport."""
-    django_queue.run(report, quick=options.quick)
-
-
 def run_wake(report: Report, _: argparse.Namespace) -> None:
     """Blocked readers: waking them, and what waiting costs."""
     wake.wakes(report)
@@ -110,11 +102,6 @@ def run_queue(report: Report, options: argparse.Namespace) -> None:
     queue_wakes.run(report, quick=options.quick)
 
 
-def run_frameworks(report: Report, options: argparse.Namespace) -> None:
-    """taskiq, Celery and dramatiq beside their usual backends; needs the extra `bench`."""
-    frameworks.run(report, quick=options.quick)
-
-
 def run_lake(report: Report, options: argparse.Namespace) -> None:
     """The jobs on a lake; needs the extra `spark`."""
     lake.run(report, quick=options.quick)
@@ -135,11 +122,6 @@ def run_archive(report: Report, options: argparse.Namespace) -> None:
     archive.archive(report, quick=options.quick)
 
 
-def run_flights(report: Report, options: argparse.Namespace) -> None:
-    """Archiving the flights beside gzip JSON Lines: sizes, speed, ranges and single entries."""
-    flights.run(report, quick=options.quick)
-
-
 def run_fsck(report: Report, options: argparse.Namespace) -> None:
     """Checking a store, its memory, and how fast pages are looked through for nodes."""
     millions = options.entries or (0.1 if options.quick else 10)
@@ -156,19 +138,16 @@ BENCHMARKS = {
     "append": run_append,
     "read": run_read,
     "group": run_group,
-    "django": run_django,
     "wake": run_wake,
     "commits": run_commits,
     "durable": run_durable,
     "latency": run_latency,
     "queue": run_queue,
-    "frameworks": run_frameworks,
     "server": run_server,
     "lake": run_lake,
     "spark": run_spark,
     "dump": run_dump,
     "archive": run_archive,
-    "flights": run_flights,
     "fsck": run_fsck,
 }
 

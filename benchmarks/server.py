@@ -3,9 +3,6 @@
 Both run at the same time, and take turns, so that the noise of the machine is the same for both.
 Figures are requests per second, and the ratio is ours to theirs; for one client without a pipeline,
 the median of its round trips, which other processes disturb less. The best of several turns counts.
-
-Without a pipeline and without a sync, a third server takes part: a bare event loop that answers
-with the bytes of our reply, and does nothing else. No server in this event loop can be faster.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from typing import Final, NamedTuple
 import redis
 
 from benchmarks.common import Report, scratch
-from streamkeep.format.redis.resp import encode_command
 
 _TURNS: Final = 3
 _ENTRY: Final = ("sensor-id", "1234", "temperature", "25.5", "message", "m" * 40)
@@ -75,15 +71,10 @@ def measure(report: Report, *, quick: bool) -> None:
                 with redis.Redis(unix_socket_path=str(one.path)) as client:
                     client.xgroup_create("s", "g", 0, mkstream=True)
             for row in rows:
-                with ExitStack() as limit:
-                    servers = [*both]
-                    if not always and "-P" not in row[1]:
-                        reply = _reply(ours, row[3])
-                        servers.append(limit.enter_context(_constant(folder, reply)))
-                    _compare(report, servers, row, quick)
+                _compare(report, both, row, quick)
 
 
-def _compare(report: Report, servers: list[Address], row: Row, quick: bool) -> None:
+def _compare(report: Report, servers: tuple[Address, Address], row: Row, quick: bool) -> None:
     """Measure one command on Redis, on ours, and perhaps on a bare event loop."""
     name, options, requests, words, target = row
     count = max(100, requests // 20) if quick else requests
@@ -97,15 +88,12 @@ def _compare(report: Report, servers: list[Address], row: Row, quick: bool) -> N
             min(turn[place].median_us for turn in found)
             if trips
             else max(turn[place].rate for turn in found)
-            for place in range(len(servers))
+            for place in range(2)
         ]
-        names = ("Redis", "streamkeep serve", "a bare event loop")
-        for value, server in zip(best, names, strict=False):
+        for value, server in zip(best, ("Redis", "streamkeep serve"), strict=True):
             report.figure(f"  {name}, {way}: {server}", value, "us" if trips else "requests/s")
         bound: dict[str, float] = {"most" if trips else "least": target}
         report.figure("    ours to Redis", best[1] / best[0], "times", **bound)
-        if len(best) > 2:
-            report.figure("    ours to the event loop", best[1] / best[2], "times")
 
 
 class Address(NamedTuple):
@@ -164,31 +152,6 @@ def streamkeep_server(folder: Path, sync: str) -> Iterator[Address]:
     words = ["serve", str(folder / "store"), "--socket", str(path), "--sync", sync]
     words += ["--bind", f"127.0.0.1:{port}"]
     with _running([sys.executable, "-m", "streamkeep", *words], path):
-        yield Address(path, port)
-
-
-def _reply(address: Address, words: tuple[str, ...]) -> bytes:
-    """Return the bytes that a server replies to a command with."""
-    data, last = b"", b"+PONG\r\n"
-    with socket.socket(socket.AF_UNIX) as one:
-        one.connect(str(address.path))
-        one.sendall(encode_command(*words) + encode_command("PING"))
-        while not data.endswith(last):
-            more = one.recv(1 << 16)
-            if not more:
-                raise ConnectionError(f"{address.path}: the server has closed the connection")
-            data += more
-    return data.removesuffix(last)
-
-
-@contextmanager
-def _constant(folder: Path, reply: bytes) -> Iterator[Address]:
-    """Run a bare event loop that answers with these bytes; yield where it listens."""
-    path, port, file = folder / "constant.sock", _free_port(), folder / "reply"
-    path.unlink(missing_ok=True)
-    file.write_bytes(reply)
-    words = [str(path), str(port), str(file)]
-    with _running([sys.executable, "-m", "benchmarks.constant_server", *words], path):
         yield Address(path, port)
 
 
