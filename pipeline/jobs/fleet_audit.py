@@ -35,7 +35,7 @@ from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.storage.places import StorageError
 from streamkeep.pipeline.store_fleet.executor.manifests import Ask
 from streamkeep.pipeline.store_fleet.members import find_members
-from streamkeep.pipeline.store_fleet.pieces import Member, Positions
+from streamkeep.pipeline.store_fleet.pieces import NO_HEAD, Member, Positions, deleted_streams
 from streamkeep.pipeline.store_fleet.progress_files import POSITIONS, read_positions
 
 if TYPE_CHECKING:
@@ -117,7 +117,10 @@ def begin(lake: str | None) -> Found:
 def audit_fleet(spark: SparkSession, fleet: str, found: Found, progress: Progress | None) -> None:
     """Check the archives of a fleet; collect what its lake must have."""
     asks = []
-    for member in find_members(fleet, found.problems):
+    headless: list[str] = []
+    members = find_members(fleet, found.problems, headless)
+    found.problems += [f"store {one}: its archive in {fleet} {NO_HEAD}" for one in headless]
+    for member in members:
         if member.path:
             try:
                 look_at_live(member, found)
@@ -169,11 +172,6 @@ def look_at_live(member: Member, found: Found) -> None:
                     added = positions.of(number, key).added
                     position = Position(number, done, added, done, added)
                     check_nothing_lost(txn, options, key, position)
-                    if added is not None and record.entries_added < added:
-                        found.problems.append(
-                            f"{Origin(*stream, key)}: the lake has counted {added} entries that "
-                            f"were ever added, the store has {record.entries_added}"
-                        )
             except StreamkeepError as error:
                 text = str(error).partition("; next:")[0]
                 found.problems.append(f"{Origin(*stream, key)}: {text}")
@@ -182,6 +180,9 @@ def look_at_live(member: Member, found: Found) -> None:
                 old = archived.get(number)
                 history = 0 if old is None else old.entries + old.retired_entries
                 found.expected[stream] += record.length + history
+        for number, text in deleted_streams(positions, living).items():
+            origin = Origin(member.store, number, positions.streams[number].key)
+            found.problems.append(f"{origin}: {text.partition('; next:')[0]}")
 
 
 def reconcile(found: Found) -> list[str]:

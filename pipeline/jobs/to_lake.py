@@ -51,7 +51,14 @@ from streamkeep.pipeline.storage.places import StorageError
 from streamkeep.pipeline.store_fleet.executor.manifests import Ask, plan_stores
 from streamkeep.pipeline.store_fleet.live import SLICE_BYTES, plan_live
 from streamkeep.pipeline.store_fleet.members import find_members, live_member
-from streamkeep.pipeline.store_fleet.pieces import Member, Positions, pack_groups, without_erased
+from streamkeep.pipeline.store_fleet.pieces import (
+    NO_HEAD,
+    Member,
+    Positions,
+    pack_groups,
+    without_erased,
+    without_streams,
+)
 from streamkeep.pipeline.store_fleet.progress_files import (
     POSITIONS,
     head_application,
@@ -127,8 +134,9 @@ def to_lake(
         tail_export: a folder that all hosts reach, path or URI. Entries outside of segments are
             written there for workers on other hosts, and removed at the end. These must also reach
             `STORE/archive`.
-        fail_on_data_loss: do not copy a stream of which entries were trimmed since the last run;
-            the report names it. False: copy what remains, and count the lost entries.
+        fail_on_data_loss: do not copy a stream of which entries were trimmed since the last run,
+            or that was deleted since, or has gone back in time; the report names it. False: copy
+            what remains, count the lost entries, and note that the stream is gone.
 
     Returns:
         A report whose `problems` name each stream that could not be copied; the others are. Its
@@ -185,8 +193,9 @@ def fleet_to_lake(
         fleet: a URI with the archives of stores, or a folder of stores.
         lake: path or URI; made if there is none.
         streams, pattern, columns: as for one store.
-        fail_on_data_loss: do not copy a stream of a store on a path of which entries were trimmed
-            since the last run; the report names it. False: copy what remains.
+        fail_on_data_loss: do not copy a stream that was deleted since the last run, or has gone
+            back in time, or one of a store on a path of which entries were trimmed since; the
+            report names it. False: copy what remains, and note that the stream is gone.
 
     Returns:
         A report whose `problems` name each store and stream that could not be copied; all others
@@ -202,14 +211,19 @@ def fleet_to_lake(
     """
     options = read_options(fleet, streams, pattern, fleet=True, fail_on_data_loss=fail_on_data_loss)
     failed: list[str] = []
+    headless: list[str] = []
 
     def find() -> list[Member]:
-        return find_members(fleet, failed)
+        return find_members(fleet, failed, headless)
 
     with Stopwatch(Report(NAME)) as report:
         members = find()
         report.details = {"stores": len(members), "changed": 0, "streams": 0, "absent": 0}
         _run(spark, members, find, lake, columns, options, report, progress)
+        table = Lake.open(lake)
+        for store in headless:  # one that was never copied may be published for the first time
+            if table.transaction(POSITIONS.application(store)) is not None:
+                failed.append(f"store {store}: its archive in {fleet} {NO_HEAD}")
         report.problems = [*sorted(set(failed)), *report.problems]
     return report
 
@@ -318,15 +332,26 @@ def plan(
             found.problems[store] = facts["problem"]
             continue
         found.keys.update(map(bytes.fromhex, facts["keys"]))
-        if some and not facts["changed"]:
+        positions = Positions.from_json(facts["positions"])
+        deleted, back = dict(facts["losses"]["deleted"]), dict(facts["losses"]["back"])
+        problems = {}
+        if options.fail_on_data_loss:
+            problems = {
+                (number, positions.streams[number].key): text
+                for number, text in (deleted | back).items()
+            }
+        else:
+            positions = without_streams(positions, deleted)
+        if some and not (facts["changed"] or deleted or problems):
             continue
         stores[store] = _Store(
             ask.member,
             ask.version,
-            Positions.from_json(facts["positions"]),
+            positions,
             None if some else facts["version"],
             facts["late"],
             [(size, text) for size, text in facts["groups"]],
+            problems=problems,
             absent=facts["absent"],
         )
     found.stores = [stores[store] for store in sorted(stores)]

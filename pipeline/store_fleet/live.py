@@ -20,7 +20,15 @@ from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.tail_export import cut_exported
 from streamkeep.pipeline.source.triggers import check_nothing_lost
-from streamkeep.pipeline.store_fleet.pieces import Live, Member, Piece, Positions, StreamPosition
+from streamkeep.pipeline.store_fleet.pieces import (
+    Live,
+    Member,
+    Piece,
+    Positions,
+    StreamPosition,
+    deleted_streams,
+    without_streams,
+)
 
 SLICE_BYTES: Final = 8 << 20
 
@@ -54,7 +62,8 @@ def plan_live(
             was = before.of(number, one.key)
             if one.origin == ADOPTED and one.sequence > was.sequence and one.first_id <= was.end:
                 late.setdefault(number, []).append(one)
-        for number, key, source in _streams(txn, archived):
+        living = {number: key for key, number in iter_keys(txn)}
+        for number, key, source in _streams(living, archived):
             if not options.wants(key):
                 continue
             was = before.of(number, key)
@@ -70,10 +79,11 @@ def plan_live(
                 mine = []
                 how = replace(options, path=member.path, source=source, fleet=False)
                 for one in late.get(number, ()):
-                    pin = Pin(key, number, one.first_id, min(one.last_id, was.end))
+                    last = min(one.last_id, was.end)
+                    pin = Pin(key, number, one.first_id, last, member.store)
                     mine += [replace(new, late=True) for new in _new(txn, member, pin, how, folder)]
                 if end > was.end:
-                    pin = Pin(key, number, was.end.next(), end)
+                    pin = Pin(key, number, was.end.next(), end, member.store)
                     mine += _new(txn, member, pin, how, folder)
             except StreamkeepError as error:
                 if problems is None:
@@ -87,8 +97,19 @@ def plan_live(
                 end=max(was.end, end),
                 added=added,
                 sequence=max(was.sequence, sequences.get(number, 0)),
+                gone=was.gone or (source == ARCHIVE and number not in before.streams),
             )
-    return pieces, Positions(streams, member.name, member.labels)
+    positions = Positions(streams, member.name, member.labels)
+    gone = {
+        number: text
+        for number, text in deleted_streams(before, living).items()
+        if options.wants(before.streams[number].key)
+    }
+    if not options.fail_on_data_loss:
+        positions = without_streams(positions, gone)
+    elif problems is not None:
+        problems |= {(number, before.streams[number].key): text for number, text in gone.items()}
+    return pieces, positions
 
 
 def _new(
@@ -125,11 +146,11 @@ def _check(txn: Txn, options: ReadOptions, key: bytes, number: int, was: StreamP
             raise
 
 
-def _streams(txn: Txn, archived: Mapping[int, SegmentRecord]) -> Iterator[tuple[int, bytes, str]]:
+def _streams(
+    living: Mapping[int, bytes], archived: Mapping[int, SegmentRecord]
+) -> Iterator[tuple[int, bytes, str]]:
     """Yield number, key and source of each stream; of deleted ones, what is archived."""
-    living = set()
-    for key, number in iter_keys(txn):
-        living.add(number)
+    for number, key in living.items():
         yield number, key, AUTO
     for number, last in sorted(archived.items()):
         if number not in living:

@@ -17,22 +17,21 @@ from streamkeep.engine.system.object_store import ObjectStore, normal_uri, open_
 from streamkeep.engine.tables.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.store_fleet.pieces import Member
+from streamkeep.pipeline.store_fleet.pieces import FleetError, Member
 
 _AT_ONCE: Final = 32
 _DATA_FILE: Final = "data.mdb"
 
 
-class FleetError(StreamkeepError):
-    """A fleet has no stores, or stores that cannot be told apart."""
-
-
-def find_members(place: str, problems: list[str] | None = None) -> list[Member]:
+def find_members(
+    place: str, problems: list[str] | None = None, headless: list[str] | None = None
+) -> list[Member]:
     """Return the stores of a fleet, by UUID.
 
     Args:
         problems: gets the error of each store that cannot be read, which is left out; without it,
             the first error is raised.
+        headless: gets the UUID of each archive without a head, which is left out.
 
     Raises:
         FleetError: there are none; or two folders are copies of one store.
@@ -51,11 +50,14 @@ def find_members(place: str, problems: list[str] | None = None) -> list[Member]:
     objects = open_objects(uri)
     names = [name for name in objects.folders() if _is_uuid(name) and name not in found]
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        for one in threads.map(lambda name: _archived(objects, uri, name), names):
+        archived = threads.map(lambda name: _archived(objects, uri, name), names)
+        for name, one in zip(names, archived, strict=True):
             if isinstance(one, Member):
                 found[one.store] = one
             elif one is not None:
                 _note(one, problems)
+            elif headless is not None:
+                headless.append(name)
     if not found and not problems:
         raise FleetError(
             f"{place}: no archives of stores and no stores are there; next: `streamkeep archive "

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from streamkeep.format.core.entry import MIN_ID, StreamId
+from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.json_form import from_json, json_bytes
 from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
 from streamkeep.format.segment.remote import Manifest, RemoteSegment
@@ -25,7 +26,16 @@ from streamkeep.pipeline.distribution.packing import filled
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.slices import Slice
 
+_GO_ON: Final = "--no-fail-on-data-loss (fail_on_data_loss=False) goes on without them"
+NO_HEAD: Final = (
+    "has no head: it was removed, or the first run of the archiver did not finish; next: run the "
+    "archiver of that store again"
+)
 GROUP_BYTES: Final = 64 << 20  # pieces that travel together
+
+
+class FleetError(StreamkeepError):
+    """A fleet has no stores, or stores that cannot be told apart, or that have lost their head."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,7 @@ class StreamPosition:
         added: how many entries were ever added to the stream, if all of them are up to `end`; None
             if that is not known.
         sequence: the highest sequence of its segments that were planned.
+        gone: it was deleted, and a run went on although nobody knows which entries it had then.
     """
 
     key: bytes
@@ -103,6 +114,7 @@ class StreamPosition:
     erased: int = 0
     added: int | None = None
     sequence: int = 0
+    gone: bool = False
 
     @property
     def absent(self) -> int:
@@ -134,6 +146,7 @@ class Positions:
                 one.erased,
                 one.added,
                 one.sequence,
+                one.gone,
             ]
             for number, one in sorted(self.streams.items())
         ]
@@ -148,9 +161,9 @@ class Positions:
     def from_json(cls, members: dict[str, Any]) -> Positions:
         """Return the positions from the value of `as_json`."""
         streams = {}
-        for number, key, end, rows, erased, added, sequence in members["streams"]:
+        for number, key, end, rows, erased, added, sequence, gone in members["streams"]:
             streams[number] = StreamPosition(
-                from_json(key), StreamId.parse(end), rows, erased, added, sequence
+                from_json(key), StreamId.parse(end), rows, erased, added, sequence, gone
             )
         return cls(
             streams,
@@ -178,6 +191,51 @@ class Positions:
         one = self.of(number, key)
         one = replace(one, rows=one.rows + rows, erased=one.erased + erased)
         return replace(self, streams={**self.streams, number: one})
+
+
+# --- deleted streams ------------------------------------------------------------------------------
+
+
+def deleted_streams(before: Positions, living: Mapping[int, bytes]) -> dict[int, str]:
+    """Return a sentence about each stream of a lake that its store has no more, by number.
+
+    The store does not record what a deleted stream had. So entries that it got since it was copied
+    may be lost, until a run is told to go on.
+
+    Args:
+        living: the keys of the streams of the store, by number.
+    """
+    keys = set(living.values())
+    return {
+        number: f"it was deleted{' and created again' if was.key in keys else ''} after it was "
+        f"copied up to {was.end}; entries that it got since then are lost, if there were any; "
+        f"next: {_GO_ON}"
+        for number, was in before.streams.items()
+        if number not in living and not was.gone
+    }
+
+
+def streams_gone_back(before: Positions, manifest: Manifest) -> dict[int, str]:
+    """Return a sentence about each stream that has less than was copied of it, by number."""
+    found = {}
+    for number, was in before.streams.items():
+        now = manifest.streams.get(number)
+        if now is None or not now.exists:
+            continue
+        if now.last_id < was.end or now.entries_added < (was.added or 0):
+            found[number] = (
+                f"it has gone back in time: it was copied up to {was.end}, and now ends at "
+                f"{now.last_id}, with {now.entries_added} entries added; perhaps an older copy of "
+                "the store was put back. Entries that it got since are not copied if their IDs are "
+                f"not above {was.end}; next: {_GO_ON}"
+            )
+    return found
+
+
+def without_streams(positions: Positions, numbers: Iterable[int]) -> Positions:
+    """Return positions in which streams are noted as gone."""
+    gone = {one: replace(positions.streams[one], gone=True) for one in numbers}
+    return replace(positions, streams={**positions.streams, **gone})
 
 
 # --- pieces of streams ----------------------------------------------------------------------------
@@ -226,6 +284,7 @@ def new_pieces(
             end=max(done, stream.complete_to),
             added=stream.entries_added if whole else was.added,
             sequence=max([was.sequence, *(one.record.sequence for one in segments)]),
+            gone=was.gone or not (stream.exists or number in before.streams),
         )
     return pieces, Positions(streams, member.name, member.labels, member.sealed_ms)
 

@@ -29,6 +29,7 @@ from spark.fleets import (  # noqa: E402
 )
 from spark.in_process import InProcess  # noqa: E402
 from streamkeep.format.core.errors import NoSuchKeyError  # noqa: E402
+from streamkeep.format.segment.remote import HEAD  # noqa: E402
 from streamkeep.pipeline.data_source import StreamkeepSource  # noqa: E402
 from streamkeep.pipeline.jobs import to_lake as to_lake_job  # noqa: E402
 from streamkeep.pipeline.jobs.audit import audit  # noqa: E402
@@ -37,7 +38,8 @@ from streamkeep.pipeline.jobs.executor.to_lake import write_pieces  # noqa: E402
 from streamkeep.pipeline.jobs.to_lake import fleet_to_lake, to_lake  # noqa: E402
 from streamkeep.pipeline.lake.table import Lake  # noqa: E402
 from streamkeep.pipeline.options import OptionError  # noqa: E402
-from streamkeep.pipeline.store_fleet.members import FleetError, find_members  # noqa: E402
+from streamkeep.pipeline.store_fleet.members import find_members  # noqa: E402
+from streamkeep.pipeline.store_fleet.pieces import FleetError  # noqa: E402
 
 
 def test_two_copies_of_a_store_are_refused(tmp_path: Path) -> None:
@@ -75,6 +77,46 @@ def test_new_entries_and_new_stores_come_and_gone_ones_stay(tmp_path: Path) -> N
     shutil.rmtree(fleet / a)
     assert copy(fleet, lake).entries == 0
     assert rows_of(lake) == expected((a, "a"), (b, "b"))
+
+
+def test_a_head_that_was_removed_is_a_problem(tmp_path: Path) -> None:
+    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
+    a = published(tmp_path / "a.store", "a", str(fleet))
+    published(tmp_path / "b.store", "b", str(fleet))
+    copy(fleet, lake)
+    (fleet / "7d0b9f4e-0c1c-4b58-9d5a-1a0f6f3f8d11").mkdir()  # that will be published soon
+    assert copy(fleet, lake).problems == []
+    (fleet / a / HEAD).unlink()
+    said = f"store {a}: its archive in {fleet} has no head"
+    (problem,) = copy(fleet, lake).problems
+    assert problem.startswith(said)
+    (fleet / "7d0b9f4e-0c1c-4b58-9d5a-1a0f6f3f8d11").rmdir()
+    for report in (audit(LOCAL, fleet=str(fleet)), audit(LOCAL, lake=lake, fleet=str(fleet))):
+        (problem,) = report.problems
+        assert problem.startswith(said)
+
+
+def test_archived_streams_that_were_deleted_or_went_back_are_named(tmp_path: Path) -> None:
+    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
+    with make(tmp_path / "a.store", "a") as store:
+        for key in ("gone", "back"):
+            store.set_retention(key, archive=True)
+            store.xadd_many(key, [{"of": "a", "n": "0"}] * 2, ids=IDS[:2])
+        store.archive(to=str(fleet), seal=True)
+        assert copy(fleet, lake).problems == []
+        store.delete("gone")
+        store.xtrim("back", maxlen=0, approximate=False)
+        store.xsetid("back", IDS[1], entries_added=1)
+        store.archive(to=str(fleet), seal=True)
+    for _ in range(2):
+        back, gone = copy(fleet, lake).problems
+        assert "not copied: it was deleted after it was copied up to" in gone
+        assert "not copied: it has gone back in time: it was copied up to" in back
+        back, gone = sorted(problems(fleet, lake))
+        assert "it was deleted after it was copied" in gone
+        assert "it has gone back in time" in back
+    assert fleet_to_lake(LOCAL, str(fleet), lake, fail_on_data_loss=False).problems == []
+    assert problems(fleet, lake) == []
 
 
 def test_a_file_that_was_taken_out_of_the_log_is_found(tmp_path: Path) -> None:

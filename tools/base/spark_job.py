@@ -87,7 +87,7 @@ def data_loss_option(function: Function) -> Function:
         "--fail-on-data-loss/--no-fail-on-data-loss",
         default=True,
         show_default=True,
-        help="Refuse a stream of which entries were trimmed before they could be read.",
+        help="Refuse a stream of which entries were lost before they could be read.",
     )(function)
 
 

@@ -9,12 +9,15 @@ from typing import Any
 
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.jobs.executor.audit import archived_problems
+from streamkeep.pipeline.lake.files import Origin
 from streamkeep.pipeline.store_fleet.executor.manifests import Ask, read_manifest
 from streamkeep.pipeline.store_fleet.pieces import (
     Piece,
     Positions,
+    deleted_streams,
     pack_groups,
     stream_pieces,
+    streams_gone_back,
     unpack_group,
 )
 from streamkeep.pipeline.store_fleet.progress_files import read_positions
@@ -72,11 +75,16 @@ def _described(ask: Ask) -> dict[str, Any]:
                     uri=member.uri,
                 )
             )
+    living = {number: one.key for number, one in manifest.streams.items() if one.exists}
+    losses = deleted_streams(positions, living) | streams_gone_back(positions, manifest)
     return {
         "store": member.store,
         "groups": pack_groups(pieces),
         "segments": len(pieces),
-        "problems": [],
+        "problems": [
+            f"{Origin(member.store, number, positions.streams[number].key)}: {text}"
+            for number, text in sorted(losses.items())
+        ],
         "streams": [
             [
                 number,

@@ -13,7 +13,16 @@ from streamkeep.format.segment.remote import Manifest
 from streamkeep.pipeline.lake.erased import read_erased
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.storage.places import StorageError
-from streamkeep.pipeline.store_fleet.pieces import Member, new_pieces, pack_groups, without_erased
+from streamkeep.pipeline.store_fleet.pieces import (
+    NO_HEAD,
+    FleetError,
+    Member,
+    deleted_streams,
+    new_pieces,
+    pack_groups,
+    streams_gone_back,
+    without_erased,
+)
 from streamkeep.pipeline.store_fleet.progress_files import read_positions
 
 
@@ -59,6 +68,11 @@ def _planned(ask: Ask) -> dict[str, Any]:
     before = read_positions(ask.lake, member.store, ask.version)
     pieces, positions = new_pieces(member, manifest, before, chosen)
     erased = read_erased(ask.lake, member.store, ask.erased)
+    living = {number: one.key for number, one in manifest.streams.items() if one.exists}
+    losses = {
+        "deleted": deleted_streams(before, living),
+        "back": streams_gone_back(before, manifest),
+    }
     return {
         "store": member.store,
         "version": member.version,
@@ -67,6 +81,10 @@ def _planned(ask: Ask) -> dict[str, Any]:
         "late": any(piece.late for piece in pieces),
         "changed": positions != before,
         "absent": before.absent,
+        "losses": {
+            kind: [[one, text] for one, text in found.items() if chosen(before.streams[one].key)]
+            for kind, found in losses.items()
+        },
         "keys": sorted({one.key.hex() for one in manifest.streams.values() if chosen(one.key)})
         if ask.options is not None
         else [],
@@ -77,7 +95,7 @@ def read_manifest(member: Member) -> tuple[Member, Manifest]:
     """Return a store with the version of its newest manifest, and the manifest."""
     newest = RemoteArchive(open_objects(member.uri), member.store).newest()
     if newest is None:
-        return member, Manifest({}, ())
+        raise FleetError(f"store {member.store}: its archive in {member.uri} {NO_HEAD}")
     head, manifest = newest
     newer = Member(
         member.store,
