@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,17 +29,23 @@ Value = int | float | None
 
 
 class Metric(NamedTuple):
-    """One metric with its samples; a sample without a value is left out."""
+    """One metric with its samples; a sample without a value is left out.
+
+    Attributes:
+        samples: of a histogram, those of its buckets.
+        total: of a histogram, the sum and the number of what it counts.
+    """
 
     name: str
-    kind: str  # gauge or counter
+    kind: str  # gauge, counter or histogram
     text: str
     samples: list[tuple[Labels, Value]]
+    total: tuple[float, int] | None = None
 
 
 def prometheus_text(store: Store[Any]) -> str:
     """Return the figures of a store as Prometheus text."""
-    return text_of(figures_of(store))
+    return text_of(metrics_of(figures_of(store)))
 
 
 def write_textfile(store: Store[Any], path: str | os.PathLike[str]) -> None:
@@ -60,9 +66,9 @@ def write_textfile(store: Store[Any], path: str | os.PathLike[str]) -> None:
         raise
 
 
-def text_of(figures: Figures) -> str:
-    """Return figures as text."""
-    return "".join(line + "\n" for line in _lines(metrics_of(figures)))
+def text_of(metrics: Iterable[Metric]) -> str:
+    """Return metrics as text."""
+    return "".join(line + "\n" for line in _lines(metrics))
 
 
 def metrics_of(figures: Figures) -> list[Metric]:
@@ -186,16 +192,20 @@ def _of_queues(figures: Figures) -> Iterator[Metric]:
 # --- text ---------------------------------------------------------------------------------------
 
 
-def _lines(metrics: list[Metric]) -> Iterator[str]:
+def _lines(metrics: Iterable[Metric]) -> Iterator[str]:
     for metric in metrics:
         samples = [(labels, value) for labels, value in metric.samples if value is not None]
         if not samples:
             continue
         yield f"# HELP {metric.name} {metric.text}"
         yield f"# TYPE {metric.name} {metric.kind}"
+        sample = metric.name if metric.total is None else f"{metric.name}_bucket"
         for labels, value in samples:
             inside = ",".join(f'{name}="{_escaped(one)}"' for name, one in labels.items())
-            yield f"{metric.name}{{{inside}}} {value}" if inside else f"{metric.name} {value}"
+            yield f"{sample}{{{inside}}} {value}" if inside else f"{sample} {value}"
+        if metric.total is not None:
+            yield f"{metric.name}_sum {metric.total[0]:.6f}"
+            yield f"{metric.name}_count {metric.total[1]}"
 
 
 def _escaped(value: bytes | str) -> str:

@@ -34,7 +34,7 @@ from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.recovery.backups.backup import backup
 from streamkeep.server.access import Access
 from streamkeep.server.resp.connection import Connection
-from streamkeep.server.resp.info import prometheus_lines
+from streamkeep.server.resp.info import metrics_of
 from streamkeep.server.resp.server import Server
 from streamkeep.supported import install_hint
 
@@ -214,7 +214,7 @@ async def _start_http(
     except OSError as error:
         raise StoreError(f"cannot listen on {options.http}: {error}") from error
     app = create_app(store, options.access, write=options.write, hosts=options.hosts)
-    app.state.more_metrics = lambda: prometheus_lines(server)
+    app.state.more_metrics = lambda: metrics_of(server)
     http = HttpServer(app, sockets, tls=tls)
     await http.start()
     return http

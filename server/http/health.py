@@ -21,8 +21,8 @@ import streamkeep
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.metrics import prometheus_text
-from streamkeep.metrics.prometheus import CONTENT_TYPE
+from streamkeep.metrics import figures_of
+from streamkeep.metrics.prometheus import CONTENT_TYPE, Metric, metrics_of, text_of
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.findings import Severity
@@ -41,11 +41,6 @@ from streamkeep.server.http.wire import (
 )
 
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full, as by `status`
-_OWN_METRICS: Final = """\
-# HELP streamkeep_http_event_streams Event streams that clients of this server have open.
-# TYPE streamkeep_http_event_streams gauge
-streamkeep_http_event_streams {}
-"""
 _MOST_FINDINGS: Final = 200
 _MANY_COMMITS: Final = 10_000  # of a snapshot that keeps pages
 
@@ -99,9 +94,11 @@ async def metrics(request: Request) -> Response:
     Parameters(request, ())
     state = allow_whole(request, "info")
     async with state.heavy:
-        text = await asyncio.to_thread(prometheus_text, state.store)
-    own = _OWN_METRICS.format(state.event_streams) + state.more_metrics()
-    return Response(text + own, media_type=CONTENT_TYPE)
+        figures = await asyncio.to_thread(figures_of, state.store)
+    name, text = "streamkeep_http_event_streams", "Event streams that clients have open."
+    own = Metric(name, "gauge", text, [({}, state.event_streams)])
+    found = text_of([*metrics_of(figures), own, *state.more_metrics()])
+    return Response(found, media_type=CONTENT_TYPE)
 
 
 def _writes(request: Request) -> bool:

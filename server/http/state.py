@@ -11,6 +11,7 @@ from starlette.requests import Request
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.metrics.prometheus import Metric
 
 _STATE: Final = "streamkeep"
 _HEAVY_AT_ONCE: Final = 2  # searches and counts; each reads for up to half a second
@@ -27,7 +28,7 @@ class State:
         heavy: to be held by what reads much.
         reading: to be held while a page is read, so that threads are left for short requests.
         event_streams: how many clients follow a stream.
-        more_metrics: returns further figures for Prometheus, as text.
+        more_metrics: returns further figures for Prometheus.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class State:
         self.reading = asyncio.Semaphore(_PAGES_AT_ONCE)
         self.checker: Any = None  # a health.Checker, once one is asked for
         self.event_streams = 0
-        self.more_metrics: Callable[[], str] = str
+        self.more_metrics: Callable[[], list[Metric]] = list
         self._stopping = False
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ import time
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from streamkeep.metrics.prometheus import Labels, Metric, Value
 from streamkeep.server.commands.keys import count_keys
 from streamkeep.server.resp.handlers import REDIS_VERSION
 from streamkeep.server.resp.slow import SYNC_BOUNDS_S, SyncTimes
@@ -254,27 +255,24 @@ def _calls_line(calls: Calls) -> str:
     )
 
 
-def prometheus_lines(server: Server) -> str:
-    """Return the figures of a server for Prometheus: clients, commands, waits for the disk."""
+def metrics_of(server: Server) -> list[Metric]:
+    """Return the figures of a server: clients, commands, waits for the disk."""
     turns, syncs = server.turns, server.statistics.syncs
-    lines = []
-    for name, kind, text, value in (
-        ("clients", "gauge", "Redis clients that are connected.", len(server.clients)),
-        (
-            "blocked_clients",
-            "gauge",
-            "Redis clients that wait for entries.",
-            server.blocked.blocked,
-        ),
-        ("commands_total", "counter", "Commands of Redis clients.", turns.commands),
-        ("changes_total", "counter", "Commands that wrote.", turns.changes),
-    ):
-        name = f"streamkeep_redis_{name}"
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name} {int(value)}"]
-    name = "streamkeep_sync_seconds"
-    lines += [f"# HELP {name} Waits for the disk.", f"# TYPE {name} histogram"]
+    blocked = server.blocked.blocked
+    found = [
+        Metric(f"streamkeep_redis_{name}", kind, text, [({}, int(value))])
+        for name, kind, text, value in (
+            ("clients", "gauge", "Redis clients that are connected.", len(server.clients)),
+            ("blocked_clients", "gauge", "Redis clients that wait for entries.", blocked),
+            ("commands_total", "counter", "Commands of Redis clients.", turns.commands),
+            ("changes_total", "counter", "Commands that wrote.", turns.changes),
+        )
+    ]
     bounds = [*map(repr, SYNC_BOUNDS_S), "+Inf"]
-    for bound, count in zip(bounds, accumulate(syncs.counts), strict=True):
-        lines.append(f'{name}_bucket{{le="{bound}"}} {count}')
-    lines += [f"{name}_sum {syncs.seconds:.6f}", f"{name}_count {syncs.count}"]
-    return "\n".join(lines) + "\n"
+    counts = zip(bounds, accumulate(syncs.counts), strict=True)
+    buckets: list[tuple[Labels, Value]] = [({"le": bound}, count) for bound, count in counts]
+    total = (syncs.seconds, syncs.count)
+    found.append(
+        Metric("streamkeep_sync_seconds", "histogram", "Waits for the disk.", buckets, total)
+    )
+    return found

@@ -10,7 +10,8 @@ import pytest
 from real_redis.replies import as_newest
 from real_redis.server import RealRedis, running_redis
 from resp_peer import Peer, Running
-from streamkeep.server.resp.info import prometheus_lines
+from streamkeep.metrics.prometheus import text_of
+from streamkeep.server.resp.info import metrics_of
 from test_server.conftest import Connect
 
 
@@ -189,7 +190,7 @@ def test_waits_for_the_disk_are_measured(running: Running, peer: Peer) -> None:
     peer.call("XADD", "k", "*", "f", "v")
     text = peer.ask("INFO", "persistence").decode()
     assert "streamkeep_syncs:1\r\n" in text
-    lines = running.ask(prometheus_lines).splitlines()
+    lines = text_of(running.ask(metrics_of)).splitlines()
     assert 'streamkeep_sync_seconds_bucket{le="+Inf"} 1' in lines
     assert "streamkeep_redis_changes_total 1" in lines
 

@@ -42,10 +42,10 @@ def metrics(store_path: Path, textfile: Path | None) -> None:
             write_textfile(store, textfile)
             output.done(path=str(textfile))
             return
-        figures = figures_of(store)
+        found = metrics_of(figures_of(store))
     if common.as_json():
         count = 0
-        for metric in metrics_of(figures):
+        for metric in found:
             for labels, value in metric.samples:
                 if value is not None:
                     shown = {
@@ -56,5 +56,5 @@ def metrics(store_path: Path, textfile: Path | None) -> None:
                     count += 1
         output.summary(metrics=count)
         return
-    for line in text_of(figures).splitlines():
+    for line in text_of(found).splitlines():
         output.line(line)
