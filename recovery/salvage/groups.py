@@ -7,7 +7,7 @@ the NACK stays pending for a new consumer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -21,8 +21,6 @@ from streamkeep.format.core.keys import (
     PEL,
     PEL_ORDER,
     STREAMS,
-    is_lease_key,
-    is_name_key,
     leases_prefix,
     name_key,
     number_key,
@@ -58,6 +56,7 @@ from streamkeep.format.rows.nacks import (
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
+from streamkeep.recovery.salvage.members import new_name, read_members
 from streamkeep.recovery.salvage.new_store import BulkStore
 
 _OWNER: Final = b"G"  # note: the number of a group; value: the key of its row
@@ -274,105 +273,57 @@ class GroupRebuilder:
         where: str,
     ) -> None:
         """Make names, numbers and counters of consumers agree, and create missing owners."""
-        numbers: dict[int, bytes] = {}
-        for db_key, value in self.out.rows(CONSUMERS, prefix):
-            body = open_row(CONSUMERS, db_key, value, "consumer")
-            if not is_name_key(db_key):  # the number of a consumer, or a lease
+        members = read_members(self.out, CONSUMERS, prefix, _decode_consumer)
+        for name in members.dropped:
+            losses.append(f"consumer {quoted(name)} of {where}: its number is in use")
+        consumers = {number: consumer for number, (_, consumer) in members.known.items()}
+        taken = {consumer.name for consumer in consumers.values()}
+        for number in sorted({*owned, *members.names} - {0, *consumers}):
+            name = members.names.get(number)
+            if name in taken and number not in owned:
                 continue
-            try:
-                consumer = decode_consumer(body, "consumer")
-            except CorruptionError:
-                self.out.delete(CONSUMERS, db_key)
-                continue
-            own_key = name_key(prefix, consumer.name)
-            if own_key == db_key and numbers.get(consumer.number) == consumer.name:
-                continue  # this loop has just stored it
-            if own_key != db_key and self.out.get(CONSUMERS, own_key) is not None:
-                self.report.rebuild("consumers")
-                self.out.delete(CONSUMERS, db_key)
-                continue  # this loop has visited the row with its own key or will visit it
-            if consumer.number in numbers or consumer.number == 0:
-                self.out.delete(CONSUMERS, db_key)
-                losses.append(f"consumer {quoted(consumer.name)} of {where}: its number is in use")
-                continue
-            numbers[consumer.number] = consumer.name
-            held = owned.get(consumer.number, 0)
-            if own_key != db_key or consumer.pending != held:
-                self.report.rebuild("consumers")
-                self.out.delete(CONSUMERS, db_key)
-                consumer.pending = held
-                self.out.put_row(CONSUMERS, own_key, consumer.encode())
-        self._restore_lost(prefix, owned, numbers, losses, where)
-        self._number_rows(prefix, numbers)
-        self._leases(prefix, record, numbers)
-        record.consumers = len(numbers)
-        record.next_consumer = max(record.next_consumer, max(numbers, default=0) + 1)
-
-    def _restore_lost(
-        self,
-        prefix: bytes,
-        owned: dict[int, int],
-        numbers: dict[int, bytes],
-        losses: list[str],
-        where: str,
-    ) -> None:
-        """Create consumers whose row is lost; the name may be in their second row."""
-        names = {}
-        for db_key, value in self.out.rows(CONSUMERS, prefix):
-            if not is_name_key(db_key) and not is_lease_key(db_key):
-                name = open_row(CONSUMERS, db_key, value, "consumer")
-                names[int.from_bytes(db_key[_NUMBER_SIZE + 1 :], "big")] = name
-        taken = set(numbers.values())
-        for number in sorted({*owned, *names} - set(numbers)):
-            name = names.get(number, b"lost+found-%d" % number)
-            if number == 0 or (number not in owned and name in taken):
-                continue
-            if name in taken:
-                name = b"lost+found-%d" % number
-            while name in taken:
-                name += b"'"
-            consumer = Consumer(name, number, 0)
-            consumer.pending = owned.get(number, 0)
-            self.out.put_row(CONSUMERS, name_key(prefix, name), consumer.encode())
-            numbers[number] = name
-            taken.add(name)
-            if number not in names:
-                count = count_text(consumer.pending, "pending entry", "pending entries")
+            if name is None or name in taken:
+                new = new_name(number, taken)
+                count = count_text(owned[number], "pending entry", "pending entries")
                 losses.append(
-                    f"the name of a consumer of {where}: {quoted(name)} now owns its {count}"
+                    f"the name of a consumer of {where}: {quoted(new)} now owns its {count}"
                 )
+                name = new
             else:
                 losses.append(f"the times of consumer {quoted(name)} of {where}")
+            taken.add(name)
+            consumers[number] = Consumer(name, number, 0)
+        rows = self._leases(prefix, record, consumers)
+        for number, consumer in consumers.items():
+            consumer.pending = owned.get(number, 0)
+            rows[name_key(prefix, consumer.name)] = consumer.encode()
+            rows[number_key(prefix, number)] = consumer.name
+        if self.out.replace(CONSUMERS, prefix, rows):
+            self.report.rebuild("consumers")
+        record.consumers = len(consumers)
+        record.next_consumer = max(record.next_consumer, max(consumers, default=0) + 1)
 
-    def _leases(self, prefix: bytes, record: GroupRecord, numbers: dict[int, bytes]) -> None:
-        """Remove rows of leases that belong to no consumer or to deliveries to come.
+    def _leases(
+        self, prefix: bytes, record: GroupRecord, consumers: Container[int]
+    ) -> dict[bytes, bytes]:
+        """Return the rows of leases of consumers that exist, for deliveries that were made.
 
-        What they said is lost without harm: those entries can then be claimed by idle time.
+        What others said is lost without harm: those entries can then be claimed by idle time.
         """
+        found: dict[bytes, bytes] = {}
         for db_key, value in self.out.rows(CONSUMERS, leases_prefix(prefix)):
-            try:
+            with suppress(CorruptionError):
                 consumer, order = unpack_lease_key(db_key)
-                decode_lease(open_row(CONSUMERS, db_key, value, "lease"), "lease")
-                sound = consumer in numbers and order <= record.next_order
-            except CorruptionError:
-                sound = False
-            if not sound:
-                self.report.rebuild("leases of consumers")
-                self.out.delete(CONSUMERS, db_key)
+                body = open_row(CONSUMERS, db_key, value, "lease")
+                decode_lease(body, "lease")
+                if consumer in consumers and order <= record.next_order:
+                    found[db_key] = body
+        return found
 
-    def _number_rows(self, prefix: bytes, numbers: dict[int, bytes]) -> None:
-        for db_key, value in self.out.rows(CONSUMERS, prefix):
-            if is_name_key(db_key) or is_lease_key(db_key):
-                continue
-            number = int.from_bytes(db_key[_NUMBER_SIZE + 1 :], "big")
-            if numbers.get(number) != open_row(CONSUMERS, db_key, value, "consumer"):
-                self.report.rebuild("names of consumers")
-                self.out.delete(CONSUMERS, db_key)
-        for number, name in numbers.items():
-            db_key = number_key(prefix, number)
-            if self.out.get(CONSUMERS, db_key) is None:
-                self.report.rebuild("names of consumers")
-                self.out.put_row(CONSUMERS, db_key, name)
+
+def _decode_consumer(body: bytes) -> tuple[int, bytes, Consumer]:
+    consumer = decode_consumer(body, "consumer")
+    return consumer.number, consumer.name, consumer
 
 
 def _decode(db_key: bytes, value: bytes) -> GroupRecord:

@@ -6,6 +6,7 @@ the other. Producers have two rows as well. All counters are derived.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from streamkeep.format.core.checksum import open_row
@@ -15,7 +16,6 @@ from streamkeep.format.core.keys import (
     IDEMPOTENCY_ORDER,
     PRODUCERS,
     STREAMS,
-    is_name_key,
     name_key,
     number_key,
     pack_number,
@@ -37,6 +37,7 @@ from streamkeep.format.rows.records import StreamRecord, decode_stream_record
 from streamkeep.recovery.fsck.findings import quoted
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
+from streamkeep.recovery.salvage.members import new_name, read_members
 from streamkeep.recovery.salvage.new_store import BulkStore
 
 _OWNER: Final = b"I"  # note: a number under which a stream stores its messages
@@ -108,149 +109,78 @@ class MessageRebuilder:
             return
         self.out.note(_OWNER + pack_number(state.number), b"")
         self.highest = max(self.highest, state.number)
-        had = state.tracked
-        self._pair_messages(state)
-        if state.tracked < had:
-            count = count_text(had - state.tracked, "tracked message")
-            losses.append(f"{count}: XADD adds an entry again if its producer sends it again")
-        producers = self._producers(state, losses)
-        state.producers = len(producers)
-        state.next_producer = max(state.next_producer, max(producers, default=0) + 1)
-
-    def _pair_messages(self, state: Idempotence) -> None:
-        """Make the two rows of each message agree; prefer the one in `idempotency_order`."""
+        had, kept = state.tracked, 0
         prefix = pack_number(state.number)
-        for db_key, value in self.out.rows(IDEMPOTENCY_ORDER, prefix):
-            producer = int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
-            message = _message(IDEMPOTENCY_ORDER, db_key, value)
-            place = None if message is None else order_key(state.number, producer, message.order)
-            if message is None or place != db_key or producer == 0:
-                self.out.delete(IDEMPOTENCY_ORDER, db_key)
+        members = read_members(self.out, PRODUCERS, prefix, _decode_producer)
+        taken = {name for name, _ in members.known.values()}
+        rows: dict[bytes, bytes] = {}
+        found: list[int] = []
+        for number in sorted({*members.names, *members.known, *self._with_messages(state)}):
+            messages, too_many = self._messages_of(state, number)
+            had -= too_many
+            if not messages:
                 continue
-            own = message_key(state.number, producer, message.iid)
-            present = self.out.get(IDEMPOTENCY, own)
-            known = None if present is None else _message(IDEMPOTENCY, own, present)
-            if known == message:
-                continue
-            self.report.rebuild("messages")
-            if known is not None and known.order > message.order:
-                self.out.delete(IDEMPOTENCY_ORDER, db_key)  # an older order of the same message
-            else:
-                self.out.put_row(IDEMPOTENCY, own, message.encode())
-        tracked = 0
-        for db_key, value in self.out.rows(IDEMPOTENCY, prefix):
-            producer = int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
-            message = _message(IDEMPOTENCY, db_key, value)
-            own = b"" if message is None else message_key(state.number, producer, message.iid)
-            if message is None or own != db_key or producer == 0:
-                self.report.rebuild("messages")
-                self.out.delete(IDEMPOTENCY, db_key)
-                continue
-            place = order_key(state.number, producer, message.order)
-            present = self.out.get(IDEMPOTENCY_ORDER, place)
-            if present is None:
-                self.report.rebuild("messages")
-                self.out.put_row(IDEMPOTENCY_ORDER, place, message.encode())
-            elif _message(IDEMPOTENCY_ORDER, place, present) != message:
-                self.report.rebuild("messages")
-                self.out.delete(IDEMPOTENCY, db_key)
-                continue
-            tracked += 1
-        state.tracked = tracked
-
-    def _producers(self, state: Idempotence, losses: list[str]) -> dict[int, bytes]:
-        """Give every producer with messages both rows, and remove the others; return the names."""
-        prefix = pack_number(state.number)
-        names: dict[int, bytes] = {}
-        rows: dict[int, tuple[bytes, Producer]] = {}
-        for db_key, value in self.out.rows(PRODUCERS, prefix):
-            body = open_row(PRODUCERS, db_key, value, "producer")
-            if not is_name_key(db_key):
-                names[int.from_bytes(db_key[_NUMBER_SIZE + 1 :], "big")] = body
-                continue
-            try:
-                producer, name = decode_producer(body, "producer")
-            except CorruptionError:
-                self.out.delete(PRODUCERS, db_key)
-                continue
-            if producer.number in rows or name_key(prefix, name) != db_key:
-                self.report.rebuild("producers")
-                self.out.delete(PRODUCERS, db_key)
-                if producer.number in rows:
-                    continue
-            rows[producer.number] = (name, producer)
-        found: dict[int, bytes] = {}
-        taken: set[bytes] = set()
-        for number in sorted({*names, *rows, *self._with_messages(state)}):
-            counted, highest = self._count(state.number, number)
-            while counted > state.maxsize:
-                self._forget_oldest(state, number)
-                counted -= 1
-            name, producer = rows.get(number, (names.get(number, b""), Producer(number, 0, 0)))
-            if counted and (name in taken or (number not in rows and number not in names)):
-                name = b"lost+found-%d" % number
-                while name in taken:
-                    name += b"'"
+            name, producer = members.known.get(number, (members.names.get(number), None))
+            if name is None or (producer is None and name in taken):
+                name = new_name(number, taken)
                 losses.append(f"the name of a producer, which is now {quoted(name)}")
-            if counted == 0:
-                self._remove(prefix, number, name)
-                continue
-            found[number] = name
             taken.add(name)
-            self._put_producer(prefix, name, producer, counted, highest)
-        return found
+            found.append(number)
+            kept += len(messages)
+            following = max(0 if producer is None else producer.next_order, messages[-1].order + 1)
+            row = Producer(number, len(messages), following)
+            rows[name_key(prefix, name)] = row.encode(name)
+            rows[number_key(prefix, number)] = name
+        if self.out.replace(PRODUCERS, prefix, rows):
+            self.report.rebuild("producers")
+        if kept < had:
+            count = count_text(had - kept, "tracked message")
+            losses.append(f"{count}: XADD adds an entry again if its producer sends it again")
+        state.tracked, state.producers = kept, len(found)
+        state.next_producer = max(state.next_producer, max(found, default=0) + 1)
 
     def _with_messages(self, state: Idempotence) -> set[int]:
         return {
             int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
-            for db_key, _ in self.out.rows(IDEMPOTENCY_ORDER, pack_number(state.number))
+            for table in (IDEMPOTENCY, IDEMPOTENCY_ORDER)
+            for db_key, _ in self.out.rows(table, pack_number(state.number))
         }
 
-    def _forget_oldest(self, state: Idempotence, producer: int) -> None:
-        """Remove the oldest message of a producer that has more than idmp-maxsize."""
+    def _messages_of(self, state: Idempotence, producer: int) -> tuple[list[Message], int]:
+        """Give each message of a producer both rows, except the oldest above idmp-maxsize.
+
+        Returns:
+            The messages, the oldest first, and how many were too many.
+        """
         prefix = producer_prefix(state.number, producer)
-        for db_key, value in self.out.rows(IDEMPOTENCY_ORDER, prefix):
-            message = _message(IDEMPOTENCY_ORDER, db_key, value)
-            assert message is not None
+
+        def keys(message: Message) -> dict[int, bytes]:
+            return {
+                IDEMPOTENCY_ORDER: order_key(state.number, producer, message.order),
+                IDEMPOTENCY: message_key(state.number, producer, message.iid),
+            }
+
+        newest: dict[bytes, Message] = {}  # by message ID
+        orders: dict[int, Message] = {}
+        for table in (IDEMPOTENCY_ORDER, IDEMPOTENCY):
+            for db_key, value in self.out.rows(table, prefix) if producer else ():
+                with suppress(CorruptionError):
+                    message = decode_message(open_row(table, db_key, value, "message"), "message")
+                    if keys(message)[table] == db_key:
+                        orders.setdefault(message.order, message)
+        for _, message in sorted(orders.items()):
+            newest[message.iid] = message
+        read = sorted(newest.values(), key=lambda one: one.order)
+        messages = read[-state.maxsize :]
+        changed = False
+        for table in (IDEMPOTENCY_ORDER, IDEMPOTENCY):
+            rows = {keys(message)[table]: message.encode() for message in messages}
+            changed |= self.out.replace(table, prefix, rows)
+        if changed:
             self.report.rebuild("messages")
-            self.out.delete(IDEMPOTENCY_ORDER, db_key)
-            self.out.delete(IDEMPOTENCY, message_key(state.number, producer, message.iid))
-            state.tracked -= 1
-            return
-
-    def _count(self, number: int, producer: int) -> tuple[int, int]:
-        counted, highest = 0, -1
-        for db_key, _ in self.out.rows(IDEMPOTENCY_ORDER, producer_prefix(number, producer)):
-            counted += 1
-            highest = int.from_bytes(db_key[_PREFIX_SIZE:], "big")
-        return counted, highest
-
-    def _remove(self, prefix: bytes, number: int, name: bytes) -> None:
-        self.report.rebuild("producers")
-        self.out.delete(PRODUCERS, number_key(prefix, number))
-        value = self.out.get(PRODUCERS, name_key(prefix, name))
-        if value is not None:
-            body = open_row(PRODUCERS, name_key(prefix, name), value, "producer")
-            if decode_producer(body, "producer")[0].number == number:
-                self.out.delete(PRODUCERS, name_key(prefix, name))
-
-    def _put_producer(
-        self, prefix: bytes, name: bytes, producer: Producer, counted: int, highest: int
-    ) -> None:
-        right = Producer(producer.number, counted, max(producer.next_order, highest + 1))
-        place = name_key(prefix, name)
-        if right != producer or self.out.get(PRODUCERS, place) is None:
-            self.report.rebuild("producers")
-            self.out.put_row(PRODUCERS, place, right.encode(name))
-        number_place = number_key(prefix, producer.number)
-        stored = self.out.get_row(PRODUCERS, number_place, "producer")
-        if stored != name:
-            self.report.rebuild("names of producers")
-            self.out.put_row(PRODUCERS, number_place, name)
+        return messages, len(read) - len(messages)
 
 
-def _message(table: int, db_key: bytes, value: bytes) -> Message | None:
-    try:
-        return decode_message(open_row(table, db_key, value, "message"), "message")
-    except CorruptionError:
-        return None
+def _decode_producer(body: bytes) -> tuple[int, bytes, Producer]:
+    producer, name = decode_producer(body, "producer")
+    return producer.number, name, producer

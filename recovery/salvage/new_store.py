@@ -95,6 +95,17 @@ class BulkStore:
         self._txn.delete(db_key, db=self._tables[table])
         self._count(len(db_key))
 
+    def replace(self, table: int, prefix: bytes, bodies: dict[bytes, bytes]) -> bool:
+        """Have these rows, and no others, under a prefix; return whether others were there."""
+        before = dict(self.rows(table, prefix))
+        after = {db_key: seal_row(table, db_key, body) for db_key, body in bodies.items()}
+        for db_key in before.keys() - after.keys():
+            self.delete(table, db_key)
+        for db_key, value in after.items():
+            if before.get(db_key) != value:
+                self.put(table, db_key, value)
+        return before != after
+
     def rows(self, table: int, prefix: bytes = b"", start: bytes = b"") -> Iterator[Row]:
         """Yield the rows whose keys begin with `prefix` and are at least `start`.
 
