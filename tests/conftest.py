@@ -20,7 +20,6 @@ from stores import MODES, open_at
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
-from streamkeep.engine.store import idempotency_sweep
 from streamkeep.engine.system import failpoints, locks
 from streamkeep.engine.system.clock import ManualClock
 from tiers import ALL, slow_but
@@ -106,13 +105,6 @@ def _no_failpoints() -> Iterator[None]:
     """Leave no failpoint armed for the next test."""
     yield
     failpoints.disarm()
-
-
-@pytest.fixture(autouse=True)
-def _no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no thread forget messages, so that results do not depend on how long a test takes."""
-    monkeypatch.setattr(idempotency_sweep.Sweep, "__call__", lambda self: None)
-    monkeypatch.setattr(idempotency_sweep.Sweep, "pause_s", lambda self: None)
 
 
 @pytest.fixture

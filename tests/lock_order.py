@@ -113,11 +113,6 @@ ORDER: Final = (
         "open pipes to other processes; none is closed while another thread writes to it",
     ),
     Lock(
-        "messages due",
-        "engine/txn/messages_due.py: MessagesDue._lock",
-        "when the next idempotent message of each stream expires",
-    ),
-    Lock(
         "segment files",
         "engine/tables/segment_files.py: SegmentFiles._lock",
         "the segments that are kept open",

@@ -41,7 +41,6 @@ from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt, write_relaxed
-from streamkeep.engine.store.idempotency_sweep import Sweep
 from streamkeep.engine.store.old_readers import OldReaders
 from streamkeep.engine.system.clock import Clock, current_clock
 from streamkeep.engine.system.lmdb_errors import translate
@@ -146,8 +145,6 @@ class Store(
         if environment.back_pressure is None:
             environment.back_pressure = BackPressure(environment, most_retired)
             if environment.checkpointer is not None:
-                sweep = Sweep(environment)
-                environment.checkpointer.add_chore("forgetting messages", sweep, sweep.pause_s)
                 environment.checkpointer.add_chore("the look at readers", OldReaders(environment))
         elif most_retired not in (None, environment.back_pressure.most):
             raise StoreError(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.garbage import collect
 from streamkeep.engine.archive.segments import drop
+from streamkeep.engine.commands.idempotency import Tracker
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.commands.retention import enforce_step, has_limits
 from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.store.idempotency_sweep import BEGIN, SweepPlace, has_messages, sweep_step
 from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.keys import IDEMPOTENCY_ORDER
+from streamkeep.format.rows.extension import idempotence_of
 from streamkeep.format.segment.manifest import SegmentRecord
+
+PRODUCERS_AT_ONCE: Final = 200  # in one transaction that forgets messages
+MESSAGES_AT_ONCE: Final = 500
 
 
 class MaintenanceReport(NamedTuple):
@@ -51,9 +56,9 @@ def maintain(environment: Environment, *, wait: bool = True) -> MaintenanceRepor
             report = report._replace(trimmed=report.trimmed + trimmed, streams=report.streams + 1)
     forgotten = 0
     for name in environment.read(_with_messages):
-        place: SweepPlace | None = BEGIN
-        while place is not None:
-            count, place = environment.write(sweep_step, name, place, frees=True)
+        following = 0
+        while following >= 0:
+            count, following = environment.write(_forget_step, name, following, frees=True)
             forgotten += count
             environment.settle()
     report = report._replace(forgotten=forgotten)
@@ -71,7 +76,27 @@ def _with_limits(txn: Txn) -> list[bytes]:
 def _with_messages(txn: Txn) -> list[bytes]:
     if not txn.rows(IDEMPOTENCY_ORDER):
         return []
-    return [name for name, number in iter_keys(txn) if has_messages(txn, name, number)]
+    return [
+        name
+        for name, number in iter_keys(txn)
+        if idempotence_of(txn.load_numbered(number, name).record.extension, "stream").tracked
+    ]
+
+
+def _forget_step(txn: WriteTxn, name: bytes, start: int) -> tuple[int, int]:
+    """Forget some of the expired messages of a stream, from a producer on.
+
+    Returns:
+        How many were forgotten, and the producer to continue with, or -1 at the end.
+    """
+    stream = txn.find_stream(name)
+    if stream is None:
+        return 0, -1
+    tracker = Tracker(txn, stream)
+    count, following = tracker.forget_expired(start, PRODUCERS_AT_ONCE, MESSAGES_AT_ONCE)
+    if count:
+        tracker.save()
+    return count, following
 
 
 def _too_old(txn: Txn, now_ms: int) -> list[SegmentRecord]:

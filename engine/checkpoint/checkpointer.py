@@ -5,7 +5,7 @@ process that reads waits for commits of one that has died, and whether a thread 
 waits for one that is stopped. A commit wakes it, and then it checks
 twice a second what is due. When the store has been quiet for a while, it makes a last checkpoint
 and releases the pin, so that an idle process does not keep pages from being reused. While it is
-awake it also runs the chores of other modules, and it wakes in time for them.
+awake it also runs the chores of other modules.
 
 No error ends the thread. A failure is logged, reported by `Store.durability`, and tried again; the
 sync is tried at its next interval, whatever else fails. Only after a failed sync is there nothing
@@ -71,14 +71,14 @@ def pause(interval_s: float | None, since_sync_s: float) -> float:
 class _Awake:
     """What the thread knows while it is awake; times are those of `time.monotonic`."""
 
-    def __init__(self, now: float, erasures: int, chores_at: float) -> None:
+    def __init__(self, now: float, erasures: int) -> None:
         self.synced = now  # the time of the last sync
         self.changed = now  # the time at which the newest commit was seen
         self.seen = -1  # that commit
         self.last_checkpoint = now  # the time at which the last checkpoint was begun
         self.failed = False  # whether that checkpoint failed
         self.erasures = erasures
-        self.chores_at = chores_at
+        self.chores_at = now + CHORES_EVERY_S
         self.over = False  # nothing is due before the next commit
 
 
@@ -96,24 +96,11 @@ class Checkpointer:
         self._stopping = False
         self._start_lock = make_lock("checkpointer")
         self._chores: list[tuple[str, Callable[[], object]]] = []
-        self._pauses: list[Callable[[], float | None]] = []
         self._intervals: list[float] = []  # of the stores with sync="interval", in seconds
 
-    def add_chore(
-        self,
-        work: str,
-        run: Callable[[], object],
-        pause_s: Callable[[], float | None] | None = None,
-    ) -> None:
-        """Run a function about once a second while the thread is awake.
-
-        Args:
-            work: its name in messages.
-            pause_s: returns the seconds after which the thread must wake for it; None for never.
-        """
+    def add_chore(self, work: str, run: Callable[[], object]) -> None:
+        """Run a function about once a second while the thread is awake; `work` names it."""
         self._chores.append((work, run))
-        if pause_s is not None:
-            self._pauses.append(pause_s)
 
     def add_interval(self, seconds: float) -> None:
         """Sync the journal at least this often from now on."""
@@ -161,12 +148,9 @@ class Checkpointer:
     def _run(self) -> None:
         try:
             while not self._is_over():
-                pause_s = self._idle_pause()
-                notified = self._wakeup.wait(min(pause_s, LOOK_EVERY_S))
-                if not self._is_over() and (
-                    notified or pause_s <= LOOK_EVERY_S or self._serve_readers()
-                ):
-                    self._stay_awake(chores=not notified)
+                notified = self._wakeup.wait(LOOK_EVERY_S)
+                if not self._is_over() and (notified or self._serve_readers()):
+                    self._stay_awake()
         finally:
             if not self._stopping:  # it was ended from outside; the next commit starts another
                 self._thread = None
@@ -175,11 +159,6 @@ class Checkpointer:
     def _is_over(self) -> bool:
         """Return whether the thread must end."""
         return self._stopping or self._context.closed != ""
-
-    def _idle_pause(self) -> float:
-        """Return how long nothing is due while nothing is committed."""
-        pauses = [seconds for pause_s in self._pauses if (seconds := pause_s()) is not None]
-        return min([*pauses, threading.TIMEOUT_MAX])
 
     def _serve_readers(self) -> bool:
         """Replay what a killed process has deferred, if a process that cannot do so waits for it.
@@ -206,14 +185,9 @@ class Checkpointer:
             context.check_open()
             context.deferral.catch_up()
 
-    def _stay_awake(self, *, chores: bool = False) -> None:
-        """Do what is due until the store has been quiet for a while.
-
-        Args:
-            chores: begin with the chores, because the thread was woken for one.
-        """
-        now = time.monotonic()
-        awake = _Awake(now, self._context.erasures, now if chores else now + CHORES_EVERY_S)
+    def _stay_awake(self) -> None:
+        """Do what is due until the store has been quiet for a while."""
+        awake = _Awake(time.monotonic(), self._context.erasures)
         while not (self._is_over() or awake.over):
             self._failures.attempt(_ROUND, self._round, awake)
             if not awake.over:

@@ -2,9 +2,9 @@
 
 The messages of each producer are tracked with the IDs of their entries. A known message adds no
 entry. The oldest message is forgotten when the producer has more than idmp-maxsize, and each
-message idmp-duration seconds after the time of its entry. Redis forgets in the background, and so
-does the checkpointer thread here (`idempotency_sweep`). Each idempotent XADD also forgets the
-expired messages of its own producer, and of one other producer, in turn.
+message idmp-duration seconds after the time of its entry. Redis forgets in the background. Here
+each idempotent XADD forgets the expired messages of its own producer, and of one other producer, in
+turn, and `maintain` forgets all; until then, XADD and XINFO leave an expired message out.
 
 All rows of a stream have keys with one number. When the settings change, the stream takes a new
 number, which forgets all messages at once; the rows with the old number become garbage.
@@ -21,6 +21,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import bodies_with
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CommandError, CorruptionError
 from streamkeep.format.core.keys import (
     IDEMPOTENCY,
@@ -55,7 +56,7 @@ from streamkeep.format.rows.records import IDEMPOTENCE_ROWS, encode_garbage
 
 NEXT_IDEMPOTENCE: Final = b"next_idempotence_number"
 _WHERE: Final = "idempotency"
-_SWEEP: Final = 100  # messages of another producer forgotten per XADD
+_OTHERS: Final = 100  # messages of another producer forgotten per XADD
 
 
 class Tracker:
@@ -74,9 +75,7 @@ class Tracker:
     def find(self, producer_name: bytes, iid: bytes) -> tuple[int, int] | None:
         """Return the ID of the entry that a message became, or None."""
         producer = self._producer(producer_name)
-        if producer is None:
-            return None
-        message = self._message(producer, iid)
+        message = None if producer is None else self._message(producer, iid)
         return None if message is None else (message.ms, message.seq)
 
     def find_lasting(self, producer_name: bytes, iid: bytes, now_ms: int) -> tuple[int, int] | None:
@@ -122,7 +121,6 @@ class Tracker:
         while count > state.maxsize and self._forget_oldest(producer.number):
             count -= 1
         self._put_producer(producer_name, Producer(producer.number, count, message.order + 1))
-        txn.context.messages_due.note(self.stream.name, ms + state.duration * 1000)
 
     def expire(self, producer_name: bytes, now_ms: int) -> None:
         """Forget the expired messages of a producer, and of another one, in turn."""
@@ -132,54 +130,47 @@ class Tracker:
         producer = self._producer(producer_name)
         if producer is not None:
             self._expire_one(producer_name, producer, limit, producer.tracked)
-        self._sweep(limit)
+        self._expire_next(limit)
 
     def _limit(self, now_ms: int) -> int:
         """Return the highest time of an entry whose message has expired."""
         return now_ms - self.state.duration * 1000
 
-    def sweep(self, start: int, limit: int, producers: int, messages: int) -> tuple[int, int, int]:
+    def forget_expired(self, start: int, producers: int, messages: int) -> tuple[int, int]:
         """Forget expired messages of some producers from number `start` on.
 
         Args:
-            limit: the highest time of an expired message.
             producers: how many to look at, at most.
             messages: how many to forget, at most.
 
         Returns:
-            how many were forgotten; the producer to continue with, or -1 at the end; and the
-            lowest time of a remaining message, or -1.
+            How many were forgotten, and the producer to continue with, or -1 at the end.
         """
-        gone = 0
-        lowest = -1
-        number = self.state.number
+        limit = self._limit(self.txn.now_ms())
+        before = self.state.tracked
         at = start
-        while number:
-            cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
-            found = cursor.set_range(order_key(number, at, 0))
-            if not found or cursor.key()[:8] != pack_number(number):
-                break
-            if producers == 0 or gone >= messages:
-                return gone, at, lowest
+        while (at := self._next_producer(at)) >= 0:
+            left = messages - (before - self.state.tracked)
+            if producers == 0 or left <= 0:
+                return before - self.state.tracked, at
             producers -= 1
-            _, at, _ = unpack_order_key(cursor.key())
-            oldest = self._oldest(at)
-            if oldest is not None and oldest.ms <= limit:
-                name = self._name_of(at)
-                producer = None if name is None else self._producer(name)
-                if name is not None and producer is not None:
-                    before = self.state.tracked
-                    self._expire_one(name, producer, limit, messages - gone)
-                    gone += before - self.state.tracked
-                    oldest = self._oldest(at)
-                if oldest is not None and oldest.ms <= limit and gone >= messages:
-                    return gone, at, lowest
-            if oldest is not None and oldest.ms > limit and (lowest < 0 or oldest.ms < lowest):
-                lowest = oldest.ms
-            if at >= LAST_MEMBER:
-                break
+            name = self._name_of(at)
+            producer = None if name is None else self._producer(name)
+            if name is not None and producer is not None:
+                self._expire_one(name, producer, limit, left)
+                if producer.tracked > left:
+                    continue  # some of its messages may be left
             at += 1
-        return gone, -1, lowest
+        return before - self.state.tracked, -1
+
+    def _next_producer(self, start: int) -> int:
+        """Return the first producer with messages whose number is at least `start`, or -1."""
+        number = self.state.number
+        cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
+        if start > LAST_MEMBER or not cursor.set_range(order_key(number, start, 0)):
+            return -1
+        db_key = cursor.key()
+        return unpack_order_key(db_key)[1] if db_key.startswith(pack_number(number)) else -1
 
     def reset(self, duration: int, maxsize: int) -> None:
         """Change the settings, and forget all producers."""
@@ -275,23 +266,19 @@ class Tracker:
         if gone:
             self._put_producer(name, producer._replace(tracked=producer.tracked - gone))
 
-    def _sweep(self, limit: int) -> None:
+    def _expire_next(self, limit: int) -> None:
         """Look at the producer after the one that was looked at last."""
-        state = self.state
-        cursor = self.txn.cursor(IDEMPOTENCY_ORDER)
-        for start in (state.swept + 1, 0):
-            found = cursor.set_range(order_key(state.number, start, 0))
-            if found and cursor.key()[:8] == pack_number(state.number):
-                break
-        else:
+        number = self._next_producer(self.state.swept + 1)
+        if number < 0:
+            number = self._next_producer(0)
+        if number < 0:
             return
-        _, number, _ = unpack_order_key(cursor.key())
-        state.swept = number
+        self.state.swept = number
         name = self._name_of(number)
         if name is not None:
             producer = self._producer(name)
             if producer is not None:
-                self._expire_one(name, producer, limit, _SWEEP)
+                self._expire_one(name, producer, limit, _OTHERS)
 
     def _name_of(self, number: int) -> bytes | None:
         return self.txn.get_row(PRODUCERS, self._number_key(number), _WHERE)
@@ -313,6 +300,32 @@ def find_messages(
         if (message.ms, message.seq) in ids:
             found.append((unpack_order_key(db_key)[1], message.order))
     return found
+
+
+def count_lasting(txn: Txn, stream: Stream) -> tuple[int, int]:
+    """Return how many producers and messages are remembered, without those that have expired."""
+    state = idempotence_of(stream.record.extension, _WHERE)
+    producers, messages = state.producers, state.tracked
+    limit = txn.now_ms() - state.duration * 1000
+    prefix = pack_number(state.number)
+    cursor = txn.cursor(IDEMPOTENCY_ORDER)
+    more = messages > 0 and cursor.set_range(prefix)
+    while more and cursor.key().startswith(prefix):
+        _, producer, _ = unpack_order_key(cursor.key())
+        own = producer_prefix(state.number, producer)
+        lasts = False
+        while more and not lasts and (db_key := cursor.key()).startswith(own):
+            body = open_row(IDEMPOTENCY_ORDER, db_key, cursor.value(), _WHERE)
+            lasts = decode_ordered(db_key, body, _WHERE).ms > limit
+            if not lasts:
+                messages -= 1
+                more = cursor.next()
+        producers -= not lasts
+        if lasts:
+            more = producer < LAST_MEMBER and cursor.set_range(
+                producer_prefix(state.number, producer + 1)
+            )
+    return producers, messages
 
 
 def check_idempotent(producer: bytes, iid: bytes | None, any_id: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.commands.history import last_archived
+from streamkeep.engine.commands.idempotency import count_lasting
 from streamkeep.engine.commands.reply_budget import NO_LIMIT
 from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.liveness.lease_file import State
@@ -39,7 +40,7 @@ def xinfo_stream(txn: Txn, name: bytes, shape: int) -> Info:
     """Return XINFO STREAM in redis-py's shape."""
     stream = existing_stream(txn, name)
     return {
-        **_summary(stream),
+        **_summary(txn, stream),
         "groups": len(groups_of(txn, stream)),
         "first-entry": end_entry(txn, stream, newest=False, shape=shape),
         "last-entry": end_entry(txn, stream, newest=True, shape=shape),
@@ -56,7 +57,7 @@ def xinfo_stream_full(txn: Txn, name: bytes, count: int, shape: int) -> Info:
     read_entries(txn, stream, Range(0, 0, MAX, MAX, count or NO_LIMIT, False, shape), out)
     entries: list[Entry] = out
     return {
-        **_summary(stream),
+        **_summary(txn, stream),
         "entries": out if shape == PAIRS else {entry.id: entry.fields for entry in entries},
         "groups": [_full_group(stream, group, count) for group in groups_of(txn, stream)],
     }
@@ -140,11 +141,12 @@ def xinfo_consumers(txn: Txn, name: bytes, group_name: bytes, leases: bool = Fal
     return found
 
 
-def _summary(stream: Stream) -> Info:
+def _summary(txn: Txn, stream: Stream) -> Info:
     """Return the fields that both forms of XINFO STREAM begin with."""
     record = stream.record
     nodes = stream.nodes()
     messages = idempotence_of(record.extension, f"stream {stream.number}")
+    producers, tracked = count_lasting(txn, stream)
     return {
         "length": record.length,
         "radix-tree-keys": nodes,
@@ -155,8 +157,8 @@ def _summary(stream: Stream) -> Info:
         "recorded-first-entry-id": id_text(*record.first_id()),
         "idmp-duration": messages.duration,
         "idmp-maxsize": messages.maxsize,
-        "pids-tracked": messages.producers,
-        "iids-tracked": messages.tracked,
+        "pids-tracked": producers,
+        "iids-tracked": tracked,
         "iids-added": messages.added,
         "iids-duplicates": messages.duplicates,
     }

@@ -22,7 +22,6 @@ from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.long_wait import PatientLock
 from streamkeep.engine.txn.deferral import Deferral
 from streamkeep.engine.txn.lmdb_lock import LmdbLock
-from streamkeep.engine.txn.messages_due import MessagesDue
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import StoreClosedError, StoreError
 
@@ -107,7 +106,6 @@ class EngineContext:
         self.wait_table = WaitTable(None)
         self.leases: Leases | None = None  # set while the store is opened; None in tools
         self.deaths = 0  # of leases, as far as the watch of this process has seen them
-        self.messages_due = MessagesDue()
 
     def make_locks(self) -> None:
         """Make the locks; also in a forked child, where threads of the parent may hold the old."""

@@ -256,7 +256,6 @@ class WriteTxn(Txn):
     def rename_stream(self, stream: Stream, name: bytes) -> None:
         """Give the stream another name, which must be free."""
         self._forget(stream)
-        self.context.messages_due.rename(stream.name, name)
         stream.name = name
         self._put_name(stream)
         self.context.cache[name] = stream

@@ -274,23 +274,23 @@ class GroupRebuilder:
     ) -> None:
         """Make names, numbers and counters of consumers agree, and create missing owners."""
         members = read_members(self.out, CONSUMERS, prefix, _decode_consumer)
-        for name in members.dropped:
-            losses.append(f"consumer {quoted(name)} of {where}: its number is in use")
+        for dropped in members.dropped:
+            losses.append(f"consumer {quoted(dropped)} of {where}: its number is in use")
         consumers = {number: consumer for number, (_, consumer) in members.known.items()}
         taken = {consumer.name for consumer in consumers.values()}
         for number in sorted({*owned, *members.names} - {0, *consumers}):
-            name = members.names.get(number)
-            if name in taken and number not in owned:
+            known = members.names.get(number)
+            if known in taken and number not in owned:
                 continue
-            if name is None or name in taken:
-                new = new_name(number, taken)
+            if known is not None and known not in taken:
+                name = known
+                losses.append(f"the times of consumer {quoted(name)} of {where}")
+            else:
+                name = new_name(number, taken)
                 count = count_text(owned[number], "pending entry", "pending entries")
                 losses.append(
-                    f"the name of a consumer of {where}: {quoted(new)} now owns its {count}"
+                    f"the name of a consumer of {where}: {quoted(name)} now owns its {count}"
                 )
-                name = new
-            else:
-                losses.append(f"the times of consumer {quoted(name)} of {where}")
             taken.add(name)
             consumers[number] = Consumer(name, number, 0)
         rows = self._leases(prefix, record, consumers)

@@ -58,17 +58,6 @@ class IdempotencyCommands(Keyspace):
         while len(iids) > stream.idmp_maxsize:
             del iids[next(iter(iids))]
 
-    def expire_producers(self, *, now_ms: int) -> None:
-        """Forget what is older than the stream's duration; Redis does it now and then."""
-        for stream in self.streams.values():
-            oldest = now_ms - stream.idmp_duration * 1000
-            for producer, iids in list(stream.producers.items()):
-                for iid, entry_id in list(iids.items()):
-                    if entry_id[0] <= oldest:
-                        del iids[iid]
-                if not iids:
-                    del stream.producers[producer]
-
 
 def content_iid(pairs: Pairs) -> bytes:
     """Return the message ID that IDMPAUTO makes from an entry, whatever the order of its pairs."""

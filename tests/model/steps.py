@@ -418,7 +418,7 @@ class XInfoStream(Step):
     )
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xinfo_stream(self.key)
+        return model.xinfo_stream(self.key, now_ms)
 
     def arguments(self) -> list[Argument]:
         return [b"XINFO", b"STREAM", self.key]
@@ -447,7 +447,7 @@ class XInfoFull(XInfoStream):
     count: int | None = None
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
-        return model.xinfo_stream_full(self.key, 10 if self.count is None else self.count)
+        return model.xinfo_stream_full(self.key, 10 if self.count is None else self.count, now_ms)
 
     def arguments(self) -> list[Argument]:
         count: list[Argument] = [] if self.count is None else [b"COUNT", self.count]

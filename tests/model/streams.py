@@ -11,6 +11,7 @@ is None.
 
 from __future__ import annotations
 
+from itertools import dropwhile
 from typing import Any
 
 from model.group_commands import GroupCommands
@@ -258,23 +259,23 @@ class ModelStore(GroupCommands, IdempotencyCommands):
 
     # --- observe and set --------------------------------------------------------------------
 
-    def xinfo_stream(self, key: bytes) -> dict[str, Any]:
+    def xinfo_stream(self, key: bytes, now_ms: int = 0) -> dict[str, Any]:
         """XINFO STREAM, without radix-tree-nodes, which is any positive number."""
         stream = self.existing(key)
         entries = stream.entries()
         return {
-            **_summary(stream),
+            **_summary(stream, now_ms),
             "groups": len(stream.groups),
             "first-entry": entries[0] if entries else None,
             "last-entry": entries[-1] if entries else None,
         }
 
-    def xinfo_stream_full(self, key: bytes, count: int = 10) -> dict[str, Any]:
+    def xinfo_stream_full(self, key: bytes, count: int = 10, now_ms: int = 0) -> dict[str, Any]:
         """XINFO STREAM FULL; a COUNT of 0 is for all, a negative one for 10."""
         stream = self.existing(key)
         most = {0: None}.get(count, 10 if count < 0 else count)
         return {
-            **_summary(stream),
+            **_summary(stream, now_ms),
             "entries": stream.entries()[:most],
             "groups": self.full_groups(stream, most),
         }
@@ -347,8 +348,13 @@ def _check_idempotent(producer: bytes, iid: bytes | None, new_id: NewId) -> None
         raise ModelError("ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs")
 
 
-def _summary(stream: Stream) -> dict[str, Any]:
+def _summary(stream: Stream, now_ms: int) -> dict[str, Any]:
     """Return the fields that both forms of XINFO STREAM begin with."""
+    oldest = now_ms - stream.idmp_duration * 1000
+    lasting = [
+        len(list(dropwhile(lambda one: one[0] <= oldest, iids.values())))
+        for iids in stream.producers.values()
+    ]
     return {
         "length": stream.length,
         "radix-tree-keys": len(stream.nodes),
@@ -358,8 +364,8 @@ def _summary(stream: Stream) -> dict[str, Any]:
         "recorded-first-entry-id": stream.first_id,
         "idmp-duration": stream.idmp_duration,
         "idmp-maxsize": stream.idmp_maxsize,
-        "pids-tracked": len(stream.producers),
-        "iids-tracked": sum(len(iids) for iids in stream.producers.values()),
+        "pids-tracked": sum(map(bool, lasting)),
+        "iids-tracked": sum(lasting),
         "iids-added": stream.iids_added,
         "iids-duplicates": stream.iids_duplicates,
     }
