@@ -41,7 +41,7 @@ from streamkeep.format.rows.restoring import RESTORING_SECTION
 from streamkeep.format.rows.retention import RETENTION_SECTION
 from streamkeep.format.segment.index import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
-from streamkeep.recovery.fsck.catalogue import CATALOGUE
+from streamkeep.recovery.fsck.catalogue import CATALOGUE, REBUILD, SALVAGE
 from streamkeep.tools.base import common
 from streamkeep.tools.base.statuses import MEANINGS
 from streamkeep.tools.cli import COMMANDS
@@ -110,8 +110,10 @@ def render_locks() -> str:
 
 def render_invariants() -> str:
     """Return every finding code with its meaning and advice."""
+    short = {REBUILD: "repair: no loss", SALVAGE: "repair: with loss"}
     rows = [
-        f"| {code} | {kind.severity.name.lower()} | {kind.meaning} | {kind.advice} |"
+        f"| {code} | {kind.severity.name.lower()} | {kind.meaning} "
+        f"| {short.get(kind.advice, kind.advice)} |"
         for code, kind in sorted(CATALOGUE.items())
     ]
     return "\n".join(["| code | severity | meaning | advice |", "|---|---|---|---|", *rows])
