@@ -3,7 +3,8 @@
 For a segment, it checks the trailer, index and seek table, the checksum of each block, every
 envelope and listpack, the order and number of entries, and compares them with the manifest. For a
 file of the lake, it checks the checksum in its name, the order of IDs, and the row count, ID range
-and day against its name, the log and the partition. It also looks for entries that were erased
+and day against its name, the log and the partition, and its values against the statistics of the
+log, by which readers of the table skip files. It also looks for entries that were erased
 from the store, overlapping segments, entries that a lake has twice, and missing files.
 
 The job only reads. The problems are in the report in a fixed order, so that two runs can be
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,7 +32,7 @@ from streamkeep.pipeline.jobs.fleet_audit import (
     look_at_live,
     reconcile,
 )
-from streamkeep.pipeline.lake.files import LakeError, LakeFile
+from streamkeep.pipeline.lake.files import LakeError, LakeFile, Statistics
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.reached import host
 from streamkeep.pipeline.store_fleet.members import live_member
@@ -87,6 +88,7 @@ def audit(
             erased_in_files(found),
             cores_of(spark),
             remote,
+            {} if table is None else table.statistics(),
         )
         facts = [json.loads(line) for line in run_units(spark, tasks, look_at, progress)]
         report.entries = sum(one["entries"] for one in facts) + found.entries
@@ -117,11 +119,13 @@ def plan(
     erased: dict[str, tuple[StreamId, ...]] | None = None,
     cores: int = 0,
     remote: tuple[str, str] = ("", ""),
+    statistics: Mapping[str, dict[str, Statistics]] | None = None,
 ) -> list[Task]:
     """Return tasks of about equal size, for segments and for files of a lake.
 
     Args:
         remote: the URI of the archive in an object store, and the UUID of the store; "" for none.
+        statistics: what the log of the lake says of each file (`Lake.statistics`).
     """
     uri, store = remote
     tasks = [
@@ -130,7 +134,8 @@ def plan(
     ]
     for part in spread(files, [one.size_bytes for one in files], cores):
         gone = {one.path: erased[one.path] for one in part if erased and one.path in erased}
-        tasks.append(Task("", (), lake, part, gone))
+        said = {one.path: (statistics or {}).get(one.path, {}) for one in part}
+        tasks.append(Task("", (), lake, part, gone, said))
     return tasks
 
 

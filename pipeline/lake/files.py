@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import xxhash
 
@@ -71,6 +71,18 @@ class Origin:
 
     def __str__(self) -> str:
         return f"stream {key_text(self.key)!r} (number {self.number} of store {self.store})"
+
+
+class Statistics(NamedTuple):
+    """What the log of the table says of one column of a file, by which readers skip files.
+
+    `low` and `high` are bounds of its values, and `nulls` the number of rows without one; None for
+    what the log does not say.
+    """
+
+    low: Any
+    high: Any
+    nulls: int | None
 
 
 @dataclass(frozen=True, slots=True)

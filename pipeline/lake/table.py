@@ -63,6 +63,7 @@ from streamkeep.pipeline.lake.files import (
     LakeFile,
     NoSuchLakeError,
     Origin,
+    Statistics,
     ids_of_path,
     signed,
 )
@@ -287,6 +288,22 @@ class Lake:
             row["size_bytes"],
             *ends,
         )
+
+    def statistics(self) -> dict[str, dict[str, Statistics]]:
+        """Return what the log says of the columns of each file, by path and column."""
+        columns = [name for name in self.file_schema.names if name != "fields"]
+        found = {}
+        for row in pa.table(self.table.get_add_actions(flatten=True)).to_pylist():
+            said = {
+                name: Statistics(
+                    row.get(f"min.{name}"), row.get(f"max.{name}"), row.get(f"null_count.{name}")
+                )
+                for name in columns
+            }
+            found[unquote(row["path"])] = {
+                name: one for name, one in said.items() if one != Statistics(None, None, None)
+            }
+        return found
 
     def replaced(self) -> set[str]:
         """Return the paths of files that older versions name and this one does not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -265,6 +266,40 @@ def test_a_file_that_was_taken_out_of_the_log_is_missed(
     table.commit("an accident", [], removed=[lost])
     (problem,) = audit_job.audit(spark, lake=lake).problems
     assert f"the lake has {1999 - lost.entries:,} entries, expected 1,999" in problem
+
+
+@pytest.mark.parametrize(
+    ("part", "column", "value", "problem"),
+    [
+        ("minValues", "ms", 360_000, "column 'ms' holds 300000 to 540000, but the log says 360000"),
+        ("maxValues", "ms", 360_000, "but the log says 300000 to 360000, so readers may skip"),
+        ("minValues", "stream", "p", "column 'stream' holds orders to orders, but the log says p"),
+        ("maxValues", "store", "0", "column 'store' holds"),
+        ("maxValues", "ts", "1970-01-01T00:06:00.000Z", "column 'ts' holds 1970-01-01 00:05:00"),
+        ("nullCount", "seq", 5, "column 'seq' has 0 nulls, 5 in the log"),
+    ],
+)
+def test_statistics_of_the_log_by_which_readers_would_skip_rows(
+    open_store: Callable[..., Store[bytes]],
+    tmp_path: Path,
+    part: str,
+    column: str,
+    value: object,
+    problem: str,
+) -> None:
+    spark: Any = InProcess()
+    store, lake = open_store("orders.store"), str(tmp_path / "lake")
+    fill(store, 5, 5)
+    to_lake(spark, str(store.path), lake)
+    assert audit_job.audit(spark, lake=lake).problems == []
+    log = max(Path(lake, "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (add,) = (one["add"] for one in actions if "add" in one)
+    said = json.loads(add["stats"])
+    said[part][column] = value
+    add["stats"] = json.dumps(said)
+    log.write_text("".join(json.dumps(one) + "\n" for one in actions))
+    assert problem in " ".join(audit_job.audit(spark, lake=lake).problems)
 
 
 def test_one_bad_stream_does_not_stop_the_others(

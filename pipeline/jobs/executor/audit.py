@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import xxhash
 
@@ -18,7 +19,13 @@ from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, Rem
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.lake.executor.parquet import ascending, count_ids, id_at, read_file
-from streamkeep.pipeline.lake.files import LakeFile, checksum_of_path, day_of, folder_of
+from streamkeep.pipeline.lake.files import (
+    LakeFile,
+    Statistics,
+    checksum_of_path,
+    day_of,
+    folder_of,
+)
 from streamkeep.pipeline.storage.places import file_system
 from streamkeep.pipeline.storage.reached import check_reached, host
 
@@ -39,6 +46,7 @@ class Task:
             store.
         lake: the root of the lake's files.
         erased: by path of a file, the IDs of its range that were erased.
+        statistics: by path of a file, what the log says of its columns.
     """
 
     archive: str
@@ -46,6 +54,7 @@ class Task:
     lake: str
     files: tuple[LakeFile, ...]
     erased: dict[str, tuple[StreamId, ...]] = field(default_factory=dict)
+    statistics: dict[str, dict[str, Statistics]] = field(default_factory=dict)
     driver: str = ""  # its host
     uri: str = ""
     store: str = ""
@@ -61,7 +70,14 @@ def look_at(task: Task) -> list[str]:
     if task.files:
         system, root = file_system(task.lake)
         found += [
-            _file_facts(system, root, file, task.erased.get(file.path, ())) for file in task.files
+            _file_facts(
+                system,
+                root,
+                file,
+                task.erased.get(file.path, ()),
+                task.statistics.get(file.path, {}),
+            )
+            for file in task.files
         ]
     return [json.dumps(one) for one in found]
 
@@ -126,7 +142,11 @@ def differences(segment: Any, record: SegmentRecord) -> Iterator[str]:
 
 
 def _file_facts(
-    system: pafs.FileSystem, root: str, file: LakeFile, erased: Sequence[StreamId]
+    system: pafs.FileSystem,
+    root: str,
+    file: LakeFile,
+    erased: Sequence[StreamId],
+    said: Mapping[str, Statistics],
 ) -> dict[str, Any]:
     where = f"lake file {file.path}"
     problems: list[str] = []
@@ -137,7 +157,8 @@ def _file_facts(
         if not file.foreign and checksum != checksum_of_path(file.path):
             problems.append(f"{where}: its checksum is {checksum}, which differs from its name")
         else:
-            problems += [f"{where}: {text}" for text in _rows_problems(system, root, file, erased)]
+            found = _rows_problems(system, root, file, erased, said)
+            problems += [f"{where}: {text}" for text in found]
     except FileNotFoundError:
         problems.append(f"{where}: the file is missing, but the log names it")
     except (pa.ArrowException, OSError) as error:
@@ -156,7 +177,11 @@ def _digest(system: pafs.FileSystem, path: str) -> tuple[int, str]:
 
 
 def _rows_problems(
-    system: pafs.FileSystem, root: str, file: LakeFile, erased: Sequence[StreamId]
+    system: pafs.FileSystem,
+    root: str,
+    file: LakeFile,
+    erased: Sequence[StreamId],
+    said: Mapping[str, Statistics],
 ) -> Iterator[str]:
     """Yield the problems of the rows of a file."""
     if not file.path.startswith(folder_of(file.origin, file.date) + "/"):
@@ -164,7 +189,11 @@ def _rows_problems(
     last: StreamId | None = None
     first: StreamId | None = None
     entries = erased_entries = 0
-    for batch in read_file(system, root, file, ("ms", "seq")):
+    columns = {name: _Column() for name in said}
+    for batch in read_file(system, root, file, tuple(dict.fromkeys(("ms", "seq", *said)))):
+        for name, column in columns.items():
+            if name in batch.schema.names:  # otherwise it was added to the table later
+                column.add(batch.column(name))
         if not len(batch):
             continue
         ends = [id_at(batch, 0), id_at(batch, len(batch) - 1)]
@@ -184,3 +213,34 @@ def _rows_problems(
         yield f"{entries} rows, {file.entries} in the log"
     if (first, last) != (file.first, file.last):
         yield f"it holds {first} to {last}, which differs from its name"
+    for name, column in columns.items():
+        yield from column.problems(name, said[name])
+
+
+class _Column:
+    """The lowest and the highest value of a column, and the number of rows without one."""
+
+    def __init__(self) -> None:
+        self.low: Any = None
+        self.high: Any = None
+        self.nulls = 0
+
+    def add(self, values: pa.Array) -> None:
+        """Add values."""
+        self.nulls += values.null_count
+        found = pc.min_max(values).as_py()
+        if found["min"] is not None:
+            self.low = found["min"] if self.low is None else min(self.low, found["min"])
+            self.high = found["max"] if self.high is None else max(self.high, found["max"])
+
+    def problems(self, name: str, said: Statistics) -> Iterator[str]:
+        """Yield the differences from what the log says; its bounds may be wider."""
+        if self.low is not None:
+            below = said.low is not None and self.low < said.low
+            if below or (said.high is not None and self.high > said.high):
+                yield (
+                    f"column {name!r} holds {self.low} to {self.high}, but the log says {said.low} "
+                    f"to {said.high}, so readers may skip the file"
+                )
+        if said.nulls is not None and self.nulls != said.nulls:
+            yield f"column {name!r} has {self.nulls} nulls, {said.nulls} in the log"
