@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.commands import keys
@@ -46,12 +47,22 @@ def chosen_keys(options: ReadOptions, known: list[bytes], *, all_there: bool) ->
     if options.pattern is not None:
         return [name for text, name in sorted(shown.items()) if options.pattern.fullmatch(text)]
     existing = set(known)
-    for key in options.keys or ():
-        if all_there and key not in existing:
-            near = difflib.get_close_matches(key_text(key), shown, n=3)
-            advice = f"did you mean {', '.join(near)}?" if near else f"it has {len(known)} others"
-            raise NoSuchKeyError(f"{options.path}: no stream {key_text(key)!r}; {advice}")
+    if all_there:
+        for sentence in absent_keys(options, known):
+            raise NoSuchKeyError(sentence)
     return [key for key in options.keys or () if key in existing]
+
+
+def absent_keys(options: ReadOptions, known: Iterable[bytes]) -> list[str]:
+    """Return a sentence about each key of the option `subscribe` that is none of the known ones."""
+    shown = {key_text(name): name for name in known}
+    sentences = []
+    for text in map(key_text, options.keys or ()):
+        if text not in shown:
+            near = difflib.get_close_matches(text, shown, n=3)
+            advice = f"did you mean {', '.join(near)}?" if near else f"it has {len(shown)} others"
+            sentences.append(f"{options.path}: no stream {text!r}; {advice}")
+    return sentences
 
 
 def pin_streams(txn: Txn, options: ReadOptions) -> tuple[Pin, ...]:

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from streamkeep.engine.commands import keys
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import ReadOptions
@@ -39,6 +40,7 @@ from streamkeep.pipeline.source.offsets import (
     decode_offset,
     encode_offset,
 )
+from streamkeep.pipeline.source.pins import absent_keys
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.reader import SlicePartition, check_schema, read_partition
 from streamkeep.pipeline.source.slices import Pin
@@ -106,6 +108,10 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
                 error = start_gone(snapshot.txn, self.options, key, position.number)
                 if error is not None:
                     self._lose(BEGINNING, error)
+            for sentence in absent_keys(self.options, dict(keys.iter_keys(snapshot.txn))):
+                _log.warning(
+                    "%s (the query reads it from its beginning once it is there)", sentence
+                )
             offset = encode_offset(store.uuid, positions)
         _log.info("a new query on %s begins at %s", self.options.path, offset)
         return offset

@@ -23,7 +23,7 @@ from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 
 _COUNTED_NODES: Final = 20_000  # beyond this number, the rest is estimated
-_GONE: Final[dict[str, object]] = {
+_ABSENT: Final[dict[str, object]] = {
     "id": None,
     "entriesBehind": 0,
     "secondsBehind": 0,
@@ -549,7 +549,7 @@ def report(
             "entriesPlanned": there,
             "entriesLost": lost.get(key, 0),
         }
-    for key, count in lost.items():  # of streams that are gone
+    for key in (*lost, *(options.keys or ())):  # of streams that are not there
         name = key.decode("utf-8", "backslashreplace")
-        found.setdefault(name, {**_GONE, "entriesLost": count})
+        found.setdefault(name, {**_ABSENT, "entriesLost": lost.get(key, 0)})
     return found

@@ -513,6 +513,21 @@ def test_an_offset_of_another_version_is_refused(store: Store[bytes], query: Que
 # --- what others see ------------------------------------------------------------------------------
 
 
+def test_a_subscribed_stream_that_is_not_there_is_named(
+    store: Store[bytes], query: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(store, 1, 10, "orders")
+    reader = query(subscribe="orders,order,x")
+    ids, offset = batch(reader, reader.initialOffset())
+    assert len(ids) == 10
+    assert "no stream 'order'; did you mean orders? (the query reads it from" in caplog.text
+    assert "no stream 'x'; it has 1 others" in caplog.text
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert (report["x"]["id"], report["order"]["entriesBehind"]) == (None, 0)
+    assert add(store, 1, 3, "x") == batch(reader, offset)[0]
+
+
 def test_progress_is_reported_and_mirrored_into_a_group(store: Store[bytes], query: Query) -> None:
     add(store, 1000, 10_000)
     reader = query(maxEntriesPerTrigger=4000, groupName="spark")
