@@ -46,7 +46,7 @@ export function store(main, state, signal) {
     fill(archive, kept.segments || kept.retired_entries ? facts([
       ["Archived", entries(kept.entries)], ["Segments", count(kept.segments)], ["Size", size(kept.size_bytes)],
       ["To be archived", entries(kept.retired_entries)]])
-      : empty("Nothing is archived.", "streamkeep retention STORE KEY --archive keeps what is trimmed."));
+      : empty("Nothing is archived.", "streamkeep retention set STORE KEY --archive keeps what is trimmed."));
     showCheck(check, found);
     const running = Boolean(found.check?.running);
     quick.disabled = full.disabled = running;
