@@ -100,6 +100,7 @@ class JobIntake:
             room,
             known=None if known is None else {queue.name: known for queue in queues},
             stop=lambda: not self._room,
+            begins=not workers.are_here(),
         )
         arrived = [one for one in (opened(self._channel, job) for job in jobs) if one is not None]
         self._channel.bell.arrived.extend(arrived)

@@ -21,6 +21,7 @@ from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import take
 from test_integrations.celery_queues import jobs_of, publish
 from test_integrations.crew import Crew, lines
+from tiers import slow_but
 
 APPLICATION = """
 import os, time
@@ -31,6 +32,7 @@ URL = "streamkeep:///" + os.path.abspath("s")
 app = Celery("app", broker=URL, backend=URL)
 app.conf.worker_prefetch_multiplier = 2
 app.conf.task_reject_on_worker_lost = True
+app.conf.broker_transport_options = {"max_deaths": 2}
 
 def note(name, what):
     with open(name, "a") as log:
@@ -65,6 +67,11 @@ def fails():
 def dies():
     note("started", "dies")
     os.kill(os.getpid(), 9)
+
+@app.task(acks_late=True)
+def hangs():
+    note("started", "hangs")
+    time.sleep(600)
 """
 
 
@@ -102,6 +109,33 @@ def sent(url: str) -> Iterator[Callable[..., Any]]:
     app = Celery("app", broker=url, backend=url, set_as_current=False)
     yield lambda name, *args, **how: app.signature(f"application.{name}", args=args, **how)
     app.close()
+
+
+@pytest.mark.parametrize("pool", slow_but(["prefork", "solo"], "solo"))
+def test_a_death_counts_for_the_messages_that_were_begun(
+    crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path, pool: str
+) -> None:
+    """The worker has fetched all of them; its pool has begun the first one."""
+    for name in ("hangs", *["work"] * 5):
+        sent(name, *[7] * (name == "work")).delay()
+    options = ("-P", pool, "-c", "1", "--prefetch-multiplier", "9")
+    queue = jobs_of(url, "celery")
+    inspect = sent("hangs").app.control.inspect(timeout=2)
+    started = []
+    for _ in range(2):
+        worker = crew.work(*options)
+        started.append("hangs")
+        wait_until(lambda: lines(tmp_path / "started") == started)
+        wait_until(lambda: queue.stats().running == 6)
+        if pool == "prefork":  # whose child has written the line before the worker knows of it
+            wait_until(lambda: any((inspect.active() or {}).values()))
+        crew.kill(worker)
+    crew.work(*options)
+    wait_until(lambda: lines(tmp_path / "ended") == ["7"] * 5)
+    assert lines(tmp_path / "started") == [*started, *["7"] * 5]
+    [letter] = queue.dead_letters()
+    assert (letter.task, letter.deaths) == ("application.hangs", 2)
+    assert letter.reason == "2 workers died while they ran it"
 
 
 @pytest.mark.slow
