@@ -44,7 +44,6 @@ from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
 from streamkeep.recovery.fsck.catalogue import CATALOGUE, REBUILD, SALVAGE
 from streamkeep.tools.base import common
 from streamkeep.tools.base.statuses import MEANINGS
-from streamkeep.tools.cli import COMMANDS
 from streamkeep.tools.cli import main as root
 
 HERE: Final = Path(__file__).parent
@@ -60,19 +59,6 @@ class Part(NamedTuple):
 
 
 # --- docs/cli -----------------------------------------------------------------------------------
-
-
-def render_commands() -> str:
-    """Return a table of all commands by family."""
-    context = click.Context(root)
-    rows = []
-    for heading, family in COMMANDS:
-        rows.append(f"| **{heading}** | |")
-        for name in family:
-            command = root.get_command(context, name)
-            assert command is not None
-            rows.append(f"| `{name}` | {command.get_short_help_str(limit=90)} |")
-    return "\n".join(["| command | what it does |", "|---|---|", *rows])
 
 
 def render_options() -> str:
@@ -182,7 +168,6 @@ PARTS: Final = (
     Part("guide/migrate.md", "migrate", program("programs/migrate.py")),
     Part("guide/web.md", "forked", program("programs/forked.py")),
     Part("decisions/README.md", "decisions", render_decisions),
-    Part("cli/README.md", "commands", render_commands),
     Part("cli/README.md", "options", render_options),
     Part("cli/README.md", "statuses", render_statuses),
     Part("reference/format.md", "tables", render_tables),
