@@ -2,12 +2,15 @@
 
 `app.create_app` makes the application, also for others to mount. From the bottom up:
 
-    wire       bytes in URLs, JSON, forms and errors; which commands of Redis a request is
+    wire       bytes in URLs, JSON, forms and errors
     multipart  forms with files
+    overview, figures    what a store holds, and its entries over time
+    call       one request: its parameters, and which commands of Redis the caller may run
     guard      what every request passes first: Host, Origin, password, sizes
-    entries    pages of entries with bounded memory
+    entries    pages of entries with bounded memory, and search
     events     the event stream: Server-Sent Events that resume
-    streams, groups, figures, health    the routes
+    routes     the table that routes enter, and what serves them
+    streams, groups, queues, health    the routes
     openapi    the description of all routes
     app        all of it together
     serving    the server: sockets, time limits, stopping

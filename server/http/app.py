@@ -26,11 +26,13 @@ from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.server.access import Access
-from streamkeep.server.http import groups, health, openapi, queues, streams
+from streamkeep.server.http import groups, health, queues, streams  # noqa: F401  # their routes
+from streamkeep.server.http.call import State
 from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
 from streamkeep.server.http.guard import Guard
-from streamkeep.server.http.state import State, keep_state
-from streamkeep.server.http.wire import Problem, problem_of, problem_reply
+from streamkeep.server.http.openapi import document
+from streamkeep.server.http.routes import served
+from streamkeep.server.http.wire import Problem, json_reply, problem_of, problem_reply
 from streamkeep.server.ui import static_files
 
 MAX_BODY: Final = 1 << 20
@@ -69,7 +71,7 @@ class App:
 
     def stop(self) -> None:
         """Have the event streams end, so that a server need not wait for their clients."""
-        self.state.stop()
+        self.state.stopping = True
 
 
 def create_app(
@@ -103,7 +105,7 @@ def create_app(
     access = access or Access()
     state = State(store, write=write, heartbeat_s=heartbeat_s, stall_s=stall_s)
     routes = Starlette(
-        routes=_routes(page),
+        routes=_paths(state, page),
         exception_handlers={
             404: _answer,
             405: _answer,
@@ -112,7 +114,6 @@ def create_app(
         },
     )
     routes.router.redirect_slashes = False
-    keep_state(routes, state)
     guarded: ASGIApp = Guard(
         routes,
         access,
@@ -132,30 +133,15 @@ def create_app(
     return App(routes, guarded, state)
 
 
-def _routes(page: bool) -> list[Route | Mount]:
-    found: list[Route | Mount] = [
-        Route("/health", health.health, methods=["GET"]),
-        Route("/metrics", health.metrics, methods=["GET"]),
-        Route("/store", health.store_facts, methods=["GET"]),
-        Route("/store/survey", health.survey_store, methods=["GET"]),
-        Route("/store/check", health.check_store, methods=["POST"]),
-        Route("/streams", streams.streams, methods=["GET"]),
-        Route("/streams/{key:encoded}", streams.stream, methods=["GET", "POST"]),
-        Route("/streams/{key:encoded}/info", streams.info, methods=["GET"]),
-        Route("/streams/{key:encoded}/search", streams.searched, methods=["GET"]),
-        Route("/streams/{key:encoded}/figures", streams.timeline, methods=["GET"]),
-        Route("/queues", queues.queues, methods=["GET"]),
-        Route("/queues/{name:encoded}/jobs", queues.jobs, methods=["GET"]),
-        Route("/queues/{name:encoded}/{action}", queues.act, methods=["POST"]),
-        Route("/openapi.json", openapi.description, methods=["GET"]),
-    ]
-    methods = ["GET", "PUT", "POST", "DELETE"]
-    for below in ("", "/{group:encoded}", "/{group:encoded}/{action}"):
-        found.append(Route(f"/groups/{{key:encoded}}{below}", groups.groups, methods=methods))
+def _paths(state: State, page: bool) -> list[Route | Mount]:
+    found: list[Route | Mount] = [*served(state), Route("/openapi.json", _description)]
     if page:
-        found.append(Route("/", _to_page, methods=["GET"]))
-        found.append(Mount("/page", static_files()))
+        found += [Route("/", _to_page, methods=["GET"]), Mount("/page", static_files())]
     return found
+
+
+async def _description(request: Request) -> Response:
+    return json_reply(document(request.scope.get("root_path", "")))
 
 
 async def _to_page(request: Request) -> Response:

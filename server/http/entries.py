@@ -6,6 +6,9 @@ field is repeated or is not UTF-8, it is `{"id": ..., "pairs": [[field, value], 
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
@@ -16,6 +19,7 @@ PAGE_BYTES: Final = 1 << 20  # of names and values, after which a page ends
 MOST: Final = 10_000  # entries of a page
 _FIRST_STEP: Final = 4
 _LAST_STEP: Final = 256
+SEARCH_S: Final = 0.4
 _TOP: Final = b"18446744073709551615-18446744073709551615"
 
 Found = list[Entry[bytes]]
@@ -26,11 +30,12 @@ class Page(NamedTuple):
 
     Attributes:
         next: the bound with which the next page begins; None at the end of the range.
+        examined: how many entries were read.
     """
 
     entries: Found
     next: bytes | None
-    size: int
+    examined: int
 
 
 class Wanted(NamedTuple):
@@ -59,33 +64,75 @@ class Wanted(NamedTuple):
         return self.high if self.newest_first else self.low
 
 
-def read_step(store: Store[bytes], wanted: Wanted, count: int) -> Found:
-    """Return the first `count` entries of a range."""
-    if wanted.newest_first:
-        return store.xrevrange(wanted.key, wanted.high, wanted.low, count, history=wanted.history)
-    return store.xrange(wanted.key, wanted.low, wanted.high, count, history=wanted.history)
-
-
-def read_page(store: Store[bytes], wanted: Wanted, count: int, max_bytes: int = PAGE_BYTES) -> Page:
+def read_page(
+    store: Store[bytes],
+    wanted: Wanted,
+    count: int,
+    max_bytes: int = PAGE_BYTES,
+    *,
+    holds: Callable[[Entry[bytes]], bool] | None = None,
+    seconds: float = math.inf,
+) -> Page:
     """Return entries of a range: `count`, or fewer when they have more than `max_bytes`.
 
     Steps grow while entries are small, so that a page of huge entries is not read at once.
+
+    Args:
+        holds: which entries are returned; None for all.
+        seconds: how long to read; at least one step is read.
     """
+    deadline = time.monotonic() + seconds
     found: Found = []
-    size, step = 0, _FIRST_STEP
+    examined, size, step = 0, 0, _FIRST_STEP
     rest: Wanted | None = wanted
     while rest is not None:
-        want = min(step, count - len(found))
-        batch = read_step(store, rest, want)
-        found += batch
-        size += sum(map(entry_size, batch))
-        if len(batch) < want:
-            return Page(found, None, size)
-        rest = rest.after(batch[-1].id)
-        if len(found) >= count or size >= max_bytes:
+        want = step if holds is not None else min(step, count - len(found))
+        bounds = (rest.high, rest.low) if rest.newest_first else (rest.low, rest.high)
+        read = store.xrevrange if rest.newest_first else store.xrange
+        batch = read(rest.key, *bounds, want, history=rest.history)
+        for entry in batch:
+            examined += 1
+            rest = wanted.after(entry.id)
+            if holds is None or holds(entry):
+                found.append(entry)
+                size += entry_size(entry)
+                if len(found) == count:
+                    break
+        else:
+            if len(batch) < want:
+                return Page(found, None, examined)
+        if len(found) == count or size >= max_bytes or time.monotonic() > deadline:
             break
-        step = min(_LAST_STEP, 2 * step)
-    return Page(found, None if rest is None else rest.bound, size)
+        large = sum(map(entry_size, batch)) >= max_bytes // 2
+        step = max(1, step // 2) if large else min(_LAST_STEP, 2 * step)
+    return Page(found, None if rest is None else rest.bound, examined)
+
+
+def search(
+    store: Store[bytes],
+    wanted: Wanted,
+    text: bytes,
+    field: bytes | None,
+    count: int,
+    seconds: float = SEARCH_S,
+) -> Page:
+    """Return entries of a range that have `text` in a field name or value.
+
+    One call reads for about `seconds`, and says where the next one continues, so that a search
+    through ten million entries neither holds a snapshot nor keeps other requests waiting. Letters
+    of ASCII match in both cases.
+
+    Args:
+        field: look only at values of this field; an empty `text` then finds all that have it.
+    """
+    text = text.lower()
+
+    def holds(entry: Entry[bytes]) -> bool:
+        if field is not None:
+            return any(name == field and text in value.lower() for name, value in entry.pairs)
+        return any(text in name.lower() or text in value.lower() for name, value in entry.pairs)
+
+    return read_page(store, wanted, count, holds=holds, seconds=seconds)
 
 
 def entry_size(entry: Entry[bytes]) -> int:

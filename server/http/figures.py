@@ -33,17 +33,6 @@ _PARTS: Final = 4  # of a bucket
 _KEYS: Final = 8  # keys of nodes that are read for one part
 
 
-class Span(NamedTuple):
-    """A window of time in Unix milliseconds, and its number of buckets.
-
-    `start_ms` None is the oldest entry, `end_ms` None is just after the newest one.
-    """
-
-    start_ms: int | None
-    end_ms: int | None
-    buckets: int
-
-
 class Counted(NamedTuple):
     """How many entries there are in each bucket, and whether that was counted."""
 
@@ -51,8 +40,14 @@ class Counted(NamedTuple):
     exact: bool
 
 
-def figures(store: Store[bytes], key: bytes, span: Span) -> dict[str, Any]:
+def figures(
+    store: Store[bytes], key: bytes, start_ms: int | None, end_ms: int | None, buckets: int
+) -> dict[str, Any]:
     """Return the entries of a stream over time: live, trimmed and to be archived, archived.
+
+    Args:
+        start_ms, end_ms: the window, in Unix ms; None for the oldest entry, and for just after the
+            newest one.
 
     Raises:
         NoSuchKeyError: the stream does not exist.
@@ -67,11 +62,11 @@ def figures(store: Store[bytes], key: bytes, span: Span) -> dict[str, Any]:
         if record.length:
             firsts.append(record.first_ms)
             lasts.append(record.last_live_ms)
-        start = min(firsts, default=0) if span.start_ms is None else span.start_ms
-        end = max(lasts, default=0) + 1 if span.end_ms is None else span.end_ms
-        if span.start_ms is None:
+        start = min(firsts, default=0) if start_ms is None else start_ms
+        end = max(lasts, default=0) + 1 if end_ms is None else end_ms
+        if start_ms is None:
             start = max(0, min(start, end - _LEAST_MS))
-        edges = bucket_edges(start, end, span.buckets)
+        edges = bucket_edges(start, end, buckets)
         live = count_live(snapshot.txn, stream, edges)
     archived = [0.0] * (len(edges) - 1)
     retired = archived.copy()

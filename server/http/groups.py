@@ -1,165 +1,121 @@
-"""The routes of consumer groups: list, create, deliver, acknowledge, claim, return.
-
-GET    /groups/KEY                     the groups of a stream
-GET    /groups/KEY/GROUP               one group, and its consumers
-PUT    /groups/KEY/GROUP               create it
-DELETE /groups/KEY/GROUP               destroy it
-GET    /groups/KEY/GROUP/pending       pending entries by ID
-POST   /groups/KEY/GROUP/deliver       new entries for a consumer
-POST   /groups/KEY/GROUP/ack, claim, nack
-"""
+"""The routes of consumer groups: list, create, deliver, acknowledge, claim, return."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.format.core.json_form import consumer_json, json_bytes, pending_json
+from streamkeep.server.http.call import Call
 from streamkeep.server.http.entries import entry_json
 from streamkeep.server.http.events import gone
 from streamkeep.server.http.overview import group_facts, now_ms
-from streamkeep.server.http.streams import key_of
-from streamkeep.server.http.wire import (
-    Parameters,
-    Problem,
-    allow,
-    checked_number,
-    id_members,
-    json_body,
-    json_reply,
-    name_member,
-    query_pairs,
-    segment,
-)
+from streamkeep.server.http.routes import Found, route
+from streamkeep.server.http.wire import Problem, checked_number, id_members, name_member
 
 _MOST: Final = 1000  # entries or IDs of one request
 _MOST_BLOCK_MS: Final = 300_000
 _MOST_IDLE_MS: Final = 1 << 53
 _MAX_BYTES: Final = 8 << 20  # of a delivery; the first entry is always delivered
 
-
-async def groups(request: Request) -> Response:
-    """Serve /groups/KEY and all below it."""
-    key = key_of(request)
-    if "group" in request.path_params:
-        group: bytes | None = segment(request, "group")
-        action = request.path_params.get("action", "")
-    else:
-        group, action = _named(request)
-    if group is None:
-        if request.method != "GET":
-            raise Problem(405, "name a group: /groups/KEY/GROUP")
-        allow(request, "xinfo|groups", key)
-        state = allow(request, "xpending", key)  # the oldest pending entry of each
-        return json_reply(await asyncio.to_thread(_list, state.store, key))
-    serve = _ROUTES.get((request.method, action))
-    if serve is None:
-        known = sorted({name for _, name in _ROUTES if name})
-        if action not in ("", *known):
-            raise Problem(404, f"no action {action!r}", hint=f"the actions are {', '.join(known)}")
-        methods = sorted(method for method, name in _ROUTES if name == action)
-        raise Problem(405, f"use {' or '.join(methods)}", headers={"allow": ", ".join(methods)})
-    return await serve(request, key, group)
+_IDS: Final = {"ids": "array: entry IDs"}
 
 
-def _named(request: Request) -> tuple[bytes | None, str]:
-    """Return group and action from the parameters, where the path has none."""
-    given = dict(query_pairs(request.scope["query_string"]))
-    return given.get(b"group"), given.get(b"action", b"").decode("latin-1")
+@route("GET /groups/{KEY}", "xinfo|groups xpending")
+def listed(call: Call) -> Found:
+    """The groups of a stream."""
+    with call.store.snapshot() as snapshot:
+        found = [group_facts(snapshot, call.key, one) for one in snapshot.xinfo_groups(call.key)]
+    return {"key": json_bytes(call.key), "groups": found, "time_ms": now_ms()}
 
 
-# --- reading ------------------------------------------------------------------------------------
-
-
-def _list(store: Store[bytes], key: bytes) -> dict[str, Any]:
-    with store.snapshot() as snapshot:
-        found = [group_facts(snapshot, key, one) for one in snapshot.xinfo_groups(key)]
-    return {"key": json_bytes(key), "groups": found, "time_ms": now_ms()}
-
-
-async def _show(request: Request, key: bytes, group: bytes) -> Response:
-    Parameters(request, _NAMES)
-    for command in ("xinfo|groups", "xinfo|consumers", "xpending"):
-        state = allow(request, command, key)
-    return json_reply(await asyncio.to_thread(_facts, state.store, key, group))
-
-
-def _facts(store: Store[bytes], key: bytes, group: bytes) -> dict[str, Any]:
-    with store.snapshot() as snapshot:
-        for one in snapshot.xinfo_groups(key):
-            if one["name"] == group:
-                consumers = snapshot.xinfo_consumers(key, group)
+@route("GET /groups/{KEY}/{GROUP}", "xinfo|groups xinfo|consumers xpending")
+def shown(call: Call) -> Found:
+    """A group and its consumers."""
+    with call.store.snapshot() as snapshot:
+        for one in snapshot.xinfo_groups(call.key):
+            if one["name"] == call.group:
+                consumers = snapshot.xinfo_consumers(call.key, call.group)
                 return {
-                    "key": json_bytes(key),
-                    **group_facts(snapshot, key, one),
+                    "key": json_bytes(call.key),
+                    **group_facts(snapshot, call.key, one),
                     "members": [consumer_json(row) for row in consumers],
                     "time_ms": now_ms(),
                 }
-    raise NoSuchGroupError(f"no group {group!r} in the stream {key!r}")
+    raise _no_group(call)
 
 
-async def _pending(request: Request, key: bytes, group: bytes) -> Response:
-    given = Parameters(request, (*_NAMES, "start", "count", "consumer", "min_idle_ms"))
-    count = given.number("count", 100, 1, _MOST)
-    rows = await allow(request, "xpending", key).async_store.xpending_range(
-        key,
-        group,
-        given.bound("start", "-", "from"),
+def _no_group(call: Call) -> NoSuchGroupError:
+    return NoSuchGroupError(f"no group {call.group!r} in the stream {call.key!r}")
+
+
+@route("GET /groups/{KEY}/{GROUP}/pending", "xpending", query="start count consumer min_idle_ms")
+async def pending(call: Call) -> Found:
+    """Pending entries by ID."""
+    count = call.number("count", 100, 1, _MOST)
+    rows = await call.state.async_store.xpending_range(
+        call.key,
+        call.group,
+        call.bound("start", "-", "from"),
         "+",
         count,
-        given.data("consumer"),
-        given.maybe_number("min_idle_ms", 0, _MOST_IDLE_MS),
+        call.data("consumer"),
+        call.maybe_number("min_idle_ms", 0, _MOST_IDLE_MS),
     )
-    return json_reply(
-        {
-            "pending": [pending_json(row) for row in rows],
-            "next": "(" + rows[-1]["message_id"].decode() if len(rows) == count else None,
-        }
-    )
+    last = "(" + rows[-1]["message_id"].decode() if len(rows) == count else None
+    return {"pending": [pending_json(row) for row in rows], "next": last}
 
 
-# --- changing -----------------------------------------------------------------------------------
-
-
-async def _create(request: Request, key: bytes, group: bytes) -> Response:
-    Parameters(request, _NAMES)
-    store = allow(request, "xgroup|create", key).async_store
-    body = await json_body(request, ("start", "mkstream"))
-    start = body.get("start", "$")
-    mkstream = body.get("mkstream", False)
+@route(
+    "PUT /groups/{KEY}/{GROUP}",
+    "xgroup|create",
+    body={
+        "start": "string: deliver entries above this ID; `$` (the default) for new ones only",
+        "mkstream": "boolean: create the stream if it is missing",
+    },
+    status=201,
+)
+async def create(call: Call) -> Found:
+    """Create a group."""
+    start = call.members.get("start", "$")
+    mkstream = call.members.get("mkstream", False)
     if not isinstance(start, str) or not isinstance(mkstream, bool):
         raise Problem(400, "'start' must be an ID or $, and 'mkstream' true or false")
-    await store.xgroup_create(key, group, id=start, mkstream=mkstream)
-    return json_reply({"created": json_bytes(group)}, 201)
+    await call.state.async_store.xgroup_create(call.key, call.group, id=start, mkstream=mkstream)
+    return {"created": json_bytes(call.group)}
 
 
-async def _destroy(request: Request, key: bytes, group: bytes) -> Response:
-    Parameters(request, _NAMES)
-    if not await allow(request, "xgroup|destroy", key).async_store.xgroup_destroy(key, group):
-        raise NoSuchGroupError(f"no group {group!r} in the stream {key!r}")
-    return json_reply({"destroyed": json_bytes(group)})
+@route("DELETE /groups/{KEY}/{GROUP}", "xgroup|destroy")
+async def destroy(call: Call) -> Found:
+    """Destroy a group with its pending entries."""
+    if not await call.state.async_store.xgroup_destroy(call.key, call.group):
+        raise _no_group(call)
+    return {"destroyed": json_bytes(call.group)}
 
 
-async def _deliver(request: Request, key: bytes, group: bytes) -> Response:
-    """Deliver entries; a caller that goes while it waits gets none."""
-    Parameters(request, _NAMES)
-    store = allow(request, "xreadgroup", key).async_store
-    body = await json_body(request, ("consumer", "count", "block_ms", "min_idle_ms", "noack"))
-    block = body.get("block_ms")
-    idle = body.get("min_idle_ms")
-    noack = body.get("noack", False)
+@route(
+    "POST /groups/{KEY}/{GROUP}/deliver",
+    "xreadgroup",
+    body={
+        "consumer": "string: the consumer",
+        "count": "integer: at most this many; 10 by default",
+        "block_ms": "integer: wait so long for entries, at most 300,000",
+        "min_idle_ms": "integer: first take over entries that are pending for this long",
+        "noack": "boolean: do not make the entries pending",
+    },
+)
+async def deliver(call: Call) -> Found:
+    """Deliver new entries to a consumer; they are pending until it acknowledges them."""
+    given = call.members
+    block, idle, noack = given.get("block_ms"), given.get("min_idle_ms"), given.get("noack", False)
     if not isinstance(noack, bool):
         raise Problem(400, "the member 'noack' must be true or false")
-    call = store.xreadgroup(
-        group,
-        name_member(body, "consumer"),
-        {key: ">"},
-        count=checked_number("count", body.get("count", 10), 1, _MOST),
+    delivery = call.state.async_store.xreadgroup(
+        call.group,
+        name_member(given, "consumer"),
+        {call.key: ">"},
+        count=checked_number("count", given.get("count", 10), 1, _MOST),
         block=None if block is None else checked_number("block_ms", block, 1, _MOST_BLOCK_MS),
         noack=noack,
         claim_min_idle_time=(
@@ -167,15 +123,16 @@ async def _deliver(request: Request, key: bytes, group: bytes) -> Response:
         ),
         max_size=_MAX_BYTES,
     )
-    found: Any = await _unless_gone(request, call) if block is not None else await call
+    # A caller that goes while it waits gets none.
+    found: Any = await (delivery if block is None else _unless_gone(call, delivery))
     entries = found[0][1] if found else []
-    return json_reply({"entries": [entry_json(one) for one in entries]})
+    return {"entries": [entry_json(one) for one in entries]}
 
 
-async def _unless_gone(request: Request, call: Any) -> Any:
+async def _unless_gone(call: Call, work: Any) -> Any:
     """Await a call that waits; cancel it when the caller disconnects."""
-    waiting = asyncio.ensure_future(call)
-    leaving = asyncio.ensure_future(gone(request.receive))
+    waiting = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(gone(call.request.receive))
     try:
         await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
@@ -187,58 +144,53 @@ async def _unless_gone(request: Request, call: Any) -> Any:
         await asyncio.gather(waiting, leaving, return_exceptions=True)
 
 
-async def _ack(request: Request, key: bytes, group: bytes) -> Response:
-    Parameters(request, _NAMES)
-    store = allow(request, "xack", key).async_store
-    body = await json_body(request, ("ids",))
-    ids = id_members(body, _MOST)
-    done = await store.xack(key, group, *ids)
-    return json_reply({"acknowledged": done})
+@route("POST /groups/{KEY}/{GROUP}/ack", "xack", body=_IDS)
+async def ack(call: Call) -> Found:
+    """Acknowledge entries."""
+    ids = id_members(call.members, _MOST)
+    return {"acknowledged": await call.state.async_store.xack(call.key, call.group, *ids)}
 
 
-async def _nack(request: Request, key: bytes, group: bytes) -> Response:
-    Parameters(request, _NAMES)
-    store = allow(request, "xnack", key).async_store
-    body = await json_body(request, ("ids", "mode"))
-    mode = body.get("mode", "FAIL")
-    ids = id_members(body, _MOST)
-    done = await store.xnack(key, group, mode, *ids)
-    return json_reply({"returned": done})
+@route(
+    "POST /groups/{KEY}/{GROUP}/nack",
+    "xnack",
+    body={**_IDS, "mode": "string: FAIL (the default), SILENT or FATAL"},
+)
+async def nack(call: Call) -> Found:
+    """Return pending entries to the group, for any consumer to claim."""
+    ids, mode = id_members(call.members, _MOST), call.members.get("mode", "FAIL")
+    return {"returned": await call.state.async_store.xnack(call.key, call.group, mode, *ids)}
 
 
-async def _claim(request: Request, key: bytes, group: bytes) -> Response:
-    """Give pending entries to a consumer: those named by `ids`, or the oldest ones."""
-    Parameters(request, _NAMES)
-    body = await json_body(request, ("consumer", "min_idle_ms", "ids", "start", "count"))
-    store = allow(request, "xclaim" if "ids" in body else "xautoclaim", key).async_store
-    consumer = name_member(body, "consumer")
-    idle = checked_number("min_idle_ms", body.get("min_idle_ms", 0), 0, _MOST_IDLE_MS)
-    if "ids" in body:
-        ids = id_members(body, _MOST)
-        found = await store.xclaim(key, group, consumer, idle, ids)
-        return json_reply({"entries": [entry_json(one) for one in found], "next": None})
-    count = checked_number("count", body.get("count", 100), 1, _MOST)
-    start = body.get("start", "0-0")
+@route(
+    "POST /groups/{KEY}/{GROUP}/claim",
+    body={
+        "consumer": "string: the consumer",
+        "min_idle_ms": "integer: only entries that were delivered at least so long ago",
+        "ids": "array: entry IDs",
+        "start": "string: the ID to begin with; `next` of the reply continues",
+        "count": "integer: at most this many; 100 by default",
+    },
+)
+async def claim(call: Call) -> Found:
+    """Give pending entries to a consumer: those of `ids`, or else the first from `start` on."""
+    given, store = call.members, call.state.async_store
+    call.allow("xclaim" if "ids" in given else "xautoclaim")
+    consumer = name_member(given, "consumer")
+    idle = checked_number("min_idle_ms", given.get("min_idle_ms", 0), 0, _MOST_IDLE_MS)
+    if "ids" in given:
+        ids = id_members(given, _MOST)
+        found = await store.xclaim(call.key, call.group, consumer, idle, ids)
+        return {"entries": [entry_json(one) for one in found], "next": None}
+    count = checked_number("count", given.get("count", 100), 1, _MOST)
+    start = given.get("start", "0-0")
     if not isinstance(start, str):
         raise Problem(400, "the member 'start' must be an ID")
-    cursor, found, gone = await store.xautoclaim(key, group, consumer, idle, start, count)
-    return json_reply(
-        {
-            "entries": [entry_json(one) for one in found],
-            "next": None if cursor == b"0-0" else cursor.decode(),
-            "deleted": [one.decode() for one in gone],
-        }
+    cursor, found, deleted = await store.xautoclaim(
+        call.key, call.group, consumer, idle, start, count
     )
-
-
-_NAMES: Final = ("key", "group", "action")
-_ROUTES: Final = {
-    ("GET", ""): _show,
-    ("PUT", ""): _create,
-    ("DELETE", ""): _destroy,
-    ("GET", "pending"): _pending,
-    ("POST", "deliver"): _deliver,
-    ("POST", "ack"): _ack,
-    ("POST", "nack"): _nack,
-    ("POST", "claim"): _claim,
-}
+    return {
+        "entries": [entry_json(one) for one in found],
+        "next": None if cursor == b"0-0" else cursor.decode(),
+        "deleted": [one.decode() for one in deleted],
+    }

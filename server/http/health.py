@@ -1,20 +1,12 @@
-"""The routes about the store as a whole: is it well, what does it hold, what did fsck find.
-
-GET  /health           for load balancers; needs no secret and says nothing about the data
-GET  /store            sizes, disk, durability, archive, backup, the last check
-GET  /store/survey     sums, and what is stuck
-POST /store/check      begin to check the store (fsck); changes nothing
-"""
+"""The routes about the store as a whole: is it well, what does it hold, what did fsck find."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from pathlib import Path
 from typing import Any, Final
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 import streamkeep
@@ -28,82 +20,69 @@ from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.recovery.fsck.store import check
+from streamkeep.server.http.call import Call, State
 from streamkeep.server.http.overview import now_ms, survey
-from streamkeep.server.http.state import State, state_of
-from streamkeep.server.http.wire import (
-    Parameters,
-    Problem,
-    allow,
-    allow_whole,
-    json_body,
-    json_reply,
-    user_of,
-)
+from streamkeep.server.http.routes import Found, route
+from streamkeep.server.http.wire import Problem
 
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full, as by `status`
 _MOST_FINDINGS: Final = 200
 _MANY_COMMITS: Final = 10_000  # of a snapshot that keeps pages
 
 
-async def health(request: Request) -> Response:
-    """Say whether the store can be read: GET /health."""
-    store = state_of(request).async_store
-    await store.exists("")
-    return json_reply({"status": "ok"})
+@route("GET /health")
+async def health(call: Call) -> Found:
+    """Whether the store can be read. Needs no secret."""
+    await call.state.async_store.exists("")
+    return {"status": "ok"}
 
 
-async def store_facts(request: Request) -> Response:
-    """Describe the store: GET /store."""
-    Parameters(request, ())
-    state = allow_whole(request, "info")
-    async with state.heavy:
-        found = await asyncio.to_thread(_facts, state)
-    checker = checker_of(state)
-    members = {"write": _writes(request), **found, "check": checker.report()}
-    return json_reply(members)
+@route("GET /store", "info", whole=True, heavy=True)
+def store_facts(call: Call) -> Found:
+    """Sizes, disk, durability, archive, backup and the last check."""
+    return {"write": _writes(call), **_facts(call.store), "check": checker_of(call.state).report()}
 
 
-async def survey_store(request: Request) -> Response:
-    """Say what the store holds and what is stuck: GET /store/survey."""
-    Parameters(request, ())
-    allow(request, "scan")
-    state = allow(request, "xinfo|stream")
-    async with state.heavy:
-        found = await asyncio.to_thread(survey, state.store, user_of(request))
-    found["name"] = state.store.path.absolute().name
-    found["write"] = _writes(request)
-    found["disk_free_bytes"] = disk_free(state.store.path)
-    return json_reply(found)
+@route("GET /store/survey", "scan xinfo|stream", heavy=True)
+def survey_store(call: Call) -> Found:
+    """Sums over the streams, and the groups that are stuck."""
+    return {
+        **survey(call.store, call.user),
+        "name": call.store.path.absolute().name,
+        "write": _writes(call),
+        "disk_free_bytes": disk_free(call.store.path),
+    }
 
 
-async def check_store(request: Request) -> Response:
-    """Begin to check the store: POST /store/check."""
-    Parameters(request, ())
-    state = allow_whole(request, "bgsave")  # which also reads the whole store
-    body = await json_body(request, ("quick",))
-    quick = body.get("quick", True)
+@route(
+    "POST /store/check",
+    "bgsave",  # which also reads the whole store
+    body={"quick": "boolean: check only the ends of each stream; true by default"},
+    status=202,
+    whole=True,
+)
+def check_store(call: Call) -> Found:
+    """Begin to check the store (fsck); GET /store has the result. Changes nothing."""
+    quick = call.members.get("quick", True)
     if not isinstance(quick, bool):
         raise Problem(400, "the member 'quick' must be true or false")
-    checker = checker_of(state)
+    checker = checker_of(call.state)
     checker.begin(quick)
-    return json_reply(checker.report() or {}, 202)
+    return checker.report() or {}
 
 
-async def metrics(request: Request) -> Response:
-    """Return the figures of the store for Prometheus, and those of this server: GET /metrics."""
-    Parameters(request, ())
-    state = allow_whole(request, "info")
-    async with state.heavy:
-        figures = await asyncio.to_thread(figures_of, state.store)
+@route("GET /metrics", "info", types="text/plain", whole=True, heavy=True)
+def metrics(call: Call) -> Response:
+    """Figures for Prometheus."""
     name, text = "streamkeep_http_event_streams", "Event streams that clients have open."
-    own = Metric(name, "gauge", text, [({}, state.event_streams)])
-    found = text_of([*metrics_of(figures), own, *state.more_metrics()])
-    return Response(found, media_type=CONTENT_TYPE)
+    own = Metric(name, "gauge", text, [({}, call.state.event_streams)])
+    found = [*metrics_of(figures_of(call.store)), own, *call.state.more_metrics()]
+    return Response(text_of(found), media_type=CONTENT_TYPE)
 
 
-def _writes(request: Request) -> bool:
+def _writes(call: Call) -> bool:
     """Return whether the page is to offer changes."""
-    return state_of(request).write and user_of(request).may_write
+    return call.state.write and call.user.may_write
 
 
 # --- facts --------------------------------------------------------------------------------------
@@ -115,8 +94,7 @@ def disk_free(path: Path) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
-def _facts(state: State) -> dict[str, Any]:
-    store = state.store
+def _facts(store: Store[bytes]) -> Found:
     found = store.durability()
     archive = store.archived_streams()
     last = found.last_recovery

@@ -1,12 +1,4 @@
-"""The routes of streams: list, read, follow, append.
-
-GET  /streams                  the streams, by name
-GET  /streams/KEY              entries: JSON, NDJSON, or events
-POST /streams/KEY              append: JSON, NDJSON, a form, or any body
-GET  /streams/KEY/info         counters, retention, groups, archive
-GET  /streams/KEY/search       entries with a text in a field or value
-GET  /streams/KEY/figures      entries over time
-"""
+"""The routes of streams: list, read, follow, append, search."""
 
 from __future__ import annotations
 
@@ -15,12 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final
 
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.json_form import json_bytes
+from streamkeep.server.http import figures, overview
+from streamkeep.server.http.call import Call, State
 from streamkeep.server.http.entries import (
     MOST,
     Page,
@@ -28,25 +20,18 @@ from streamkeep.server.http.entries import (
     entry_json,
     entry_line,
     read_page,
+    search,
 )
 from streamkeep.server.http.events import EventReply, EventStream, starting_id
-from streamkeep.server.http.figures import Span, figures
 from streamkeep.server.http.multipart import FORM_DATA, form_pairs
-from streamkeep.server.http.overview import list_streams, stream_facts
-from streamkeep.server.http.search import search
-from streamkeep.server.http.state import State, state_of
+from streamkeep.server.http.routes import Found, route
 from streamkeep.server.http.wire import (
     Pairs,
-    Parameters,
     Problem,
-    allow,
     field_pairs,
-    json_reply,
     media_type,
     parse_json,
     query_pairs,
-    segment,
-    user_of,
 )
 
 _RANGE: Final = ("start", "end", "count", "reverse", "history", "shape")
@@ -56,117 +41,92 @@ _MOST_ENTRIES: Final = 10_000  # of one POST
 _MS: Final = 1 << 60
 
 
-def key_of(request: Request) -> bytes:
-    """Return the key of a request: from its path, or else from the parameter `key`."""
-    name = segment(request, "key")
-    if name:
-        return name
-    return next(
-        (value for given, value in query_pairs(request.scope["query_string"]) if given == b"key"),
-        b"",
-    )
-
-
-async def streams(request: Request) -> Response:
-    """List streams: GET /streams."""
-    given = Parameters(request, ("after", "match", "count", "figures"))
-    allow(request, "scan")
-    state = allow(request, "xinfo|stream")
-    span_ms = given.maybe_number("figures", 1000, _MS)
+@route("GET /streams", "scan xinfo|stream", query="after match count figures")
+def streams(call: Call) -> Found:
+    """List streams by key."""
+    span_ms = call.maybe_number("figures", 1000, _MS)
     if span_ms is not None:
-        allow(request, "xrange")
-    return json_reply(
-        await asyncio.to_thread(
-            list_streams,
-            state.store,
-            user_of(request),
-            after=given.data("after"),
-            match=given.data("match"),
-            count=given.number("count", 50, 1, 1000),
-            span_ms=span_ms,
-        )
+        call.allow("xrange")
+    return overview.list_streams(
+        call.store,
+        call.user,
+        after=call.data("after"),
+        match=call.data("match"),
+        count=call.number("count", 50, 1, 1000),
+        span_ms=span_ms,
     )
 
 
-async def stream(request: Request) -> Response | ASGIApp:
-    """Read a stream, or append to it: GET and POST /streams/KEY."""
-    key = key_of(request)
-    if request.method == "POST":
-        return await _append(request, key)
-    kind = request.headers.get("accept", "")
+@route(
+    "GET /streams/{KEY}",
+    query=" ".join((*_RANGE, "after")),
+    types="application/json application/x-ndjson text/event-stream",
+    headers={"Last-Event-ID": "of events: continue after this entry"},
+)
+async def read(call: Call) -> Found | ASGIApp:
+    """Entries: a page as JSON, all as NDJSON, or Server-Sent Events that resume from Last-Event-ID.
+    The header Accept chooses.
+    """
+    kind = call.request.headers.get("accept", "")
     if "text/event-stream" in kind:
-        return await _events(request, key)
-    given = Parameters(request, _RANGE)
-    state, wanted = _wanted(request, key, given)
-    as_pairs = _as_pairs(given)
-    if "application/x-ndjson" in kind:
-        most = given.maybe_number("count", 1, _MS)
-        first = await _page(state, wanted, 100 if most is None else min(most, 100))
-        await _check_exists(state, key, first)
-        lines = _lines(state, wanted, first, most, as_pairs)
+        call.check(_EVENTS)
+        return await _events(call)
+    call.check(_RANGE)
+    state, wanted, as_pairs = call.state, _wanted(call), _as_pairs(call)
+    lasts = "application/x-ndjson" in kind
+    most = call.maybe_number("count", 1, _MS if lasts else MOST)
+    count = 100 if most is None else most
+    page = await _page(state, wanted, min(count, 100) if lasts else count)
+    if not page.entries:
+        await state.async_store.xinfo_stream(call.key)  # raises if there is no such stream
+    if lasts:
+        lines = _lines(state, wanted, page, most, as_pairs)
         return EventReply(lines, "application/x-ndjson", state.stall_s)
-    page = await _page(state, wanted, given.number("count", 100, 1, MOST))
-    await _check_exists(state, key, page)
-    return json_reply(
-        {
-            "key": json_bytes(key),
-            "entries": [entry_json(one, as_pairs=as_pairs) for one in page.entries],
-            "next": None if page.next is None else page.next.decode(),
-        }
-    )
+    return {"key": json_bytes(call.key), **_shown(page, as_pairs)}
 
 
-def _wanted(request: Request, key: bytes, given: Parameters) -> tuple[State, Wanted]:
+def _wanted(call: Call) -> Wanted:
     """Return the range of a request that reads one."""
-    newest_first = given.flag("reverse")
-    state = allow(request, "xrevrange" if newest_first else "xrange", key)
-    low, high = given.bound("start", "-", "from"), given.bound("end", "+", "to")
-    return state, Wanted(key, low, high, newest_first, given.flag("history"))
+    newest_first = call.flag("reverse")
+    call.allow("xrevrange" if newest_first else "xrange")
+    low, high = call.bound("start", "-", "from"), call.bound("end", "+", "to")
+    return Wanted(call.key, low, high, newest_first, call.flag("history"))
 
 
-async def info(request: Request) -> Response:
-    """Describe a stream: GET /streams/KEY/info."""
-    Parameters(request, ())
-    key = key_of(request)
-    state = allow(request, "xinfo|stream", key)
-    return json_reply(await asyncio.to_thread(stream_facts, state.store, key))
+def _shown(page: Page, as_pairs: bool) -> Found:
+    return {
+        "entries": [entry_json(one, as_pairs=as_pairs) for one in page.entries],
+        "next": None if page.next is None else page.next.decode(),
+    }
 
 
-async def searched(request: Request) -> Response:
-    """Search a part of a stream: GET /streams/KEY/search."""
-    given = Parameters(
-        request, ("text", "field", "start", "end", "reverse", "history", "count", "shape")
-    )
-    state, wanted = _wanted(request, key_of(request), given)
-    text, field = given.data("text") or b"", given.data("field")
+@route("GET /streams/{KEY}/info", "xinfo|stream")
+def info(call: Call) -> Found:
+    """Counters, retention, groups and archive of a stream."""
+    return overview.stream_facts(call.store, call.key)
+
+
+@route(
+    "GET /streams/{KEY}/search",
+    query="text field start end reverse history count shape",
+    heavy=True,
+)
+def searched(call: Call) -> Found:
+    """Entries that hold a text. Reads for about half a second; `next` continues the search."""
+    wanted = _wanted(call)
+    text, field = call.data("text") or b"", call.data("field")
     if not text and field is None:
         raise Problem(400, "one of the parameters 'text' and 'field' is needed")
-    count = given.number("count", 100, 1, 1000)
-    async with state.heavy:
-        found = await asyncio.to_thread(search, state.store, wanted, text, field, count)
-    as_pairs = _as_pairs(given)
-    return json_reply(
-        {
-            "entries": [entry_json(one, as_pairs=as_pairs) for one in found.entries],
-            "next": None if found.next is None else found.next.decode(),
-            "examined": found.examined,
-        }
-    )
+    count, as_pairs = call.number("count", 100, 1, 1000), _as_pairs(call)
+    page = search(call.store, wanted, text, field, count)
+    return {**_shown(page, as_pairs), "examined": page.examined}
 
 
-async def timeline(request: Request) -> Response:
-    """Count entries over time: GET /streams/KEY/figures."""
-    given = Parameters(request, ("start_ms", "end_ms", "buckets"))
-    key = key_of(request)
-    state = allow(request, "xrange", key)
-    span = Span(
-        given.maybe_number("start_ms", 0, _MS),
-        given.maybe_number("end_ms", 1, _MS),
-        given.number("buckets", 60, 1, 240),
-    )
-    state = state_of(request)
-    async with state.heavy:
-        return json_reply(await asyncio.to_thread(figures, state.store, key, span))
+@route("GET /streams/{KEY}/figures", "xrange", query="start_ms end_ms buckets", heavy=True)
+def timeline(call: Call) -> Found:
+    """Entries over time, live and archived; counted or, where they are many, estimated."""
+    start, end = call.maybe_number("start_ms", 0, _MS), call.maybe_number("end_ms", 1, _MS)
+    return figures.figures(call.store, call.key, start, end, call.number("buckets", 60, 1, 240))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -177,13 +137,8 @@ async def _page(state: State, wanted: Wanted, count: int) -> Page:
         return await asyncio.to_thread(read_page, state.store, wanted, count)
 
 
-async def _check_exists(state: State, key: bytes, page: Page) -> None:
-    if not page.entries:
-        await state.async_store.xinfo_stream(key)  # raises if there is no such stream
-
-
-def _as_pairs(given: Parameters) -> bool:
-    shape = given.text("shape", "fields")
+def _as_pairs(call: Call) -> bool:
+    shape = call.text("shape", "fields")
     if shape not in ("fields", "pairs"):
         raise Problem(400, f"the parameter 'shape' must be fields or pairs, not {shape!r}")
     return shape == "pairs"
@@ -205,21 +160,20 @@ async def _lines(
         page = await _page(state, wanted, left)
 
 
-async def _events(request: Request, key: bytes) -> ASGIApp:
-    given = Parameters(request, _EVENTS)
-    state = allow(request, "xread", key)
-    text = given.bound("after", "$", "after")
-    last = request.headers.get("last-event-id")
+async def _events(call: Call) -> ASGIApp:
+    state = call.state
+    call.allow("xread")
+    text = call.bound("after", "$", "after")
+    last = call.request.headers.get("last-event-id")
     if last:
         text = last.encode("latin-1", "replace")
-    after = await starting_id(state.async_store, key, text)
     events = EventStream(
         state.async_store,
-        key,
-        after,
+        call.key,
+        await starting_id(state.async_store, call.key, text),
         heartbeat_s=state.heartbeat_s,
-        stop=state.stopping,
-        as_pairs=_as_pairs(given),
+        stop=lambda: state.stopping,
+        as_pairs=_as_pairs(call),
         gate=state.reading,
     )
     return EventReply(_counted(state, events), "text/event-stream", state.stall_s)
@@ -239,47 +193,54 @@ async def _counted(state: State, events: EventStream) -> AsyncIterator[bytes]:
 # --- appending ----------------------------------------------------------------------------------
 
 
-async def _append(request: Request, key: bytes) -> Response:
-    """Append the body, as one entry or several, in one transaction."""
-    given = Parameters(request, _APPEND)
-    store = allow(request, "xadd", key).async_store
-    message = request.headers.get("idempotency-key")
-    body = await request.body()
-    entries = _entries(request, body, given)
+@route(
+    "POST /streams/{KEY}",
+    "xadd",
+    query=" ".join(_APPEND),
+    takes_any=True,
+    headers={"Idempotency-Key": "a second request with the same key appends nothing"},
+    status=201,
+)
+async def append(call: Call) -> Found:
+    """Append: a JSON object or a form is one entry; a JSON array or NDJSON are several, all or
+    none. A body of any other type is the field `body` of one entry, for webhooks.
+    """
+    store = call.state.async_store
+    message = call.request.headers.get("idempotency-key")
+    entries = _entries(call, await call.request.body())
     if isinstance(entries, list) and entries and isinstance(entries[0], list):
-        if message is not None or any(name in given for name in _APPEND if name != "as"):
+        if message is not None or any(name in call for name in _APPEND if name != "as"):
             text = "several entries at once take no ID, idempotency key or trimming"
             raise Problem(400, text, hint="send them one by one")
-        ids = await store.xadd_many(key, entries)
-        return json_reply({"ids": [one.decode() for one in ids]}, 201)
+        ids = await store.xadd_many(call.key, entries)
+        return {"ids": [one.decode() for one in ids]}
     options: dict[str, Any] = {
-        "id": given.text("id", "*"),
-        "maxlen": given.maybe_number("maxlen", 0, _MS),
-        "nomkstream": given.flag("nomkstream"),
+        "id": call.text("id", "*"),
+        "maxlen": call.maybe_number("maxlen", 0, _MS),
+        "nomkstream": call.flag("nomkstream"),
     }
     if message is not None:
-        producer = given.data("producer") or b"http"
-        options["idmp"] = (producer, message.encode("latin-1"))
-    elif "producer" in given:
+        options["idmp"] = (call.data("producer") or b"http", message.encode("latin-1"))
+    elif "producer" in call:
         raise ArgumentError("the parameter 'producer' needs the header Idempotency-Key")
-    new_id = await store.xadd(key, entries, **options)  # type: ignore[arg-type]
+    new_id = await store.xadd(call.key, entries, **options)  # type: ignore[arg-type]
     if new_id is None:
         raise Problem(404, "there is no such stream, and nomkstream=1 does not create one")
-    return json_reply({"id": new_id.decode()}, 201)
+    return {"id": new_id.decode()}
 
 
-def _entries(request: Request, body: bytes, given: Parameters) -> Pairs | list[Pairs]:
+def _entries(call: Call, body: bytes) -> Pairs | list[Pairs]:
     """Return the pairs of one entry, or those of several."""
-    kind = media_type(request)
-    form = given.text("as", "")
+    kind = media_type(call.request)
+    form = call.text("as", "")
     if form not in ("", "body"):
         raise Problem(400, f"the parameter 'as' can only be body, not {form!r}")
     known = (
         "application/json", "application/x-ndjson", "application/x-www-form-urlencoded", FORM_DATA
     )  # fmt: skip
     if form == "body" or kind not in known:
-        return _whole_body(request, body, given)
-    if "headers" in given:
+        return _whole_body(call, body)
+    if "headers" in call:
         raise Problem(400, "the parameter 'headers' needs as=body")
     if kind == "application/json":
         value = parse_json(body)
@@ -290,7 +251,7 @@ def _entries(request: Request, body: bytes, given: Parameters) -> Pairs | list[P
         lines = [(at, line) for at, line in enumerate(body.split(b"\n"), 1) if line.strip()]
         return _several([(parse_json(line), f"line {at}") for at, line in lines])
     if kind == FORM_DATA:
-        pairs = form_pairs(request.headers["content-type"], body)
+        pairs = form_pairs(call.request.headers["content-type"], body)
     else:
         pairs = query_pairs(body)
     if not pairs:
@@ -306,16 +267,16 @@ def _several(values: list[tuple[Any, str]]) -> list[Pairs]:
     return [field_pairs(value, where) for value, where in values]
 
 
-def _whole_body(request: Request, body: bytes, given: Parameters) -> Pairs:
+def _whole_body(call: Call, body: bytes) -> Pairs:
     """Return the entry of a webhook: the body, its type, and the headers that were asked for."""
     pairs = [
         (b"body", body),
-        (b"content_type", request.headers.get("content-type", "").encode("latin-1")),
+        (b"content_type", call.request.headers.get("content-type", "").encode("latin-1")),
     ]
-    for name in filter(None, given.text("headers", "").lower().split(",")):
+    for name in filter(None, call.text("headers", "").lower().split(",")):
         if name in ("authorization", "cookie"):
             raise Problem(400, f"the header {name!r} is a secret, and is not stored")
-        value = request.headers.get(name)
+        value = call.request.headers.get(name)
         if value is not None:
             pairs.append((name.encode(), value.encode("latin-1")))
     return pairs

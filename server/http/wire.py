@@ -1,4 +1,4 @@
-"""Bytes in URLs, bodies and replies: everything that requests and replies have in common.
+"""Bytes in URLs, bodies and replies: what requests and replies have in common.
 
 Keys, groups, consumers and values are arbitrary bytes. In a URL they are percent-encoded, one
 segment each, so that `/` in a name is `%2F`. A name that a browser would resolve (`.`, `..`, the
@@ -31,14 +31,10 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 from streamkeep.format.core.json_form import from_json, json_object
-from streamkeep.format.core.times import Bound, id_bound
-from streamkeep.server.access import NoPermissionError, User
-from streamkeep.server.commands.table import BY_NAME, READS, Spec
-from streamkeep.server.http.state import State, state_of
+from streamkeep.server.access import NoPermissionError
 
 Pairs = list[tuple[bytes, bytes]]
 
-USER_AT: Final = "streamkeep.user"  # where the scope of a request has its user
 MAX_PARAMETERS: Final = 100
 
 _STATUS: Final[tuple[tuple[type[StreamkeepError], int], ...]] = (
@@ -133,18 +129,21 @@ class Parameters:
     """
 
     def __init__(self, request: Request, known: Sequence[str]) -> None:
-        self._request = request
         self._given: dict[str, bytes] = {}
         for name, value in query_pairs(request.scope["query_string"]):
             text = name.decode("utf-8", "replace")
-            if text not in known and text != "key":  # which may name the stream of any route
-                names = ", ".join(sorted(known))
-                raise Problem(
-                    400, f"unknown parameter {text!r}", hint=f"the parameters are {names}"
-                )
             if text in self._given:
                 raise Problem(400, f"the parameter {text!r} is given twice")
             self._given[text] = value
+        self.check(known)
+
+    def check(self, known: Sequence[str]) -> None:
+        """Raise for a parameter that is none of these."""
+        for text in self._given:
+            if text not in known and text != "key":  # which may name the stream of any route
+                names = ", ".join(sorted(known))
+                hint = f"the parameters are {names}"
+                raise Problem(400, f"unknown parameter {text!r}", hint=hint)
 
     def __contains__(self, name: str) -> bool:
         return name in self._given
@@ -183,14 +182,6 @@ class Parameters:
         """Return a parameter that is a number, None where it is not given."""
         return self.number(name, 0, low, high) if name in self._given else None
 
-    def bound(self, name: str, default: str, kind: Bound) -> bytes:
-        """Return an ID; a date or time in ISO 8601, or an age such as `-2h`, as an ID."""
-        value = self._given.get(name, default.encode())
-        try:
-            return id_bound(value, kind, state_of(self._request).store._now_ms)
-        except ValueError as error:
-            raise Problem(400, f"the parameter {name!r}: {error}") from None
-
 
 def query_pairs(query: bytes) -> Pairs:
     """Return names and values of a query or form, percent-decoded to bytes."""
@@ -218,39 +209,6 @@ def checked_number(name: str, value: object, low: int, high: int) -> int:
 def segment(request: Request, name: str) -> bytes:
     """Return a name from the path, which `guard` leaves percent-encoded."""
     return unquote_to_bytes(request.path_params[name])
-
-
-# --- rights -------------------------------------------------------------------------------------
-
-
-def user_of(request: Request) -> User:
-    """Return the caller."""
-    user: User = request.scope[USER_AT]
-    return user
-
-
-def allow(request: Request, command: str, *keys: bytes) -> State:
-    """Return the state, if the caller may run a command of Redis on these keys; else raise.
-
-    A request is the commands that its route asks this for, so the two protocols give a user the
-    same rights.
-    """
-    spec = BY_NAME[command.encode()]
-    state = state_of(request)
-    if spec.kind != READS and not state.write:
-        hint = "start the server with --write"
-        raise Problem(403, "this server is read-only", hint=hint)
-    user_of(request).check_rights(spec, spec.rights_to(list(keys)))
-    return state
-
-
-def allow_whole(request: Request, command: str) -> State:
-    """Return the state, if the caller may run a command of a server, and read every key."""
-    user = user_of(request)
-    user.check_rights(Spec(command, -1, READS), [])
-    if not user.sees_all:
-        raise Problem(403, "only for users that may read every key")
-    return state_of(request)
 
 
 # --- bodies -------------------------------------------------------------------------------------
@@ -299,11 +257,13 @@ def name_member(body: Mapping[str, Any], name: str) -> bytes:
         raise Problem(400, f"the member {name!r}: {error}") from None
 
 
-def id_members(body: Mapping[str, Any], most: int) -> list[str]:
+def id_members(
+    body: Mapping[str, Any], most: int, kind: str = "such as '1718004800000-0'"
+) -> list[str]:
     """Return the member `ids`: a list of IDs that is not empty."""
     ids = body.get("ids")
     if not isinstance(ids, list) or not ids or not all(isinstance(one, str) for one in ids):
-        raise Problem(400, "the member 'ids' must be a list of IDs such as '1718004800000-0'")
+        raise Problem(400, f"the member 'ids' must be a list of IDs {kind}")
     if len(ids) > most:
         raise Problem(413, f"{len(ids)} IDs, at most {most} at once")
     return ids

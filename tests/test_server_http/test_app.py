@@ -15,7 +15,7 @@ from streamkeep import Store
 from streamkeep.jobs import Queue
 from streamkeep.server.access import Access
 from streamkeep.server.http.app import App, create_app
-from streamkeep.server.http.openapi import ROUTES
+from streamkeep.server.http.routes import ROUTES
 
 JSON = b"application/json"
 TYPES = [JSON, JSON, b"application/x-ndjson", b"application/x-www-form-urlencoded", b"\xff"]
