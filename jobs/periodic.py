@@ -9,12 +9,16 @@ What happens at a time at which no worker ran is up to the rule `missed`:
 - `skip`: nothing, if it is more than a minute late;
 - `once`: one job for all times that were missed;
 - `all`: one job for each.
+
+While a job of the task waits for a worker that knows it, no other is put; with `all`, while a
+thousand do. A task that was renamed leaves its former rule, which would put jobs for ever.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Final, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -22,7 +26,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.admission import put
-from streamkeep.jobs.layout import FIRING, PERIODIC, Due, Fields, Names, due_key, short
+from streamkeep.jobs.layout import (
+    FIRING,
+    PERIODIC,
+    PLACE_SIZE,
+    TASK,
+    Due,
+    Fields,
+    Names,
+    due_key,
+    parked_prefix,
+    short,
+)
 from streamkeep.jobs.state import Step
 
 Missed = Literal["skip", "once", "all"]
@@ -31,7 +46,10 @@ SCHEDULED: Final = b"scheduled"  # a field: the time of the firing, in Unix mill
 MISSED: Final = ("skip", "once", "all")
 _LATE_MS: Final = 60_000
 _AT_ONCE: Final = 100  # firings in one transaction
+_MOST_PARKED: Final = 1000
 _FIELDS: Final = 5
+
+log = logging.getLogger("streamkeep.jobs")
 
 
 class Rule(NamedTuple):
@@ -155,6 +173,16 @@ def fire(step: Step, row: Due) -> None:
     rule = None if data is None else unpack_rule(data)
     if rule is None or rule.next_ms != row.due_ms:
         return
+    if _is_unknown(step, rule):
+        log.warning(
+            "the periodic task %r of the queue %r is not put again: jobs of it wait for a worker "
+            "that has it; next: start one, or remove the rule with Queue.unschedule(%r)",
+            rule.name,
+            step.names.text,
+            rule.name,
+        )
+        _arm(step, rule._replace(next_ms=rule.after(step.now_ms)))
+        return
     following = row.due_ms
     if rule.missed == "all":
         for _ in range(_AT_ONCE):
@@ -169,6 +197,15 @@ def fire(step: Step, row: Due) -> None:
         if rule.missed == "once" or step.now_ms - time_ms <= _LATE_MS:
             _put(step, rule, time_ms)
     _arm(step, rule._replace(next_ms=following))
+
+
+def _is_unknown(step: Step, rule: Rule) -> bool:
+    """Return whether enough jobs of a rule wait for a worker that knows their task."""
+    if not step.counters.parked:
+        return False
+    most = _MOST_PARKED if rule.missed == "all" else 1
+    prefix = parked_prefix(rule.fields.get(TASK, b""))
+    return len(step.rows(prefix, prefix + b"\xff" * (PLACE_SIZE + 1), most)) >= most
 
 
 def _newest(rule: Rule, first_ms: int, now_ms: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.errors import NoSuchKeyError
-from streamkeep.jobs.layout import COUNTERS, GROUP, Counters, Names
+from streamkeep.jobs.layout import COUNTERS, GROUP, PARKED, PLACE_SIZE, Counters, Names
 from streamkeep.jobs.state import backlog, load_settings
+
+_AT_ONCE: Final = 1000
 
 
 class QueueStats(NamedTuple):
@@ -80,6 +82,21 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
         done_per_minute=done_rate,
         failed_per_minute=failed_rate,
     )
+
+
+def unknown_tasks(snapshot: Snapshot[Any], names: Names) -> dict[str, int]:
+    """Return the tasks that no worker knew which took a job of theirs, and how many jobs wait.
+
+    A name of more than 100 bytes is cut.
+    """
+    found: dict[str, int] = {}
+    first, last = PARKED, PARKED + b"\xff" * 130
+    while rows := snapshot.row_range(names.space, first, last, _AT_ONCE):
+        for key, _ in rows:
+            task = key[2:-PLACE_SIZE].decode(errors="replace")
+            found[task] = found.get(task, 0) + 1
+        first = rows[-1][0] + b"\0"
+    return found
 
 
 def _oldest(snapshot: Snapshot[Any], name: bytes) -> int:

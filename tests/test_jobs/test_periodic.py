@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -9,8 +10,9 @@ import pytest
 
 from streamkeep import ArgumentError, Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.jobs import Queue
+from streamkeep.jobs import Queue, known_tasks, take
 from streamkeep.jobs.periodic import Missed, next_time
+from streamkeep.jobs.stats import unknown_tasks
 
 MINUTE = 60_000
 
@@ -125,3 +127,35 @@ def test_a_rule_without_a_task_fires_into_the_hands_of_a_later_worker(
     assert old.run_until_idle() == 0
     assert old.stats().parked == 1
     assert new.run_until_idle() == 1
+
+
+@pytest.mark.parametrize(("missed", "most"), [("skip", 1), ("once", 1), ("all", 1000)])
+def test_a_renamed_task_puts_no_jobs_for_ever(
+    queue: Queue, clock: ManualClock, caplog: pytest.LogCaptureFixture, missed: Missed, most: int
+) -> None:
+    @queue.periodic("* * * * *", missed=missed)
+    def former() -> None: ...
+
+    queue.register_periodic()
+    del queue.core.tasks["former"]
+    caplog.set_level(logging.WARNING, "streamkeep.jobs")
+    known = known_tasks([queue])
+    for _ in range(20):
+        clock.ms += 60_000 * most // 10 + 60_000
+        take([queue], queue.consumer, 5000, timeout=0, known=known)
+    stats = queue.stats()
+    assert (stats.running, stats.parked, stats.waiting) == (0, stats.waiting, stats.parked)
+    assert most <= stats.parked <= most + 200
+    assert "'former' of the queue 'mails' is not put again: jobs of it wait" in caplog.text
+    assert queue.core.read(lambda one: unknown_tasks(one, queue.core.names)) == {
+        "former": stats.parked
+    }
+    [rule] = queue.schedules()
+    assert rule.next_ms > clock.ms
+
+    @queue.periodic("* * * * *", missed=missed, name="former")
+    def again() -> None: ...
+
+    assert queue.run_until_idle() == stats.parked
+    clock.ms += 60_000
+    assert queue.run_until_idle() == 1

@@ -85,6 +85,18 @@ def test_a_letter_with_the_id_of_a_job_that_ended_is_not_put_again(path: Path) -
     assert [one["job"] for one in objects("queue", "dead", path)[:-1]] == ["1-1"]
 
 
+def test_the_status_names_tasks_that_no_worker_knows(path: Path) -> None:
+    with queue_of(path) as queue:
+        for _ in range(2):
+            queue.task(name="former")(lambda: None).delay()
+            queue.core.tasks.clear()
+        assert queue.run_until_idle() == 0
+    found = run("queue", "status", path)
+    assert "queue 'default': 2 jobs of the task 'former', which no worker has" in found.stderr
+    status, _ = objects("queue", "status", path)
+    assert (status["parked"], status["unknown_tasks"]) == (2, {"former": 2})
+
+
 def test_control(path: Path) -> None:
     run("queue", "put", path, "1")
     assert objects("queue", "pause", path)[0]["paused"] is True

@@ -81,6 +81,9 @@ def status(store_path: Path, name: str | None) -> None:
     made. `per-min` is how many jobs ended well in the last minute. `oldest` is how long the oldest
     job has been waiting. `workers` are processes that live and have taken a job.
 
+    Jobs whose task no worker knows wait for one that does. A line names the task: it may have been
+    renamed, or its program is not deployed.
+
     \b
     Examples:
       streamkeep queue status jobs.store
@@ -88,7 +91,7 @@ def status(store_path: Path, name: str | None) -> None:
     """
     from streamkeep.jobs.layout import Names
     from streamkeep.jobs.queue import queue_names
-    from streamkeep.jobs.stats import stats_of
+    from streamkeep.jobs.stats import stats_of, unknown_tasks
 
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         names = queue_names(store)
@@ -98,16 +101,32 @@ def status(store_path: Path, name: str | None) -> None:
             one: stats_of(snapshot.as_bytes(), Names(one))
             for one in ([name] if name is not None else names)
         }
+        unknown = {
+            one: unknown_tasks(snapshot.as_bytes(), Names(one))
+            for one, stats in found.items()
+            if stats.parked
+        }
     headings = ("queue", "waiting", "running", "delayed", "dead", "done", "per-min", "failed")
     output.listing(
         "queue",
         [*found],
-        lambda one: {"name": one, **found[one]._asdict()},
+        lambda one: {
+            "name": one,
+            **found[one]._asdict(),
+            "unknown_tasks": unknown.get(one, {}),
+        },
         (*headings, "oldest", "workers", "state"),
         lambda one: _cells(one, found[one]),
         left=(0, 10),
     )
     output.total(count_text(len(found), "queue"), queues=len(found))
+    for one, tasks in unknown.items():
+        for task, count in tasks.items():
+            output.note(
+                f"queue {one!r}: {count_text(count, 'job')} of the task {task!r}, which no worker "
+                "has that took one; next: start a worker that has it, or remove the jobs and "
+                "Queue.unschedule the rule of a periodic task"
+            )
 
 
 def _cells(name: str, stats: QueueStats) -> tuple[output.Cell, ...]:
