@@ -18,9 +18,11 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import CommandError
 from streamkeep.jobs import cancelling
+from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.errors import QueueFullError
 from streamkeep.jobs.job import NOTHING, Job, note_ended, plan_end
 from streamkeep.jobs.options import Options, check_options
+from streamkeep.jobs.periodic import Rule
 from streamkeep.jobs.putting import collect, has_room, plan_put
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.results import look_for, open_result
@@ -66,6 +68,31 @@ class AsyncJob:
         """The number of this attempt, from 1 on."""
         return self.job.attempt
 
+    @property
+    def task(self) -> str:
+        """The name of its task; empty for a job that was put without one."""
+        return self.job.task
+
+    @property
+    def key(self) -> str | None:
+        """The key that it was put with."""
+        return self.job.key
+
+    @property
+    def priority(self) -> str:
+        """Its priority."""
+        return self.job.priority
+
+    @property
+    def queued_ms(self) -> int:
+        """When it was put, in Unix milliseconds."""
+        return self.job.queued_ms
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Texts that travel with it."""
+        return self.job.headers
+
     def set_result(self, result: Any) -> None:
         """Set what the end of an `async with` block stores as the result."""
         self.job.set_result(result)
@@ -97,6 +124,14 @@ class AsyncJob:
     async def give_back(self) -> None:
         """Return the job to the queue at once; see `Job.give_back`."""
         await asyncio.to_thread(self.job.give_back)
+
+    async def postpone(self, after: Duration) -> None:
+        """Return the job to the queue for later; see `Job.postpone`."""
+        await asyncio.to_thread(self.job.postpone, after)
+
+    async def lost(self) -> bool:
+        """Return whether the job is not this worker's any more; see `Job.lost`."""
+        return self.job.lost()
 
     def begin(self) -> None:
         """Note that this process works on the job now; see `Job.begin`."""
@@ -280,6 +315,45 @@ class AsyncQueue:
     async def cancel(self, job_id: str) -> bool:
         """Remove a job that has not started; see `Queue.cancel`."""
         return await asyncio.to_thread(self.queue.cancel, job_id)
+
+    async def run_now(self, job_id: str) -> bool:
+        """Let a job start that waits for its time or its retry; see `Queue.run_now`."""
+        return await asyncio.to_thread(self.queue.run_now, job_id)
+
+    async def purge(self) -> int:
+        """Remove every job that has not started; see `Queue.purge`."""
+        return await asyncio.to_thread(self.queue.purge)
+
+    async def dead_letters(
+        self, *, count: int | None = None, reason: str | None = None, task: str | None = None
+    ) -> list[Letter]:
+        """Return dead letters, the oldest first; see `Queue.dead_letters`."""
+        look = partial(self.queue.dead_letters, count=count, reason=reason, task=task)
+        return await asyncio.to_thread(look)
+
+    async def requeue(
+        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
+    ) -> int:
+        """Put dead letters into the queue again, as new jobs; see `Queue.requeue`."""
+        return await asyncio.to_thread(
+            partial(self.queue.requeue, *letters, reason=reason, task=task)
+        )
+
+    async def drop_dead(
+        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
+    ) -> int:
+        """Remove dead letters for good; see `Queue.drop_dead`."""
+        return await asyncio.to_thread(
+            partial(self.queue.drop_dead, *letters, reason=reason, task=task)
+        )
+
+    async def schedules(self) -> list[Rule]:
+        """Return the rules of the periodic tasks in the store; see `Queue.schedules`."""
+        return await asyncio.to_thread(self.queue.schedules)
+
+    async def unschedule(self, name: str) -> bool:
+        """Remove the rule of a periodic task; see `Queue.unschedule`."""
+        return await asyncio.to_thread(self.queue.unschedule, name)
 
     async def result_of(self, job_id: str, timeout: Duration | None = None) -> Any:
         """Wait for the result of a job; see `Job.result`. A thousand tasks may wait."""

@@ -167,6 +167,17 @@ async def of_tasks() -> None:
         taken.begin()
         await taken.extend("1m")
     assert_type(await jobs.stats(), QueueStats)
+    letters = await jobs.dead_letters(reason="paper")
+    assert_type(await jobs.requeue(*letters), int)
+    assert_type(await jobs.drop_dead("1-1", task="send"), int)
+    assert_type(await jobs.run_now(job.id), bool)
+    assert_type(await jobs.purge(), int)
+    assert_type([rule.name for rule in await jobs.schedules()], list[str])
+    assert_type(await jobs.unschedule("nightly"), bool)
+    assert_type((taken.task, taken.queued_ms, taken.headers), tuple[str, int, dict[str, str]])
+    assert_type((taken.key, taken.priority), tuple[str | None, str])
+    assert_type(await taken.lost(), bool)
+    await taken.postpone("5m")
     await jobs.close()
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from streamkeep import Store, aio
 from streamkeep.engine.api.async_store import AsyncStore
-from streamkeep.jobs import JobFailedError, JobLostError, Queue, QueueFullError
+from streamkeep.jobs import Job, JobFailedError, JobLostError, Queue, QueueFullError
+from streamkeep.jobs.async_queue import AsyncJob, AsyncQueue
 from test_jobs.test_queue import counts, letters
 
 
@@ -90,3 +91,45 @@ def test_a_path_is_opened_by_an_asyncio_queue(tmp_path: Path) -> None:
             assert await queue.cancel(job.id)
 
     asyncio.run(run())
+
+
+def test_what_an_operator_does_exists_for_asyncio(store: Store) -> None:
+    async def run() -> None:
+        queue = aio.Queue(AsyncStore(store), "mails", backoff="1h")
+
+        @queue.queue.periodic("0 3 * * *")
+        def nightly() -> None: ...
+
+        queue.queue.register_periodic()
+        await queue.put_many(["a", "b"], headers={"of": "a test"}, key="one")
+        (job,) = await queue.get_many(1)
+        assert (job.task, job.key, job.priority) == ("", "one", "normal")
+        assert job.headers == {"of": "a test"}
+        assert job.queued_ms > 0
+        assert not await job.lost()
+        await job.postpone("1h")
+        assert await queue.run_now(job.id)
+        (job,) = await queue.get_many(1)
+        await job.fail("no paper")
+        [letter] = await queue.dead_letters(reason="paper")
+        assert await queue.requeue(letter) == 1
+        assert await queue.purge() == 2
+        await queue.put("c")
+        (job,) = await queue.get_many(1)
+        await job.fail("no ink")
+        assert await queue.drop_dead(job.id) == 1
+        assert [rule.name for rule in await queue.schedules()] == ["nightly"]
+        assert await queue.unschedule("nightly")
+        assert await queue.schedules() == []
+
+    asyncio.run(run())
+
+
+def test_all_methods_of_a_queue_exist_for_asyncio() -> None:
+    """But those that declare and run tasks, which belong to `AsyncQueue.queue`."""
+    of_tasks = {"task", "periodic", "register_periodic", "run_until_idle"}
+    of_jobs = {"transaction", "end", "end_attempt", "park", "fields", "given_result"}
+    for plain, its, left in ((Queue, AsyncQueue, of_tasks), (Job, AsyncJob, of_jobs)):
+        names = {one for one in dir(plain) if not one.startswith("_")}
+        missing = {one for one in names if not hasattr(its, one)}
+        assert missing - {"consumer", "store"} == left
