@@ -91,7 +91,7 @@ def report(
         by: fields by whose values the measures are grouped.
         tail_export: a folder that all hosts reach, path or URI. Entries outside of segments are
             written there for workers on other hosts, and removed at the end. These must also reach
-            `STORE/archive`.
+            the archive: where it is published, otherwise `STORE/archive`.
 
     Raises:
         MeasureError: no entry has the measure.

@@ -133,7 +133,7 @@ def to_lake(
         columns: fields to promote; a lake that lacks some of them gets them (`Lake.create`).
         tail_export: a folder that all hosts reach, path or URI. Entries outside of segments are
             written there for workers on other hosts, and removed at the end. These must also reach
-            `STORE/archive`.
+            the archive: where it is published, otherwise `STORE/archive`.
         fail_on_data_loss: do not copy a stream of which entries were trimmed since the last run,
             or that was deleted since, or has gone back in time; the report names it. False: copy
             what remains, count the lost entries, and note that the stream is gone.

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamkeep.format.core.entry import StreamId
+
+if TYPE_CHECKING:
+    from streamkeep.format.segment.manifest import SegmentRecord
 
 
 class Count(NamedTuple):
@@ -49,6 +52,8 @@ class Slice:
         planned: what there was when the read was planned; None for a file, which either is complete
             or gives an error.
         store: the UUID of the store.
+        published: URI under which archives are, and the row of the segment, if it is in an object
+            store.
     """
 
     key: bytes
@@ -61,6 +66,7 @@ class Slice:
     blocks: tuple[int, int] | None = None
     planned: Count | None = None
     store: str = ""
+    published: tuple[str, SegmentRecord] | None = None
 
 
 def pack(

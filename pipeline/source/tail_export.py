@@ -2,8 +2,10 @@
 
 LMDB is a mapped file and works only on the host whose disk holds it. If the option `tailExport`
 names a folder that all hosts reach, by path or URI, the driver writes the live and retired nodes of
-a read there, as one segment file per stream. Executors then read only files: these, and the
-segments of `STORE/archive`, which they must reach under the same path.
+a read there, as one segment file per stream. Executors then read only files: these, and segments.
+If the archive of the store is published, they read those from the object store, and the driver also
+copies segments to the folder that are not published yet. Otherwise they must reach `STORE/archive`
+under the same path.
 
 Manifest and nodes come from one snapshot, so an archiver at work does not move entries past the
 export. Each read has a folder of its own. The folder of a job is removed with the job, and that of
@@ -15,11 +17,18 @@ removed after a week, by a later read with the same option.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import pyarrow as pa
 
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.object_store import open_objects
 from streamkeep.engine.tables.manifest import overlapping
+from streamkeep.engine.tables.remote_archive import RemoteArchive
+from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.node.envelope import encode_envelope
@@ -31,25 +40,45 @@ from streamkeep.pipeline.source.segment_folder import cut_segment
 from streamkeep.pipeline.source.slices import Pin, Slice
 from streamkeep.pipeline.source.stores import reading, stream_nodes
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
-from streamkeep.pipeline.storage.places import check, file_system, make_folder, reaching
+from streamkeep.pipeline.storage.places import (
+    check,
+    file_system,
+    is_uri,
+    make_folder,
+    reaching,
+)
+
+if TYPE_CHECKING:
+    from streamkeep.format.segment.manifest import SegmentRecord
 
 _EPOCH: Final = 1  # for nodes that no commit wrote
+_PIECE_BYTES: Final = 8 << 20
 
 
 def cut_exported(
     options: ReadOptions, pins: tuple[Pin, ...], slice_bytes: int, folder: str
 ) -> list[Slice]:
-    """Return the pinned ranges as slices of files; write live and retired nodes to `folder`."""
+    """Return the pinned ranges as slices of files.
+
+    Args:
+        folder: gets what executors cannot reach otherwise.
+    """
     slices: list[Slice] = []
     check(folder)
     archive = str(Path(options.path) / "archive")
     with reading(options.path) as store, store.snapshot() as snapshot:
+        setting = store.remote_archive()
         for pin in pins:
             if pin.start > pin.end:
                 continue
             if options.source != LIVE:
                 for record in overlapping(snapshot.txn, pin.number, pin.start, pin.end):
-                    slices += _cut_file(archive, record.path, pin, slice_bytes)
+                    if setting is None:
+                        slices += _cut_file(archive, record.path, pin, slice_bytes)
+                    elif _copied(store.segment_path(record), folder, record.path):
+                        slices += _cut_file(folder, record.path, pin, slice_bytes)
+                    else:
+                        slices += _cut_published(setting.uri, store.uuid, record, pin, slice_bytes)
             if options.source != ARCHIVE:
                 path = _write_tail(snapshot.txn, options, pin, store.uuid, folder)
                 if path is not None:
@@ -58,9 +87,37 @@ def cut_exported(
 
 
 def _cut_file(root: str, path: str, pin: Pin, slice_bytes: int) -> list[Slice]:
+    path = quote(path) if is_uri(root) else path  # names of folders have `%`
     location = f"{root.rstrip('/')}/{path}"
     with open_segment("", location) as segment:
         return cut_segment(segment, location, pin, slice_bytes)
+
+
+def _cut_published(
+    uri: str, store: str, record: SegmentRecord, pin: Pin, slice_bytes: int
+) -> list[Slice]:
+    segment = RemoteArchive(open_objects(uri), store).open(record)
+    check_means(record, segment)
+    slices = cut_segment(segment, record.path, pin, slice_bytes)
+    return [replace(one, store=store, published=(uri, record)) for one in slices]
+
+
+def _copied(source: Path, folder: str, path: str) -> bool:
+    """Copy a segment that is on the disk of the store; return False if it is there no more."""
+    try:
+        file = pa.OSFile(str(source))
+    except FileNotFoundError:
+        return False
+    system, base = file_system(folder)
+    make_folder(system, f"{base}/{path}".rpartition("/")[0])
+    with (
+        file,
+        reaching(folder),
+        system.open_output_stream(f"{base}/{path}", compression=None) as out,
+    ):
+        while piece := file.read(_PIECE_BYTES):
+            out.write(piece)
+    return True
 
 
 def _write_tail(

@@ -18,7 +18,7 @@ from spark.in_process import InProcess
 from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
-from streamkeep.format.core.errors import MissingSegmentError
+from streamkeep.format.core.errors import MissingSegmentError, UnreachableError
 from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake.table import Lake
@@ -106,6 +106,49 @@ def test_a_segment_out_of_reach_is_named(orders: Store[bytes], tmp_path: Path) -
     with pytest.raises(MissingSegmentError, match=r"segment .*\.seg.*no longer in .*archive"):
         [rows(exported.read(part)) for part in parts]
     (tmp_path / "elsewhere").rename(archive)
+
+
+@pytest.mark.parametrize("key", ["orders", b"\xff/%41"])
+@pytest.mark.parametrize("source", ["auto", "archive"])
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_executors_read_a_published_archive_where_it_is(
+    open_store: Callable[..., Store[bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str | bytes,
+    source: str,
+    scheme: str,
+) -> None:
+    store = open_store("orders.store")
+    store.set_retention(key, archive=True)
+    ids = [f"{number}-0" for number in range(1, 4001)]
+    store.xadd_many(key, [{"n": one} for one in ids], ids=ids)
+    fleet, archive, some = tmp_path / "fleet", store.path / "archive", ArchiveOptions(8000)
+    store.xtrim(key, maxlen=3000, approximate=False)
+    store.archive(to=str(fleet), options=some)
+    assert list(archive.rglob("*.seg")) == []
+    fleet.rename(tmp_path / "away")
+    fleet.touch()
+    store.xtrim(key, maxlen=2000, approximate=False)
+    with pytest.raises(UnreachableError):  # so these wait on the disk
+        store.archive(options=some)
+    fleet.unlink()
+    (tmp_path / "away").rename(fleet)
+    assert list(archive.rglob("*.seg"))
+    store.xtrim(key, maxlen=1000, approximate=False)
+    export = f"{scheme}{tmp_path / 'export'}"
+    exported = reader(store, source=source, tailExport=export)
+    parts = exported.partitions()
+    monkeypatch.setattr(executor, "reading", no_store)
+    archive.rename(tmp_path / "hidden")  # as on another host
+    found = [row["id"] for part in parts for row in rows(exported.read(part))]
+    (tmp_path / "hidden").rename(archive)
+    archived = sum(one.entries for one in store.archived_segments(key))
+    assert found == ids[: 4000 if source == "auto" else archived]
+    monkeypatch.undo()
+    spark: Any = InProcess()
+    lake = str(tmp_path / "lake")
+    assert to_lake(spark, str(store.path), lake, tail_export=export).entries == 4000
 
 
 def test_a_micro_batch_is_exported_until_it_is_done(orders: Store[bytes], tmp_path: Path) -> None:

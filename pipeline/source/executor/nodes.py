@@ -17,6 +17,9 @@ from typing import Final
 from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.history import Unreadable
+from streamkeep.engine.system.object_store import open_objects
+from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
+from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StoreError
 from streamkeep.pipeline.options import (
@@ -130,8 +133,22 @@ def read_file(root: str, one: Slice) -> Iterator[list[CopiedNode]]:
 
 
 def read_exported(one: Slice) -> Iterator[list[CopiedNode]]:
-    """Yield the nodes of a slice of `cut_exported`, which has the full path of its file."""
-    return read_file("", one)
+    """Yield the nodes of a slice of `cut_exported`, which says where its segment is.
+
+    Raises:
+        MissingSegmentError: the file is not there.
+        UnreachableError: the object store does not answer.
+    """
+    if one.published is None:
+        yield from read_file("", one)
+        return
+    uri, record = one.published
+    assert one.blocks is not None
+    archive = RemoteArchive(open_objects(uri), one.store)
+    segment = archive.open(record, cache=ChunkCache(4 * CHUNK_BYTES))
+    check_means(record, segment)
+    for number in range(*one.blocks):
+        yield [(node.ms, node.seq, node.listpack) for node in segment.block(number)]
 
 
 @contextmanager
