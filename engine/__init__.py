@@ -4,6 +4,7 @@ Rooms, from the lowest up; each may import `format` and the rooms named before i
 `arrow`):
 
     system          files, clock, boot ID, failpoints, LMDB's errors
+    remote          archives in object stores
     journal         what each commit changed, and the sync that makes it durable
     notify          which readers wait for which stream, and how a commit wakes them
     liveness        which processes that consume are alive

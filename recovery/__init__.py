@@ -1,4 +1,4 @@
-"""Checking, repairing, backing up, comparing and upgrading stores.
+"""Checking, repairing and backing up stores.
 
 The recovery after a crash, which every opening may need, is `engine.crash_recovery.recover`.
 
@@ -8,7 +8,6 @@ May import: `engine`, `format`. Other folders may use the names in `__all__`.
 
 from streamkeep.engine.whole_store.compact import Compacted, compact
 from streamkeep.recovery.backups.backup import BackupReport, backup
-from streamkeep.recovery.diff import Difference, diff
 from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.recovery.fsck.store import check
@@ -16,12 +15,10 @@ from streamkeep.recovery.fsck.store import check
 __all__ = [
     "BackupReport",
     "Compacted",
-    "Difference",
     "Finding",
     "Progress",
     "Severity",
     "backup",
     "check",
     "compact",
-    "diff",
 ]

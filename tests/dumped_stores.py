@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import streamkeep
-from streamkeep.recovery.diff import diff
+from streamkeep.transfer.differences import diff
 
 LOSSLESS: Final = ("jsonl", "dump", "rdb")
 

@@ -119,7 +119,7 @@ ORDER: Final = (
     ),
     Lock(
         "chunks of remote segments",
-        "engine/tables/remote_archive.py: ChunkCache._lock",
+        "engine/remote/remote_archive.py: ChunkCache._lock",
         "what was read last from the object store of the archive",
     ),
     Lock(

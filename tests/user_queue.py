@@ -190,8 +190,8 @@ def checks(path: Path) -> Iterator[str]:
     assert_type(recovery.backup(path, copy), recovery.BackupReport)
     assert_type(recovery.compact(path), recovery.Compacted)
     with streamkeep.open(path) as one, streamkeep.open(copy) as other:
-        for difference in recovery.diff(one, other):
-            assert_type(difference, recovery.Difference)
+        for difference in transfer.diff(one, other):
+            assert_type(difference, transfer.Difference)
             yield difference.kind
 
 

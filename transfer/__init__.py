@@ -1,4 +1,4 @@
-"""Dumps and loads: streams of a store in files of every format and back, and bytes inspected.
+"""Dumps and loads: streams of a store in files of every format and back; diffs, bytes inspected.
 
 Rooms: `dumping` writes files, `loading` reads them, `aof` applies the commands of Redis's
 append-only files. Callers use the names below, which `dump_file`, `load_file` and `inspection`
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamkeep.format.core.times import parse_time
     from streamkeep.transfer.describe import Piece
+    from streamkeep.transfer.differences import Difference, diff
     from streamkeep.transfer.dump_file import REDIS_VERSIONS, DumpReport, dump, to_rdb
     from streamkeep.transfer.formats import DUMP_FORMATS, LOAD_FORMATS, DumpFormat, LoadFormat
     from streamkeep.transfer.inspection import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "streamkeep.format.core.times": ("parse_time",),
     "streamkeep.transfer.describe": ("Piece",),
+    "streamkeep.transfer.differences": ("Difference", "diff"),
     "streamkeep.transfer.dump_file": ("REDIS_VERSIONS", "DumpReport", "dump", "to_rdb"),
     "streamkeep.transfer.formats": ("DUMP_FORMATS", "LOAD_FORMATS", "DumpFormat", "LoadFormat"),
     "streamkeep.transfer.inspection": (
@@ -59,6 +61,7 @@ __all__ = [
     "LOAD_FORMATS",
     "REDIS_VERSIONS",
     "TABLE_NAMES",
+    "Difference",
     "DumpFormat",
     "DumpReport",
     "Heading",
@@ -67,6 +70,7 @@ __all__ = [
     "Piece",
     "Progress",
     "Slot",
+    "diff",
     "dump",
     "from_rdb",
     "inspect_checkpoints",

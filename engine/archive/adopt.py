@@ -24,13 +24,13 @@ from streamkeep.engine.archive.iterate import nodes_without, retired_from
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
 from streamkeep.engine.commands.keys import name_of
+from streamkeep.engine.remote.object_store import normal_uri, open_objects
+from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.object_store import normal_uri, open_objects
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import erased_ids, overlapping, put_segment, take_file_number
 from streamkeep.engine.tables.node_walk import NodeWalk
-from streamkeep.engine.tables.remote_archive import RemoteArchive
 from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
     open_segment,

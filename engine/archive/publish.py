@@ -29,18 +29,18 @@ from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.seal import SealedCopies
 from streamkeep.engine.archive.stream_states import streams_of
 from streamkeep.engine.commands.keys import iter_keys
-from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.object_store import normal_uri, put_bytes
-from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.tables.manifest import put_remote_setting, remote_setting
-from streamkeep.engine.tables.remote_archive import (
+from streamkeep.engine.remote.object_store import normal_uri, put_bytes
+from streamkeep.engine.remote.remote_archive import (
     CHUNK_BYTES,
     ChunkCache,
     RemoteArchive,
     check_checksums,
     remote_archive,
 )
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.progress import Progress
+from streamkeep.engine.tables.manifest import put_remote_setting, remote_setting
 from streamkeep.engine.tables.segment_files import check_means, open_stored, stored_name
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, StoreError
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of

@@ -20,16 +20,16 @@ from typing import Final
 from streamkeep.engine.archive.iterate import cut_node, nodes_without
 from streamkeep.engine.commands.history import history_nodes
 from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries
-from streamkeep.engine.store.environment import Environment
-from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.object_store import put_bytes
-from streamkeep.engine.tables.manifest import erased_ids, take_file_number
-from streamkeep.engine.tables.remote_archive import (
+from streamkeep.engine.remote.object_store import put_bytes
+from streamkeep.engine.remote.remote_archive import (
     CHUNK_BYTES,
     ChunkCache,
     RemoteArchive,
     check_checksums,
 )
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.manifest import erased_ids, take_file_number
 from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId

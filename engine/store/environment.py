@@ -27,6 +27,7 @@ from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.liveness.leases import Leases
+from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.store.durability import Durability, read_durability
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
@@ -44,7 +45,6 @@ from streamkeep.engine.system.owned_lock import OwnedLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import remote_setting
-from streamkeep.engine.tables.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.tables.segment_files import SegmentFiles
 from streamkeep.engine.txn.begin import begin_read, begin_write, run_brief, run_read, run_write
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext, keep_for_ever

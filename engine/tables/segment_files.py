@@ -22,10 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from streamkeep.engine.remote.remote_archive import ChunkCache, RemoteArchive
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.tables.remote_archive import ChunkCache, RemoteArchive
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.segment import Segment

@@ -13,8 +13,8 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from streamkeep.engine.system.object_store import ObjectStore, normal_uri, open_objects
-from streamkeep.engine.tables.remote_archive import RemoteArchive
+from streamkeep.engine.remote.object_store import ObjectStore, normal_uri, open_objects
+from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.store_fleet.pieces import FleetError, Member

@@ -18,9 +18,9 @@ from uuid import UUID
 
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.crash_recovery.stored_version import META_UUID
+from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
-from streamkeep.engine.tables.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
     ARCHIVE_LOCK,

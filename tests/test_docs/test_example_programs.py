@@ -25,7 +25,7 @@ from http_client import EventClient
 from http_client import run as run_async
 from patience import PATIENCE_S, wait_until
 from real_redis.server import running_redis
-from streamkeep import recovery
+from streamkeep import transfer
 from streamkeep.jobs import Queue
 
 PROGRAMS = ROOT / "examples" / "programs"
@@ -212,7 +212,7 @@ def test_streams_move_to_redis_and_back(capsys: pytest.CaptureFixture[str]) -> N
     with streamkeep.open("old.store") as old, streamkeep.open("new.store") as new:
         [pending] = new.xpending_range("orders", "mail", "-", "+", 10)[:1]
         assert (pending["message_id"], pending["consumer"]) == (b"0-1", b"ann")
-        differences = [one for one in recovery.diff(old, new) if one.kind != "consumer"]
+        differences = [one for one in transfer.diff(old, new) if one.kind != "consumer"]
         assert differences == []
 
 

@@ -15,9 +15,9 @@ from conftest import assert_sound
 from crash.losses import in_child
 from inside import segment_files_of
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.remote.object_store import FolderObjects, normal_uri, open_objects
+from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.object_store import FolderObjects, normal_uri, open_objects
-from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
     ArgumentError,

@@ -26,9 +26,9 @@ from spark.s3_server import (
     serving,
 )
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.remote.object_store import open_objects
+from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.object_store import open_objects
-from streamkeep.engine.tables.remote_archive import RemoteArchive
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, UnreachableError
 from streamkeep.format.segment.remote import Manifest

@@ -22,7 +22,7 @@ from model.profile import configured
 from redis_parts import stream_parts
 from streamkeep.engine.api.store import Store
 from streamkeep.format.redis.stream_parts import Part
-from streamkeep.recovery.diff import diff
+from streamkeep.transfer.differences import diff
 from streamkeep.transfer.loading.staged import Load
 
 pytestmark = pytest.mark.usefixtures("sound_folder")

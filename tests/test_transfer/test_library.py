@@ -19,8 +19,8 @@ import streamkeep
 from conftest import assert_sound
 from streamkeep import transfer
 from streamkeep.format.core.entry import StreamId
-from streamkeep.recovery.diff import diff
 from streamkeep.transfer import Progress
+from streamkeep.transfer.differences import diff
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 

@@ -13,13 +13,13 @@ import click
 from streamkeep.format import quoting
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, entries_text, time_text
-from streamkeep.recovery.diff import BOTH, FIRST, Difference
-from streamkeep.recovery.diff import diff as differences
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Bytes, count_option, path_of, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.transfer.differences import BOTH, FIRST, Difference
+from streamkeep.transfer.differences import diff as differences
 
 
 @command(finishes=True)

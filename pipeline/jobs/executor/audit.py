@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import xxhash
 
-from streamkeep.engine.system.object_store import open_objects
-from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
+from streamkeep.engine.remote.object_store import open_objects
+from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.lake.executor.parquet import ascending, count_ids, id_at, read_file

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from streamkeep.engine.system.object_store import open_objects
-from streamkeep.engine.tables.remote_archive import RemoteArchive
+from streamkeep.engine.remote.object_store import open_objects
+from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.format.segment.remote import Manifest
 from streamkeep.pipeline.lake.erased import read_erased

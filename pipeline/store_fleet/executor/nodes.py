@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from streamkeep.arrow.columns import CopiedNode
-from streamkeep.engine.system.object_store import open_objects
-from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
+from streamkeep.engine.remote.object_store import open_objects
+from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.format.core.errors import MissingSegmentError
 from streamkeep.pipeline.options import ReadOptions

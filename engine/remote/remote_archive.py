@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from streamkeep.engine.remote.object_store import ObjectStore, open_objects
 from streamkeep.engine.system.locks import make_lock
-from streamkeep.engine.system.object_store import ObjectStore, open_objects
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import (
