@@ -358,14 +358,20 @@ def history_nodes(txn: Txn, stream: Stream, start: Id, end: Id) -> Iterator[tupl
     Raises:
         Unreadable: see the module.
     """
-    left = [source for source in _sources(txn, stream) if source.seek(*start)]
+    for source in ascending(_sources(txn, stream), start, end):
+        data = source.load()
+        if data:
+            yield source.ms, source.seq, data
+
+
+def ascending(sources: list[Source], start: Id, end: Id) -> Iterator[Source]:
+    """Yield the source of each node that may have IDs from `start` to `end`, in their order."""
+    left = [source for source in sources if source.seek(*start)]
     while left:
         source = min(left, key=_key)
         if _key(source) > end:
             return
-        data = source.load()
-        if data:
-            yield source.ms, source.seq, data
+        yield source
         if not source.next():
             left.remove(source)
 
@@ -437,17 +443,10 @@ def archived_of(txn: Txn, number: int) -> list[Source]:
 
 def _read_up(sources: list[Source], wanted: Range, out: list[object]) -> None:
     """Read nodes ascending; the few before the range show nothing of it."""
-    left = [source for source in sources if source.seek(*wanted.start())]
-    end = wanted.end()
-    while left:
-        source = min(left, key=_key)
-        if _key(source) > end:
-            return
+    for source in ascending(sources, wanted.start(), wanted.end()):
         data = source.load()
         if data and not read_range(data, source.ms, source.seq, wanted, out):
             return
-        if not source.next():
-            left.remove(source)
 
 
 def _read_down(sources: list[Source], wanted: Range, out: list[object]) -> None:

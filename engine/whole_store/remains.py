@@ -10,10 +10,17 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.archive.erase import archived_under
-from streamkeep.engine.commands.history import Live, Retired, Source, Unreadable, archived_of
+from streamkeep.engine.commands.history import (
+    Live,
+    Retired,
+    Source,
+    Unreadable,
+    archived_of,
+    ascending,
+)
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.format.core.id_codec import Id
+from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.node import SlotCursor, read_header
 from streamkeep.format.node.where import Where
 
@@ -43,11 +50,11 @@ def _find(
 ) -> tuple[list[Id], Id | None]:
     """Search some megabytes of nodes; return what matches, and where the next search begins."""
     where = Where(wanted)
-    left = [source for source in _sources(txn, name, number) if source.seek(*start)]
     found: list[Id] = []
     room = _STEP_BYTES
-    while left and room > 0:
-        source = min(left, key=_key)
+    for source in ascending(_sources(txn, name, number), start, (MAX, MAX)):
+        if room <= 0:
+            return found, (source.ms, source.seq)
         data = source.raw()
         room -= len(data)
         cursor = SlotCursor(read_header(data, source.ms, source.seq))
@@ -55,9 +62,7 @@ def _find(
             if where.matches(cursor):
                 found.append(cursor.id())
             cursor.skip_fields()
-        if not source.next():
-            left.remove(source)
-    return found, min(map(_key, left), default=None)
+    return found, None
 
 
 def _sources(txn: Txn, name: bytes, number: int) -> list[Source]:
@@ -66,7 +71,3 @@ def _sources(txn: Txn, name: bytes, number: int) -> list[Source]:
     if stream is not None and stream.number == number and stream.nodes():
         sources.append(Live(txn, stream))
     return sources + archived_of(txn, number)
-
-
-def _key(source: Source) -> Id:
-    return source.ms, source.seq
