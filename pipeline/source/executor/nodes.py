@@ -17,8 +17,8 @@ from typing import Final
 from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.history import Unreadable
-from streamkeep.engine.system.object_store import open_objects
-from streamkeep.engine.tables.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
+from streamkeep.engine.remote.object_store import open_objects
+from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StoreError
