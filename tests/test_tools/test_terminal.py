@@ -18,7 +18,6 @@ import pytest
 import streamkeep
 from cli_runner import _RUNNER, APART, below, run
 from patience import PATIENCE_S
-from streamkeep.pipeline.jobs.report_page import _Page as Page
 from streamkeep.tools.base import output
 from streamkeep.tools.base.terminal import Guarded, visible
 from streamkeep.tools.cli import main
@@ -228,11 +227,3 @@ def test_a_guarded_stream_keeps_lines_and_gives_no_way_around_it() -> None:
 
 def test_half_a_character_is_shown_and_no_crash() -> None:
     assert visible("a\ud800") == "a\\xed\\xa0\\x80"  # as json.loads may give it
-
-
-def test_names_in_the_tables_of_a_report_are_no_formulas(tmp_path: Path) -> None:
-    page = Page(tmp_path)
-    page.table("t", ["name", "n"], [["=1+1", -5], ["@x", 1], ["a=b", 2]])
-    page.numbers("u", ["name"], [["+1"], ["\tx"], ["-x"]])
-    assert (tmp_path / "t.csv").read_text().split() == ["name,n", "'=1+1,-5", "'@x,1", "a=b,2"]
-    assert (tmp_path / "u.csv").read_text().splitlines() == ["name", "'+1", "'\tx", "'-x"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from streamkeep.format.humanize import count_text, entries_text
-from streamkeep.tools.base import output, spark_job
+from streamkeep.tools.base import spark_job
 from streamkeep.tools.base.arguments import Duration, Number, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.spark_job import (
@@ -65,7 +65,7 @@ def report(
     """
     spark_job.check_streams(streams, pattern)
     spark_job.check_store(store_path)
-    with spark_job.running() as session, output.steps("report") as advance:
+    with spark_job.running() as session:
         from streamkeep.pipeline.jobs.report import report as job
 
         done = job(
@@ -77,7 +77,6 @@ def report(
             measures=measures,
             by=by,
             tail_export=tail_export,
-            progress=advance,
         )
     spark_job.tell(
         done,
