@@ -25,6 +25,7 @@ from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.integrations.acknowledger import Acknowledger, unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.jobs import Job, JobLostError, Queue, take
+from streamkeep.jobs.error_texts import text_of
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
@@ -250,7 +251,9 @@ class StreamkeepConsumer(Consumer):
     def nack(self, message: MessageProxy) -> None:
         """Make a message a dead letter of its queue."""
         error = getattr(message, "_exception", None)
-        reason = "it failed" if error is None else f"it failed: {type(error).__name__}: {error}"
+        reason = (
+            "it failed" if error is None else f"it failed: {type(error).__name__}: {text_of(error)}"
+        )
         self._end(message, lambda job: job.fail(reason[:1000]))
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:

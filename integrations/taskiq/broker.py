@@ -20,7 +20,7 @@ from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessag
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
 from streamkeep.integrations.acknowledger import give_back, unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.taskiq.pace import Pace
@@ -30,6 +30,8 @@ from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options, check_options
 
 log = logging.getLogger("streamkeep.taskiq")
+
+_AGAIN_S: Final = 1.0  # after an error of the store
 
 _CODEC: Final = "bytes"
 _PRIORITIES: Final = ("high", "normal", "low")
@@ -204,12 +206,20 @@ class StreamkeepBroker(AsyncBroker):
 
     def _ack_of(self, job: Job) -> Callable[[], Awaitable[None]]:
         async def ack() -> None:
-            if job.ended:
-                return
-            try:
-                await self._async_queues[job.queue.name].done_jobs([job])
-            except JobLostError as error:
-                log.warning("%s", error)
+            told = False
+            while not job.ended:
+                try:
+                    await self._async_queues[job.queue.name].done_jobs([job])
+                except JobLostError as error:
+                    log.warning("%s", error)
+                    return
+                except StoreClosedError:
+                    raise
+                except StoreError as error:  # a full disk, for example: its task must not run again
+                    if not told:
+                        log.error("job %s is acknowledged when the store can: %s", job.id, error)
+                    told = True
+                    await asyncio.sleep(_AGAIN_S)
 
         return ack
 

@@ -127,6 +127,26 @@ def test_a_consumer_takes_what_it_may_have_and_returns_the_rest(broker: Streamke
     assert (stats.done, stats.dead) == (1, 1)
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("error", [Mute(), ValueError("caf\udce9")])
+def test_a_message_whose_failure_cannot_be_told_is_a_dead_letter(
+    broker: StreamkeepBroker, error: Exception
+) -> None:
+    actor_of(broker, print).send(1)
+    consumer = broker.consume("default", prefetch=1, timeout=0)
+    message = next(consumer)
+    assert message is not None
+    message.stuff_exception(error)
+    consumer.nack(message)
+    consumer.close()
+    [letter] = broker.queue().dead_letters()
+    assert letter.reason.startswith(f"it failed: {type(error).__name__}: ")
+
+
 def test_a_death_counts_for_a_message_from_its_start_on(broker: StreamkeepBroker) -> None:
     work = actor_of(broker, print)
     work.send(1)

@@ -21,13 +21,14 @@ from taskiq.depends.progress_tracker import TaskProgress, TaskState
 
 import streamkeep
 from patience import PATIENCE_S, wait_until
-from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.errors import ArgumentError, StoreFullError
 from streamkeep.integrations.taskiq import (
     ResultIsMissingError,
     StreamkeepBroker,
     StreamkeepResultBackend,
     StreamkeepScheduleSource,
 )
+from streamkeep.jobs.async_queue import AsyncQueue
 from test_integrations.crew import Crew, lines
 
 
@@ -127,6 +128,32 @@ def test_a_message_stays_with_a_listener_that_lives_and_goes_back_from_one_that_
                 await ack(one)
                 await ack(one)  # again changes nothing
             assert (broker.queue().stats().running, broker.queue().stats().done) == (0, 8)
+
+    run(work())
+
+
+def test_an_acknowledgement_waits_for_a_store_that_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
+    refused: list[int] = []
+    done_jobs = AsyncQueue.done_jobs
+
+    async def refuse(queue: AsyncQueue, *args: Any) -> None:
+        if len(refused) < 3:
+            refused.append(1)
+            raise StoreFullError("the disk is full")
+        await done_jobs(queue, *args)
+
+    monkeypatch.setattr(AsyncQueue, "done_jobs", refuse)
+
+    async def work() -> None:
+        async with started(tmp_path / "s") as broker:
+            await broker.kick(message(1))
+            listening = broker.listen()
+            await ack(await anext(listening))
+            assert (len(refused), broker.queue().stats().done) == (3, 1)
+            await listening.aclose()
 
     run(work())
 
