@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         inspect_table,
     )
     from streamkeep.transfer.load_file import LoadReport, from_rdb, load
-    from streamkeep.transfer.progress import Progress
+    from streamkeep.transfer.stores import Progress
 
 _HOMES = {
     "streamkeep.format.core.times": ("parse_time",),
@@ -52,7 +52,7 @@ _HOMES = {
         "inspect_table",
     ),
     "streamkeep.transfer.load_file": ("LoadReport", "from_rdb", "load"),
-    "streamkeep.transfer.progress": ("Progress",),
+    "streamkeep.transfer.stores": ("Progress",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -19,15 +19,12 @@ from streamkeep.engine.tables.lag import lag
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, TargetExistsError
 from streamkeep.format.redis.stream_dump import TARGETS, Losses
-from streamkeep.transfer.dumping.csv_files import write_csv
 from streamkeep.transfer.dumping.jsonl import JsonWriter
-from streamkeep.transfer.dumping.parquet_files import Chosen, write_parquet
 from streamkeep.transfer.dumping.redis_files import write_commands, write_payloads, write_rdb
 from streamkeep.transfer.dumping.source import Limits, Source
-from streamkeep.transfer.dumping.text import TextWriter
+from streamkeep.transfer.dumping.tables import Chosen, TextWriter, write_csv, write_parquet
 from streamkeep.transfer.formats import DumpFormat, dump_format
-from streamkeep.transfer.progress import Progress, ProgressCallback
-from streamkeep.transfer.stores import AnySource, reading
+from streamkeep.transfer.stores import AnySource, Progress, ProgressCallback, reading
 
 DEFAULT_REDIS: Final = "7.2"  # every Valkey reads it, too
 REDIS_VERSIONS: Final = tuple(TARGETS)

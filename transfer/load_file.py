@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from streamkeep.engine.api.command_base import Key
@@ -24,16 +25,20 @@ from streamkeep.format.core.times import TIME_UNITS, TimeUnit
 from streamkeep.format.humanize import count_text
 from streamkeep.transfer.aof import CommandFailure, OpenMulti, Replay, read_stream
 from streamkeep.transfer.formats import LoadFormat, load_format
-from streamkeep.transfer.loading.append import Appender, Choice, batches, read_rows, sorted_rows
-from streamkeep.transfer.loading.interrupts import uninterrupted
-from streamkeep.transfer.loading.parquet_files import read_parquet
-from streamkeep.transfer.loading.rows import Columns, Row, row_of
+from streamkeep.transfer.loading.append import Appender, Choice, batches, sorted_rows
 from streamkeep.transfer.loading.source_file import DAMAGED, SourceFile
 from streamkeep.transfer.loading.staged import Existing, Load, leftovers
-from streamkeep.transfer.loading.text_lines import MAX_LINE, RowError
+from streamkeep.transfer.loading.tables import (
+    MAX_LINE,
+    Columns,
+    Row,
+    RowError,
+    read_parquet,
+    read_rows,
+    row_of,
+)
 from streamkeep.transfer.loading.whole import WholeLoader
-from streamkeep.transfer.progress import Progress, ProgressCallback
-from streamkeep.transfer.stores import AnyStore, Target
+from streamkeep.transfer.stores import AnyStore, Progress, ProgressCallback, Target, uninterrupted
 
 BATCH: Final = 1000  # entries per transaction
 
@@ -75,22 +80,6 @@ class LoadReport(NamedTuple):
     last_id: StreamId | None = None
     unfinished: tuple[bytes, ...] = ()
     seconds: float = 0.0
-
-
-class _Options(NamedTuple):
-    """The options of a load; None where the caller gave none."""
-
-    existing: Existing | None
-    database: int | None
-    time_column: str | None
-    time_unit: TimeUnit | None
-    id_column: str | None
-    sort: bool
-    drop_empty: bool
-    batch: int | None
-    from_line: int | None
-    skip: tuple[str, ...]
-    max_line: int
 
 
 def load(
@@ -183,23 +172,15 @@ def load(
     kind = load_format(format, path)
     if drop_empty and kind not in ("csv", "tsv"):
         raise ArgumentError("drop_empty= is for CSV; JSON leaves members out by itself")
-    options = _Options(
-        existing,
-        database,
-        time_column,
-        time_unit,
-        id_column,
-        sort,
-        drop_empty,
-        batch,
-        from_line,
-        tuple(skip),
-        max_line,
-    )
     stream_key = None if key is None else to_bytes(key, "key")
+    columns = Columns(time_column, time_unit or "auto", id_column)
     with SourceFile(source, name) as file, Target(store, sync) as target:
+        loading = _Loading(
+            file, kind, stream_key, target, progress, existing, database, columns, sort, drop_empty,
+            batch, from_line, tuple(skip), max_line,
+        )  # fmt: skip
         try:
-            return _Loading(file, kind, stream_key, options, target, progress).run()
+            return loading.run()
         except _CallerError as stopped:
             raise stopped.error from None
 
@@ -235,29 +216,29 @@ class _CallerError(BaseException):
         self.error = error
 
 
+@dataclass
 class _Loading:
-    """One load."""
+    """One load; options that the caller has not given are None, or empty."""
 
-    def __init__(
-        self,
-        file: SourceFile,
-        kind: LoadFormat,
-        key: bytes | None,
-        options: _Options,
-        target: Target,
-        progress: ProgressCallback | None,
-    ) -> None:
-        self._file = file
-        self._kind = kind
-        self._key = key
-        self._options = options
-        self._target = target
-        self._progress = progress
-        self._began = time.perf_counter()
+    file: SourceFile
+    kind: LoadFormat
+    key: bytes | None
+    target: Target
+    progress: ProgressCallback | None
+    existing: Existing | None
+    database: int | None
+    columns: Columns
+    sort: bool
+    drop_empty: bool
+    batch: int | None
+    from_line: int | None
+    skip: tuple[str, ...]
+    max_line: int
 
     def run(self) -> LoadReport:
         """Load the file; return what it has brought."""
-        stream: Any = self._file.seekable() if self._kind == "parquet" else self._file.contents()
+        began = time.perf_counter()
+        stream: Any = self.file.seekable() if self.kind == "parquet" else self.file.contents()
         kind = self._kind_of(stream)
         self._check_options(kind)
         if kind == "streams":
@@ -266,50 +247,50 @@ class _Loading:
             report = self._commands(stream)
         else:
             report = self._rows(stream)
-        return report._replace(seconds=time.perf_counter() - self._began)
+        return report._replace(seconds=time.perf_counter() - began)
 
     def _kind_of(self, stream: Any) -> Kind:
         """Tell what the file brings."""
-        if self._kind == "resp":
+        if self.kind == "resp":
             return "commands"
-        if self._kind in ("rdb", "dump") or (self._key is None and self._kind != "jsonl"):
+        if self.kind in ("rdb", "dump") or (self.key is None and self.kind != "jsonl"):
             return "streams"
-        if self._kind != "jsonl":
+        if self.kind != "jsonl":
             return "rows"
         start = b""
         with suppress(*DAMAGED):  # reading the lines raises it again
             start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
         is_dump = start.replace(b" ", b"").startswith(_DUMP_START)
-        if self._key is None and start and not is_dump:
+        if self.key is None and start and not is_dump:
             raise LoadError(
-                f"{self._file.name}: not a dump: name the stream that these rows go to",
-                source=self._file.name,
+                f"{self.file.name}: not a dump: name the stream that these rows go to",
+                source=self.file.name,
                 hint="key=KEY names it",
             )
-        return "streams" if is_dump or self._key is None else "rows"
+        return "streams" if is_dump or self.key is None else "rows"
 
     def _check_options(self, kind: Kind) -> None:
         """Refuse options that mean nothing for what the file brings."""
-        given = self._options
-        if kind != "streams" and given.existing is not None:
+        if kind != "streams" and self.existing is not None:
             raise ArgumentError("existing= is for whole streams")
-        if self._kind != "rdb" and given.database is not None:
+        if self.kind != "rdb" and self.database is not None:
             raise ArgumentError("database= is for RDB files")
-        if kind != "commands" and given.skip:
+        if kind != "commands" and self.skip:
             raise ArgumentError("skip= is for commands")
-        if kind == "streams" and given.from_line is not None:
+        if kind == "streams" and self.from_line is not None:
             raise ArgumentError("from_line= is for rows and commands: streams come whole")
         if kind != "rows":
+            columns = {"time_column": self.columns.time, "id_column": self.columns.id}
             for one in ("time_column", "id_column", "sort", "drop_empty", "batch"):
-                if getattr(given, one) not in (None, False):
+                if columns.get(one) or getattr(self, one, None):
                     raise ArgumentError(f"{one}= is for rows of a table")
-        if kind == "commands" and self._key is not None:
+        if kind == "commands" and self.key is not None:
             raise ArgumentError("commands name their streams: leave key= out")
 
     def _moved(self, entries: int) -> None:
-        if self._progress is not None:
+        if self.progress is not None:
             try:
-                self._progress(Progress(entries, self._file.done, self._file.size))
+                self.progress(Progress(entries, self.file.done, self.file.size))
             except Exception as error:
                 raise _CallerError(error) from None
 
@@ -317,7 +298,7 @@ class _Loading:
         self, error: RowError, outcome: str, *, hint: str = "", done: int = 0
     ) -> LoadError:
         """Return the error of a part of the file that cannot be loaded."""
-        name = self._file.name
+        name = self.file.name
         return LoadError(
             f"{name}{error.place}: {error}; {outcome}",
             source=name,
@@ -329,24 +310,22 @@ class _Loading:
     # --- whole streams ----------------------------------------------------------------------
 
     def _streams(self, stream: Any) -> LoadReport:
-        name, options = self._file.name, self._options
+        name = self.file.name
         published: int | None = None
         load: Load | None = None
         unfinished: tuple[bytes, ...] = ()
 
         def begin() -> Load:
             nonlocal load, unfinished
-            store = self._target.store()
+            store = self.target.store()
             unfinished = tuple(leftovers(store))
-            load = Load(store, options.existing or "refuse", self._target.sync)
+            load = Load(store, self.existing or "refuse", self.target.sync)
             return load
 
-        loader = WholeLoader(
-            begin, name, self._key, options.database, options.max_line, self._moved
-        )
+        loader = WholeLoader(begin, name, self.key, self.database, self.max_line, self._moved)
         try:
             try:
-                loader.read(self._kind, stream)
+                loader.read(self.kind, stream)
                 with uninterrupted():
                     published = loader.publish()
             finally:
@@ -370,7 +349,7 @@ class _Loading:
             raise LoadError(problem, source=name) from error
         return LoadReport(
             name,
-            self._kind,
+            self.kind,
             "streams",
             streams=published,
             entries=loader.entries,
@@ -382,9 +361,9 @@ class _Loading:
     # --- commands ---------------------------------------------------------------------------
 
     def _commands(self, stream: Any) -> LoadReport:
-        name = self._file.name
-        first = self._options.from_line or 1
-        replay = Replay(self._target, first, self._options.skip, self._moved)
+        name = self.file.name
+        first = self.from_line or 1
+        replay = Replay(self.target, first, self.skip, self._moved)
         try:
             replay.run(read_stream(stream, name))
         except (CommandFailure, OpenMulti, CorruptionError) as error:
@@ -412,7 +391,7 @@ class _Loading:
             raise
         return LoadReport(
             name,
-            self._kind,
+            self.kind,
             "commands",
             entries=replay.entries,
             commands=replay.done,
@@ -422,16 +401,16 @@ class _Loading:
     # --- rows -------------------------------------------------------------------------------
 
     def _rows(self, stream: Any) -> LoadReport:
-        assert self._key is not None
-        options, name = self._options, self._file.name
-        appender = Appender(self._target, self._key, in_order=not options.sort)
+        assert self.key is not None
+        name = self.file.name
+        appender = Appender(self.target, self.key, in_order=not self.sort)
         try:
-            choice = Choice(self._key)
-            first = options.from_line or 1
+            choice = Choice(self.key)
+            first = self.from_line or 1
             rows = choice.rows(row for row in self._read(stream) if row.line >= first)
-            if options.sort:
+            if self.sort:
                 rows = iter(sorted_rows(rows, lambda: self._moved(0)))
-            for part in batches(rows, options.batch or BATCH):
+            for part in batches(rows, self.batch or BATCH):
                 appender.append(part, lambda: self._moved(appender.stored))
             choice.check(may_be_empty=True)
         except RowError as error:
@@ -444,7 +423,7 @@ class _Loading:
             raise
         return LoadReport(
             name,
-            self._kind,
+            self.kind,
             "rows",
             entries=appender.stored,
             first_id=appender.first_id,
@@ -452,10 +431,10 @@ class _Loading:
         )
 
     def _read(self, stream: Any) -> Iterator[Row]:
-        options, kind = self._options, self._kind
-        if kind == "jsonl" or kind == "csv" or kind == "tsv":
-            columns = Columns(options.time_column, options.time_unit or "auto", options.id_column)
-            return read_rows(stream, kind, columns, options.max_line, drop_empty=options.drop_empty)
+        if self.kind == "jsonl" or self.kind == "csv" or self.kind == "tsv":
+            return read_rows(
+                stream, self.kind, self.columns, self.max_line, drop_empty=self.drop_empty
+            )
         return (row_of(*one) for one in read_parquet(stream))
 
 

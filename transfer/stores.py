@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 import streamkeep
 from streamkeep.engine.api.store import Store
@@ -139,3 +142,56 @@ class Target:
                 opened(self._path, create=True, sync=self._new_sync)
             )
         return self._store
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+class Progress(NamedTuple):
+    """How far a dump or a load is.
+
+    Attributes:
+        entries: entries that were written, or are in the store, so far.
+        done: what is done of the work: entries of a dump, bytes read of a file that is loaded.
+        total: the work as a whole, in the same unit; None where it is unknown, as for a pipe. A
+            dump counts the entries of a range at most.
+    """
+
+    entries: int
+    done: int
+    total: int | None
+
+
+# Called every thousand entries or so, in the thread that called the library. What it raises ends
+# the dump or load as any other error does.
+ProgressCallback = Callable[[Progress], None]
+
+
+# --- Ctrl-C ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back Ctrl-C until the block has ended.
+
+    The block holds a commit and the counting of what it committed. The counts are then exact when
+    KeyboardInterrupt is raised, and the caller can continue from them.
+    """
+    former = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()  # Python interrupts no other
+    if not main or former is None or former in (signal.SIG_IGN, signal.SIG_DFL):
+        yield  # ignored, as in a background job, it stays ignored
+        return
+    came = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
+    if came:
+        raise KeyboardInterrupt

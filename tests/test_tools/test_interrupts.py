@@ -12,8 +12,8 @@ import pytest
 
 import streamkeep
 from cli_runner import reply, run
-from streamkeep.transfer.loading.interrupts import uninterrupted
 from streamkeep.transfer.loading.staged import Load
+from streamkeep.transfer.stores import uninterrupted
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 

@@ -350,7 +350,7 @@ def test_an_append_only_file_is_replayed() -> None:
         assert group["pending"] == [[b"2-0", b"c", 1000, 3], [b"4-0", b"", 0, 2]]
         info = store.xinfo_stream("new")
         assert (info["entries-added"], info["last-generated-id"]) == (7, b"9-0")
-        assert (info["idmp-duration"], info["iids-tracked"]) == (50, 1)
+        assert (info["idmp-duration"], info["iids-added"]) == (50, 1)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_csv_of_entries_without_a_value_comes_back() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("stream,id,a\nk,1-0,x\nk,1-0,y\n", "line 3: ID 1-0 of stream 'k' is not above"),
+        ("stream,id,a\nk,1-0,x\nk,1-0,y\n", "line 3: the ID is not above the one before it"),
         ("a,b\n1,2\n", "the first columns are a, b, not stream, id"),
         ("stream,id,a\nk,1,x\n", "'1' is not a complete ID"),
         ("stream,id,a\nk,1-0\n", "2 cells, but line 1 names 3"),

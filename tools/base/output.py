@@ -32,7 +32,7 @@ from streamkeep.tools.base import common
 from streamkeep.tools.base.terminal import guard, unguarded, visible
 
 if TYPE_CHECKING:
-    from streamkeep.transfer.progress import Progress, ProgressCallback
+    from streamkeep.transfer.stores import Progress, ProgressCallback
 
 Advance = Callable[[int, int], None]  # takes what is done of the total, and entries so far
 

@@ -7,23 +7,19 @@ because only this module knows the line of each ID.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.humanize import entries_text, time_text
 from streamkeep.format.quoting import named
-from streamkeep.transfer.formats import DELIMITERS
-from streamkeep.transfer.loading.csv_rows import read_csv
-from streamkeep.transfer.loading.interrupts import uninterrupted
-from streamkeep.transfer.loading.json_rows import read_jsonl
-from streamkeep.transfer.loading.rows import Columns, Row, RowFormat
-from streamkeep.transfer.loading.source_file import DAMAGED
-from streamkeep.transfer.loading.text_lines import RowError
-from streamkeep.transfer.stores import Target
+from streamkeep.transfer.loading.tables import (
+    Row,
+    RowError,
+)
+from streamkeep.transfer.stores import Target, uninterrupted
 
 _NAMED: Final = 8  # streams that a message names
 # A batch ends at this size, too: a thousand entries may be a gigabyte.
@@ -95,37 +91,6 @@ class Choice:
         hint = "key= takes one of these; RENAME changes its name later"
         problem = f"no stream {named(self._key)} in it{told}{more}"
         raise RowError(None, problem, hint=hint if there else "")
-
-
-def read_rows(
-    stream: io.BufferedReader[Any],
-    kind: RowFormat,
-    columns: Columns,
-    max_line: int,
-    *,
-    drop_empty: bool = False,
-) -> Iterator[Row]:
-    """Yield the rows of a file of text.
-
-    Args:
-        max_line: how many bytes a line may have.
-        drop_empty: leave out empty CSV cells, and rows that have no others.
-
-    Raises:
-        RowError: a line is not as the format says, or the file is damaged there.
-    """
-    line = 0
-    try:
-        rows = (
-            read_jsonl(stream, columns, max_line)
-            if kind == "jsonl"
-            else read_csv(stream, DELIMITERS[kind], columns, max_line, drop_empty=drop_empty)
-        )
-        for row in rows:
-            line = row.line
-            yield row
-    except DAMAGED as error:
-        raise RowError(line + 1, f"the gzip file is damaged or cut off here: {error}") from None
 
 
 class Appender:

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.commands.retention import RetentionChange
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import CommandError, InvalidIdError
+from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.json_form import from_json
 from streamkeep.format.redis.stream_parts import (
@@ -23,11 +23,9 @@ from streamkeep.format.redis.stream_parts import (
 )
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 from streamkeep.transfer.formats import JSONL_VERSION
-from streamkeep.transfer.loading.staged import Incoming
-from streamkeep.transfer.loading.text_lines import RowError
+from streamkeep.transfer.loading.staged import Entries, Incoming
+from streamkeep.transfer.loading.tables import RowError
 
-_BATCH_ENTRIES: Final = 1000
-_BATCH_BYTES: Final = 4 << 20
 _decode: Final = json.JSONDecoder().decode
 
 
@@ -42,8 +40,8 @@ class JsonReader:
 
     Attributes:
         line: the number of the line that was read last.
-        streams, entries: how many the file holds so far.
-        loaded: how many of these entries belong to streams that are loaded.
+        streams: how many the file holds so far.
+        entries: those of the file.
     """
 
     def __init__(
@@ -51,11 +49,8 @@ class JsonReader:
     ) -> None:
         """Load the streams for which `begin`, given the key, does not return None."""
         self._begin = begin
-        self._moved = moved
-        self.line = 0
-        self.streams = 0
-        self.entries = 0
-        self.loaded = 0
+        self.entries = Entries(moved)
+        self.line = self.streams = 0
         self._lines: Iterator[_Parsed] = iter(())
         self._next: _Parsed | None = None
 
@@ -76,7 +71,7 @@ class JsonReader:
         while self._is("stream"):
             self._stream(self._taken("stream"))
         summary = self._taken("summary")
-        found = (self.streams, self.entries)
+        found = (self.streams, self.entries.read)
         if (summary["streams"], summary["entries"]) != found:
             problem = f"the summary counts {summary['streams']} streams and {summary['entries']}"
             raise RowError(self.line, f"{problem} entries, found {found[0]} and {found[1]}")
@@ -139,37 +134,12 @@ class JsonReader:
 
     def _entries(self, incoming: Incoming | None) -> int:
         """Load the following entries; return how many there were."""
-        found = size = 0
-        batch: list[tuple[int, int, list[bytes]]] = []
-        lines: list[int] = []
+        before = self.entries.read
         while self._is("entry"):
             members = self._taken("entry")
-            flat = _flat(members["fields"])
-            batch.append((*_parse(members["id"]), flat))
-            lines.append(self.line)
-            found += 1
-            size += sum(map(len, flat))
-            if len(batch) >= _BATCH_ENTRIES or size >= _BATCH_BYTES:
-                self._append(incoming, batch, lines)
-                batch, lines, size = [], [], 0
-        self._append(incoming, batch, lines)
-        return found
-
-    def _append(
-        self,
-        incoming: Incoming | None,
-        batch: list[tuple[int, int, list[bytes]]],
-        lines: list[int],
-    ) -> None:
-        self.entries += len(batch)
-        if incoming is not None and batch:
-            try:
-                incoming.append(batch)
-            except CommandError as error:
-                line = lines[error.entry_index or 0]
-                raise RowError(line, f"the ID is not above the one before: {error}") from error
-            self.loaded += len(batch)
-        self._moved(self.loaded)
+            self.entries.add(incoming, self.line, *_parse(members["id"]), _flat(members["fields"]))
+        self.entries.flush()
+        return self.entries.read - before
 
     def _group(self) -> GroupPart:
         head = self._taken("group")

@@ -16,7 +16,7 @@ streams loaded, each of them complete.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final, Literal
 
@@ -29,9 +29,11 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, KeyExistsError
 from streamkeep.format.redis.stream_parts import Counters, GroupPart, Messages, Node, Part
 from streamkeep.transfer.formats import UNNAMED
+from streamkeep.transfer.loading.tables import RowError
 
 Existing = Literal["refuse", "skip", "replace"]
 
+BATCH_ENTRIES: Final = 1000  # of one transaction
 PUBLISH_STEP: Final = 10_000  # streams renamed in one transaction
 BATCH_BYTES: Final = 4 << 20  # bytes of nodes in one transaction
 BATCH_PENDING: Final = 5_000  # pending entries in one transaction
@@ -212,3 +214,45 @@ class Incoming:
             self.take(group)
         if messages is not None:
             self.take(messages)
+
+
+class Entries:
+    """Entries that come one by one, with their lines, and are appended in batches.
+
+    Attributes:
+        read: how many there were.
+        loaded: how many of these were appended; the others are of streams that are not loaded.
+    """
+
+    def __init__(self, moved: Callable[[int], None], unit: str = "line") -> None:
+        self._moved = moved
+        self._unit = unit
+        self._into: Incoming | None = None
+        self._batch: list[tuple[int, int, list[bytes]]] = []
+        self._lines: list[int] = []
+        self._size = 0
+        self.read = self.loaded = 0
+
+    def add(self, into: Incoming | None, line: int, ms: int, seq: int, flat: list[bytes]) -> None:
+        """Take an entry; raise RowError where one before it is refused."""
+        full = len(self._batch) >= BATCH_ENTRIES or self._size >= BATCH_BYTES
+        if full or into is not self._into:
+            self.flush()
+        self._into = into
+        self._batch.append((ms, seq, flat))
+        self._lines.append(line)
+        self._size += sum(map(len, flat))
+
+    def flush(self) -> None:
+        """Append what has come; raise RowError for an ID that is not above the one before it."""
+        if self._batch and self._into is not None:
+            try:
+                self._into.append(self._batch)
+            except CommandError as error:
+                line = self._lines[error.entry_index or 0]
+                problem = f"the ID is not above the one before it in its stream: {error}"
+                raise RowError(line, problem, unit=self._unit) from error
+            self.loaded += len(self._batch)
+        self.read += len(self._batch)
+        self._batch, self._lines, self._size = [], [], 0
+        self._moved(self.loaded)

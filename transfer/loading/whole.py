@@ -11,22 +11,23 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, Final
 
-from streamkeep.format.core.errors import CommandError, CorruptionError
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.json_form import from_json
 from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_rdb
 from streamkeep.format.redis.stream_dump import Losses, read_payload
 from streamkeep.transfer.formats import DELIMITERS, LoadFormat
 from streamkeep.transfer.loading.append import Choice
-from streamkeep.transfer.loading.csv_rows import read_dump_csv
 from streamkeep.transfer.loading.jsonl import JsonReader
-from streamkeep.transfer.loading.parquet_files import read_parquet
-from streamkeep.transfer.loading.rows import FlatRow
-from streamkeep.transfer.loading.staged import Incoming, Load
-from streamkeep.transfer.loading.text_lines import RowError, bounded_lines
+from streamkeep.transfer.loading.staged import Entries, Incoming, Load
+from streamkeep.transfer.loading.tables import (
+    FlatRow,
+    RowError,
+    bounded_lines,
+    read_dump_csv,
+    read_parquet,
+)
 
-_BATCH_ENTRIES: Final = 1000
-_BATCH_BYTES: Final = 4 << 20
 # A stream in one piece, also as base64: a server dumps at most 512 MiB.
 _MAX_PAYLOAD: Final = 1 << 30
 _PAYLOAD_LINE: Final = re.compile(
@@ -115,7 +116,7 @@ class WholeLoader:
         """Load a dump in JSON Lines."""
         reader = JsonReader(self._begin, self._moved)
         reader.read(bounded_lines(stream, self._max_line))
-        self.entries = reader.loaded
+        self.entries = reader.entries.loaded
 
     def _rdb(self, stream: BinaryIO) -> None:
         """Load the streams of an RDB file."""
@@ -169,40 +170,18 @@ class WholeLoader:
     def _table(self, rows: Iterable[FlatRow], unit: str) -> None:
         """Load the rows of a table."""
         known: dict[bytes, Incoming | None] = {}
-        last = b""
-        batch: list[tuple[int, int, list[bytes]]] = []
-        numbers: list[int] = []
-        size = 0
-
-        def flush() -> None:
-            incoming = known.get(last)
-            if incoming is None or not batch:
-                return
-            try:
-                incoming.append(batch)
-            except CommandError as error:
-                number = numbers[error.entry_index or 0]
-                ms, seq, _ = batch[error.entry_index or 0]
-                problem = f"ID {ms}-{seq} of stream {named(last)} is not above the one before it"
-                raise RowError(number, problem, unit=unit) from error
-            self._count(len(batch))
-
+        entries = Entries(self._moved, unit)
         for number, key, ms, seq, flat in rows:
             if key is None:
                 hint = "key=KEY appends the rows to the stream KEY"
                 raise RowError(None, "no column 'stream'", hint=hint)
-            if key != last or len(batch) >= _BATCH_ENTRIES or size >= _BATCH_BYTES:
-                flush()
-                batch, numbers, size = [], [], 0
-                last = key
             if key not in known:
                 known[key] = self._begin(key)
             if not flat:
                 raise RowError(number, "an entry without fields", unit=unit)
-            batch.append((ms, seq, flat))
-            numbers.append(number)
-            size += sum(map(len, flat))
-        flush()
+            entries.add(known[key], number, ms, seq, flat)
+        entries.flush()
+        self.entries = entries.loaded
 
 
 def _payload_line(number: int, line: bytes) -> tuple[bytes, bytes]:
