@@ -37,7 +37,6 @@ from streamkeep.format.rows.group_records import CONSUMER_RECORD, GROUP_RECORD
 from streamkeep.format.rows.nacks import NACK
 from streamkeep.format.rows.producers import MESSAGE_ROW, PRODUCER_ROW
 from streamkeep.format.rows.records import STREAM_RECORD
-from streamkeep.format.rows.restoring import RESTORING_SECTION
 from streamkeep.format.rows.retention import RETENTION_SECTION
 from streamkeep.format.segment.index import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
@@ -185,7 +184,6 @@ PARTS: Final = (
     Part("reference/format.md", "journal record", RECORD_HEADER.table),
     Part("reference/format.md", "log position", POSITION.table),
     Part("reference/format.md", "checkpoint slot", SLOT.table),
-    Part("reference/format.md", "restoring", RESTORING_SECTION.table),
     Part("reference/format.md", "segment trailer", TRAILER.table),
     Part("reference/format.md", "segment index", INDEX_HEADER.table),
     Part("reference/format.md", "segment row", INDEX_ROW.table),

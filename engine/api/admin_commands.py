@@ -224,10 +224,10 @@ class AdminCommands(Generic[Text]):
         """Write archived entries into the stream `key`, with the IDs that they had.
 
         A missing stream is created. The stream must not have IDs above the first one to restore,
-        unless it has exactly these entries; then nothing is changed. Erased entries are not
-        restored. The entries are written in transactions of about a megabyte, so that other writers
-        never wait for long. If the process dies, the same call continues, and writes each entry
-        once.
+        unless it has exactly these entries; then nothing is changed. If it has exactly the first of
+        them, the others are written. Erased entries are not restored. The entries are written in
+        transactions of about a megabyte, so that other writers never wait for long. If the process
+        dies, the same call continues, and writes each entry once.
 
         Args:
             source: the stream that the archive is of; by default the stream called `key` in the
@@ -238,14 +238,13 @@ class AdminCommands(Generic[Text]):
             progress: called with the entries done and the approximate number expected.
 
         Returns:
-            the number of entries that this call wrote, the first and last ID, whether it continued
-            an earlier call, and, if all entries were in the stream, their number as `already`.
+            the number of entries that this call wrote, the first and last ID, whether the stream
+            had the first ones, and, if all entries were in the stream, their number as `already`.
 
         Raises:
             IdTooSmallError: the stream already has higher IDs, and not the same entries; nothing
                 was changed.
-            CommandError: another restore into the stream is unfinished, or the stream got new
-                entries since.
+            CommandError: the stream got new entries meanwhile.
             CorruptionError: a segment is missing or damaged; the entries before it are restored.
         """
         self._check_writable()

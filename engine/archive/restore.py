@@ -1,11 +1,9 @@
 """Restoring archived entries into a stream: the same IDs, in order, exactly once.
 
-Whole nodes are written, several per transaction. Each transaction also records the progress of the
-restore in the target's record (`format/rows/restoring.py`). So after a crash, the same call goes on
-where the restore stopped. The last transaction removes that record.
-
-Entries cannot be inserted before existing ones. If the stream already has higher IDs, then either
-it has exactly these entries, and nothing is changed, or the restore is refused (`restore_check`).
+Whole nodes are written, several per transaction. Entries cannot be inserted before existing ones.
+If the stream already has IDs of the range, they are compared with what is to be restored
+(`restore_check`). If it has exactly the first of these entries, as after a crash, the call writes
+the others; if it has all of them, nothing is changed; otherwise the restore is refused.
 """
 
 from __future__ import annotations
@@ -20,15 +18,11 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.engine.tables.node_walk import append_node, seal_tail
-from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError, IdTooSmallError
 from streamkeep.format.core.id_codec import Id, next_id
 from streamkeep.format.node.ranges import has_live
-from streamkeep.format.rows.extension import RESTORING, with_section, without_section
-from streamkeep.format.rows.restoring import Restoring, restoring_of
 
 _STEP_BYTES: Final = 1 << 20  # of listpacks per transaction, which then takes a few milliseconds
 _STEP_NODES: Final = 256
@@ -40,7 +34,7 @@ class RestoreReport(NamedTuple):
     entries: int  # the number of entries that this call has written
     first_id: StreamId | None
     last_id: StreamId | None
-    resumed: bool  # this call went on where an earlier one was interrupted
+    resumed: bool  # the stream had the first of the entries; this call went on after them
     already: int = 0  # the number of entries, if the stream had all of them and was not changed
 
 
@@ -63,12 +57,10 @@ def restore(
 
     Raises:
         IdTooSmallError: the target has the first ID or a higher one, and not the same entries.
-        CommandError: another restore into the target is unfinished, or the target was appended to
-            during this one.
+        CommandError: the target was appended to during the restore.
         CorruptionError: a segment is missing or damaged. The entries before it are restored, and
             the same call goes on there.
     """
-    asked = Restoring(source.uuid.bytes, number, *start, *end)
     checked = number if source.uuid == target.uuid else None
     if source is target and target.read(lambda txn: txn.stream_number(name)) == number:
         raise ArgumentError(
@@ -86,7 +78,7 @@ def restore(
     return restore_nodes(
         target,
         name,
-        asked,
+        start,
         nodes_from,
         lambda at: count_archived(source, number, at, end),
         lambda at: next((node.first_id for node in nodes_from(at)), None),
@@ -99,7 +91,7 @@ def restore(
 def restore_nodes(
     target: Environment,
     name: bytes,
-    asked: Restoring,
+    start: Id,
     nodes_from: Callable[[Id], Iterator[ArchivedNode]],
     count_from: Callable[[Id], int],
     first_from: Callable[[Id], Id | None],
@@ -108,10 +100,10 @@ def restore_nodes(
     wait: bool,
     progress: Progress | None = None,
 ) -> RestoreReport:
-    """Write nodes into the stream `name`, in steps; go on where an earlier call stopped.
+    """Write nodes into the stream `name`, in steps; go on after those that it has.
 
     Args:
-        asked: identifies the restore; the same value means the same restore.
+        start: the first ID that is asked for.
         nodes_from: yields the nodes with entries from an ID on, ascending, without lower IDs.
         count_from: returns about how many entries those are; called only with `progress`.
         first_from: returns, quickly, their first ID or a lower one; None if there are none.
@@ -119,27 +111,27 @@ def restore_nodes(
 
     Raises:
         IdTooSmallError: the target has the first ID or a higher one, and not the same entries.
-        CommandError: another restore into the target is unfinished, or the target was appended to
-            during this one.
+        CommandError: the target was appended to during the restore.
     """
-    begun = target.read(_begun, name, asked)
     newest = target.read(last_id_of, name)
-    if begun is None and newest is not None and newest >= asked.start:
-        lowest = first_from(asked.start)
+    at, resumed = start, False
+    if newest is not None and newest >= start:
+        lowest = first_from(start)
         if lowest is not None and lowest <= newest:
-            there = compare(target, name, newest, nodes_from(asked.start))
-            if there.entries:
+            there = compare(target, name, newest, nodes_from(start))
+            if there.whole:
                 return RestoreReport(0, there.first_id, there.last_id, False, there.entries)
-    at = asked.start if begun is None else next_id(begun.last_ms, begun.last_seq)
+            if there.entries:
+                at, resumed = next_id(*newest), True
     total = count_from(at) if progress else 0
     done = 0
     first: Id | None = None
     last: Id | None = None
-    going = at > (0, 0) or begun is None
+    going = True
     while going:
         going = False
         for step in _steps(nodes_from(at)):
-            written = target.write(_write_step, name, asked, step, checked)
+            written = target.write(_write_step, name, last, step, checked)
             if not written:
                 going = True  # an entry was erased since it was read; read the nodes again
                 break
@@ -151,41 +143,14 @@ def restore_nodes(
             target.settle()
             if progress is not None:
                 progress(done, max(done, total))
-    if first is not None or begun is not None:
-        target.write(_finish, name, asked, wait=wait)
+    if wait:
+        target.sync()
     return RestoreReport(
         done,
         None if first is None else StreamId(*first),
         None if last is None else StreamId(*last),
-        begun is not None,
+        resumed,
     )
-
-
-def _begun(txn: Txn, name: bytes, asked: Restoring) -> Restoring | None:
-    """Return the progress of an earlier call of the same restore; None if there was none."""
-    stream = txn.find_stream(name)
-    return None if stream is None else _noted(stream, asked)
-
-
-def _noted(stream: Stream, asked: Restoring) -> Restoring | None:
-    """Return the progress that a stream's record holds; None if it holds none."""
-    record = stream.record
-    noted = restoring_of(record.extension, f"stream {stream.number}")
-    if noted is None:
-        return None
-    if not noted.same_source(asked):
-        raise CommandError(
-            f"another restore into {stream.name!r} is not finished: stream number "
-            f"{noted.stream_number}, {noted.start_ms}-{noted.start_seq} to "
-            f"{noted.end_ms}-{noted.end_seq}; next: finish it, or delete {stream.name!r}"
-        )
-    if record.last_id() != (noted.last_ms, noted.last_seq):
-        raise CommandError(
-            f"{stream.name!r} was appended to during the restore: entries between "
-            f"{noted.last_ms}-{noted.last_seq} and {record.last_ms}-{record.last_seq} can no "
-            "longer be added; next: delete the stream, or restore into another one"
-        )
-    return noted
 
 
 def _steps(nodes: Iterator[ArchivedNode]) -> Iterator[list[ArchivedNode]]:
@@ -203,11 +168,12 @@ def _steps(nodes: Iterator[ArchivedNode]) -> Iterator[list[ArchivedNode]]:
 
 
 def _write_step(
-    txn: WriteTxn, name: bytes, asked: Restoring, step: list[ArchivedNode], number: int | None
+    txn: WriteTxn, name: bytes, after: Id | None, step: list[ArchivedNode], number: int | None
 ) -> int:
-    """Append nodes and record the progress; return the number of entries.
+    """Append nodes; return the number of entries.
 
     Args:
+        after: the last ID that this restore has written; None before its first step.
         number: a stream of this store; if one of the entries was erased from it, nothing is
             written.
     """
@@ -218,16 +184,21 @@ def _write_step(
     stream = txn.find_stream(name)
     if stream is None:
         stream = txn.create_stream(name)
-    noted = _noted(stream, asked)
     record = stream.record
     last = record.last_id()
+    if after is not None and last != after:
+        raise CommandError(
+            f"{name!r} was appended to during the restore: entries between {StreamId(*after)} and "
+            f"{StreamId(*last)} can no longer be added; next: delete the stream, or restore into "
+            "another one"
+        )
     first = step[0].first_id
     if first <= last:
         raise IdTooSmallError(
             f"the last ID of {name!r} is {StreamId(*last)}, and IDs must rise: entries from "
             f"{StreamId(*first)} on cannot be restored into it; next: restore into another stream"
         )
-    if noted is None:
+    if after is None:
         seal_tail(txn, stream)
     count = 0
     for node in step:
@@ -243,14 +214,5 @@ def _write_step(
         )
         count += node.live
     stream.set_entries_added(record.entries_added + count)
-    now = asked._replace(last_ms=record.last_ms, last_seq=record.last_seq)
-    record.extension = with_section(record.extension, RESTORING, now.encode())
     txn.note_added(name, count)
     return count
-
-
-def _finish(txn: WriteTxn, name: bytes, asked: Restoring) -> None:
-    """Remove the progress from the record: the restore is complete."""
-    stream = txn.find_stream(name)
-    if stream is not None and _noted(stream, asked) is not None:
-        stream.record.extension = without_section(stream.record.extension, RESTORING)

@@ -1,9 +1,10 @@
-"""The check whether a stream already has the entries of a restore.
+"""The check whether a stream already has the entries of a restore, or the first of them.
 
-A restore cannot write into a stream that has its first ID or a higher one. Usually such a restore
-was already done, by a job that its scheduler runs again. So the entries are compared, ID by ID and
-field by field, one node at a time. If the stream has all of them and no other between them, there
-is nothing to do. Otherwise the first difference is reported. Nothing is written in either case.
+A restore cannot write IDs below the last one of a stream. Usually a stream with such IDs has them
+from the same restore, which was interrupted, or done by a job that its scheduler runs again. So the
+entries are compared, ID by ID and field by field, one node at a time. If the stream has all of
+them, or the first of them, and no other between or after these, the restore has nothing to do, or
+the rest. Otherwise the first difference is reported. Nothing is written here.
 
 Entries of the stream below the first restored ID and above the last one do not matter. Entries that
 the stream has trimmed and archived count as present.
@@ -21,7 +22,7 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import IdTooSmallError
-from streamkeep.format.core.id_codec import Id, next_id
+from streamkeep.format.core.id_codec import MAX, Id, next_id
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
 
@@ -32,11 +33,12 @@ class Compared(NamedTuple):
     """The result of the comparison.
 
     Attributes:
-        entries: the number of entries of the restore, all of which the stream has; 0 if the
-            restore may begin.
+        entries: the number of entries of the restore that the stream has.
+        whole: whether these are all of them.
     """
 
     entries: int
+    whole: bool
     first_id: StreamId | None
     last_id: StreamId | None
 
@@ -55,26 +57,32 @@ def compare(target: Environment, name: bytes, last: Id, nodes: Iterable[Archived
         nodes: the nodes of the restore, ascending.
 
     Raises:
-        IdTooSmallError: the stream lacks some of the entries, or has others.
+        IdTooSmallError: the stream lacks some of the entries below its last ID, or has others.
     """
     count = 0
     first: Id | None = None
     at: Id = (0, 0)
+    newest: Id = (0, 0)
     for node in nodes:
         if first is None:
             if node.first_id > last:
-                return Compared(0, None, None)  # all entries are above the last ID
+                break  # all entries are above the last ID
             first = at = node.first_id
         wanted = _entries(node.data, node.ms, node.seq)
-        there = _stream_entries(target, name, at, node.last_id)
-        if wanted != there:
-            raise IdTooSmallError(_difference(name, first, last, count, wanted, there))
-        count += len(wanted)
-        at = next_id(*node.last_id)
+        within = [entry for entry in wanted if entry[:2] <= last]
+        there = _stream_entries(target, name, at, node.last_id if within == wanted else last)
+        if within != there:
+            raise IdTooSmallError(_difference(name, first, last, wanted, there))
+        count += len(within)
+        if within != wanted:
+            return Compared(count, False, StreamId(*first), StreamId(*last))
         newest = node.last_id
+        if newest == (MAX, MAX):
+            break
+        at = next_id(*newest)
     if first is None:
-        return Compared(0, None, None)
-    return Compared(count, StreamId(*first), StreamId(*newest))
+        return Compared(0, False, None, None)
+    return Compared(count, True, StreamId(*first), StreamId(*newest))
 
 
 def _entries(data: bytes, ms: int, seq: int) -> Entries:
@@ -94,21 +102,13 @@ def _stream_entries(target: Environment, name: bytes, start: Id, end: Id) -> Ent
                 raise error.error from None
 
 
-def _difference(
-    name: bytes, first: Id, last: Id, count: int, wanted: Entries, there: Entries
-) -> str:
+def _difference(name: bytes, first: Id, last: Id, wanted: Entries, there: Entries) -> str:
     """Return a message that names the first difference and what to do."""
     same = 0
     while same < min(len(wanted), len(there)) and wanted[same] == there[same]:
         same += 1
-    count += same
     expected = StreamId(*wanted[same][:2]) if same < len(wanted) else None
     found = StreamId(*there[same][:2]) if same < len(there) else None
-    if expected is not None and expected > last and count:
-        return (
-            f"{name!r} already has the first {count} of the entries, up to {StreamId(*last)}; "
-            f"next: to add the others, restore from {expected} on"
-        )
     if expected is not None and expected == found:
         difference = f"entry {expected} has other fields there"
     elif expected is not None and (found is None or expected < found):

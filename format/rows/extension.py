@@ -14,7 +14,6 @@ from streamkeep.format.core.layout import Field, Layout
 
 IDEMPOTENCE: Final = 1
 RETENTION: Final = 2  # `format/rows/retention.py`
-RESTORING: Final = 3  # `format/rows/restoring.py`
 
 SECTION_HEAD: Final = Layout(
     "section head",

@@ -13,7 +13,6 @@ From the archive of a store, Spark is not needed, because its segments already h
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections.abc import Iterator
@@ -32,7 +31,6 @@ from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.node import end_ids
-from streamkeep.format.rows.restoring import Restoring
 from streamkeep.pipeline.distribution.packing import spread
 from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.jobs.executor.restore import Task, make_nodes
@@ -167,9 +165,6 @@ def _from_lake(
     progress: Progress | None,
 ) -> Any:
     """Restore a range of one stream of a lake."""
-    identity = uuid.UUID(str(lake.table.metadata().id)).bytes
-    number = int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big")
-    asked = Restoring(identity, number, *start, *end)
     environment = store._environment  # nodes are written below the public interface
     checked = environment.read(_number_of, name)
     folder = new_folder(staging)
@@ -199,7 +194,7 @@ def _from_lake(
         return restore_nodes(
             environment,
             target,
-            asked,
+            start,
             nodes_from,
             lambda at: sum(one.entries for one in files if one.last >= at),
             lambda at: min((max(at, one.first) for one in files if at <= one.last), default=None),

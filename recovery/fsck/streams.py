@@ -19,7 +19,6 @@ from streamkeep.format.core.keys import NODES, STREAMS, check_key, pack_number, 
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.stream_facts import Problem, StreamFacts
 from streamkeep.format.rows.records import StreamRecord
-from streamkeep.format.rows.restoring import restoring_of
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding, quoted
@@ -165,7 +164,6 @@ def check_stream(
             return  # `check_names` reports it: SK012
         stream = decode_stream(number, name or b"", value)
         retention_of(stream.record.extension, where)
-        restoring_of(stream.record.extension, where)
     except CorruptionError as error:
         yield finding("SK001", where, error.problem)
         return

@@ -7,7 +7,7 @@ damage, because now the nodes before and after them are in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from streamkeep.format.core.checksum import open_row, seal_row
@@ -33,7 +33,7 @@ from streamkeep.format.node.envelope import (
 )
 from streamkeep.format.node.node import tombstone_slots
 from streamkeep.format.node.stream_facts import Problem, StreamFacts
-from streamkeep.format.rows.extension import RESTORING, RETENTION, split_sections, without_section
+from streamkeep.format.rows.extension import RETENTION, split_sections, without_section
 from streamkeep.format.rows.records import (
     PAGE_FIT,
     REOPEN,
@@ -42,7 +42,6 @@ from streamkeep.format.rows.records import (
     decode_stream_record,
     encode_key_row,
 )
-from streamkeep.format.rows.restoring import restoring_of
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.pages.tree import Hole
 from streamkeep.recovery.salvage.losses import IdRange, Report, StreamLoss
@@ -71,10 +70,6 @@ from streamkeep.recovery.salvage.notes import (
 _NODE_ENTRIES: Final = 100  # stream-node-max-entries of a record that was lost
 _NAMED: Final = b"K"  # note: the name of a stream
 _NUMBER_SIZE: Final = 8
-_SETTINGS: Final[tuple[tuple[int, Callable[[bytes, str], object], str], ...]] = (
-    (RETENTION, retention_of, "its retention"),
-    (RESTORING, restoring_of, "the progress of its restore from an archive"),
-)
 
 
 class StreamRebuilder:
@@ -315,7 +310,7 @@ class StreamRebuilder:
         except CorruptionError:
             self._loss(number).notes.append("its settings and some counters: its record is damaged")
             record = StreamRecord(PAGE_FIT, _NODE_ENTRIES)
-        self._drop_bad_settings(number, record)
+        self._drop_bad_retention(number, record)
         facts = self._fix_nodes(number)
         tail = self._fix_tail(envelope, facts) if envelope.listpack else None
         if envelope.listpack and tail is None:
@@ -328,20 +323,13 @@ class StreamRebuilder:
             self.report.rebuild("stream records")
             self._put_stream(number, record, tail)
 
-    def _drop_bad_settings(self, number: int, record: StreamRecord) -> None:
-        """Drop the sections of a record that cannot be read, except that of idempotence.
-
-        `MessageRebuilder` handles that one.
-
-        Args:
-            record: `split_sections` must accept its extension.
-        """
-        for tag, decode, what in _SETTINGS:
-            try:
-                decode(record.extension, "stream")
-            except CorruptionError as error:
-                record.extension = without_section(record.extension, tag)
-                self._loss(number).notes.append(f"{what}: {error.problem}")
+    def _drop_bad_retention(self, number: int, record: StreamRecord) -> None:
+        """Drop a retention that cannot be read; `split_sections` must accept the extension."""
+        try:
+            retention_of(record.extension, "stream")
+        except CorruptionError as error:
+            record.extension = without_section(record.extension, RETENTION)
+            self._loss(number).notes.append(f"its retention: {error.problem}")
 
     def _fix_nodes(self, number: int) -> StreamFacts:
         """Walk over the nodes of a stream until none has to be changed; return their facts."""

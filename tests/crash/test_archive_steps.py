@@ -27,7 +27,6 @@ from streamkeep.engine.archive import restore, segments
 from streamkeep.engine.archive.archiver import ArchiveOptions
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.format.rows.restoring import restoring_of
 from tiers import slow_but
 
 KEY = b"s"
@@ -159,18 +158,7 @@ def done_adopted(here: State, other: State, target: State) -> None:
 
 
 def run_restore(store: Store[bytes], folder: Path) -> None:
-    if store.exists(TARGET) and "restoring" not in restore_of(store):
-        return  # the whole of it was there: a second time would be refused
     store.restore_archive(TARGET, KEY)
-
-
-def restore_of(store: Store[bytes]) -> str:
-    """Say whether a restore has begun and not ended."""
-    with store.snapshot() as snapshot:
-        stream = snapshot.txn.find_stream(TARGET)
-        assert stream is not None
-        noted = restoring_of(stream.record.extension, "target")
-        return "" if noted is None else "restoring"
 
 
 def check_restored(here: State, other: State, target: State) -> None:

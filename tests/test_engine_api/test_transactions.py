@@ -19,7 +19,7 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.rows.extension import RESTORING, with_section, without_section
+from streamkeep.format.rows.extension import with_section, without_section
 from streamkeep.transfer.loading.staged import Load
 
 MODES: Final[tuple[Sync, ...]] = ("commit", "interval", "none")
@@ -369,11 +369,11 @@ def test_a_record_that_only_loses_its_last_section_is_written(store: Store) -> N
 
     def note(txn: WriteTxn) -> None:
         extension = stream_of(txn).record.extension
-        stream_of(txn).record.extension = with_section(extension, RESTORING, b"note")
+        stream_of(txn).record.extension = with_section(extension, 9, b"note")
 
     def forget(txn: WriteTxn) -> None:
         extension = stream_of(txn).record.extension
-        stream_of(txn).record.extension = without_section(extension, RESTORING)
+        stream_of(txn).record.extension = without_section(extension, 9)
 
     def stored(txn: ReadTxn) -> bytes:
         return stream_of(txn).record.extension
@@ -384,7 +384,7 @@ def test_a_record_that_only_loses_its_last_section_is_written(store: Store) -> N
         return stream
 
     environment = environment_of(store)
-    for change, expected in ((note, with_section(b"", RESTORING, b"note")), (forget, b"")):
+    for change, expected in ((note, with_section(b"", 9, b"note")), (forget, b"")):
         environment.write(change)
         environment.context.forget()  # what is in memory
         assert environment.read(stored) == expected

@@ -205,8 +205,6 @@ def test_a_restore_that_was_interrupted_goes_on_where_it_was(
         store.close()
         store = open_store()
     assert lengths == sorted(set(lengths))
-    with pytest.raises(CommandError, match="another restore into b'copy' is not finished"):
-        store.restore_archive("copy", "orders", start="1000-1")
     report = store.restore_archive("copy", "orders")
     assert report.resumed
     assert report.entries == 400 - lengths[-1]
@@ -215,14 +213,13 @@ def test_a_restore_that_was_interrupted_goes_on_where_it_was(
     assert pairs_of(store, "copy") == some(200) + some(200, 3000)
 
 
-def test_a_restore_that_was_complete_but_for_its_note_ends(
+def test_a_restore_that_was_stopped_after_its_last_step_was_complete(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive(store, "orders", [*some(9), (TOP, TOP, [b"f", b"v"])])
     failpoints.arm("restore:step", stop)
     with pytest.raises(Stopped):
         store.restore_archive("copy", "orders")
-    assert store.restore_archive("copy", "orders") == (0, None, None, True, 0)
     assert store.restore_archive("copy", "orders").already == 10
 
 
@@ -255,15 +252,15 @@ def test_a_restore_that_was_complete_changes_nothing(store: Store, archived: lis
         ),
         ("other", r"entry 1003-0 has other fields there"),
         ("between", r"there is an entry 1003-5, which is not one of them"),
-        ("short", r"already has the first 4 of the entries, up to 1003-0; .* from 1004-0 on"),
+        ("after", r"there is an entry 1003-5, which is not one of them"),
     ],
 )
 def test_what_differs_from_a_restore_is_told(store: Store, change: str, message: str) -> None:
     archive(store, "orders", [(1000 + n, 0, [b"n", b"%d" % n]) for n in range(8)])
-    for n in range(4 if change == "short" else 8):
+    for n in range(4 if change == "after" else 8):
         value = "else" if (change, n) == ("other", 3) else str(n)
         store.xadd("copy", {"n": value}, f"{1000 + n}-0")
-        if (change, n) == ("between", 3):
+        if n == 3 and change in ("between", "after"):
             store.xadd("copy", {"n": "?"}, "1003-5")
     if change == "deleted":
         store.xdel("copy", "1003-0")
@@ -271,9 +268,21 @@ def test_what_differs_from_a_restore_is_told(store: Store, change: str, message:
     with pytest.raises(IdTooSmallError, match=message):
         store.restore_archive("copy", "orders")
     assert pairs_of(store, "copy") == before
-    if change == "short":
-        assert store.restore_archive("copy", "orders", start="1004-0").entries == 4
-        assert store.restore_archive("copy", "orders").already == 8
+
+
+@pytest.mark.parametrize("count", range(9))
+def test_a_stream_that_has_the_first_entries_gets_the_others(store: Store, count: int) -> None:
+    """Wherever the nodes of the archive begin, and whatever the stream has below them."""
+    entries = [(1000 + n, 0, [b"n", b"%d" % n]) for n in range(8)]
+    archive(store, "orders", entries)
+    store.xadd("copy", {"n": "before"}, "5-0")
+    for n in range(count):
+        store.xadd("copy", {"n": n}, f"{1000 + n}-0")
+    report = store.restore_archive("copy", "orders")
+    assert (report.entries, report.already) == ((8 - count, 0) if count < 8 else (0, 8))
+    assert report.resumed == (0 < count < 8)
+    assert pairs_of(store, "copy")[1:] == entries
+    assert store.restore_archive("copy", "orders").already == 8
 
 
 def test_only_ids_above_those_of_the_stream_come_in(store: Store) -> None:
@@ -283,12 +292,29 @@ def test_only_ids_above_those_of_the_stream_come_in(store: Store) -> None:
     assert store.restore_archive("copy", "orders", start="10").entries == 1
 
 
-def test_a_stream_that_was_appended_to_meanwhile_is_not_finished(store: Store) -> None:
-    archive(store, "orders", some(30))
+def test_a_stream_that_was_appended_to_meanwhile_is_not_finished(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "_STEP_NODES", 1)
+    archive(store, "orders", [*some(200), *some(200, 3000)])
     failpoints.arm("restore:step", stop)
     with pytest.raises(Stopped):
         store.restore_archive("copy", "orders")
     store.xadd("copy", {"a": 1})
+    with pytest.raises(IdTooSmallError, match=r"entry [0-9-]+ is missing there"):
+        store.restore_archive("copy", "orders")
+
+
+def test_a_stream_that_is_appended_to_between_two_steps_is_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore, "_STEP_NODES", 1)
+    archive(store, "orders", [*some(200), *some(200, 3000)])
+
+    def append() -> None:
+        store.xadd("copy", {"a": 1}, "2999-0")
+
+    failpoints.arm("restore:step", append)
     with pytest.raises(CommandError, match="was appended to during the restore"):
         store.restore_archive("copy", "orders")
 

@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.rows.extension import (
-    RESTORING,
     join_sections,
     split_sections,
     with_section,
     without_section,
 )
-from streamkeep.format.rows.restoring import Restoring, restoring_of
 
 sections = st.dictionaries(st.integers(0, 255), st.binary(max_size=40), max_size=5)
 
@@ -53,19 +51,3 @@ def test_a_section_that_is_cut_off_is_reported(
 def test_a_section_that_is_repeated_is_reported() -> None:
     with pytest.raises(CorruptionError, match="section 7 of the stream record is repeated"):
         split_sections(join_sections({7: b"x"}) * 2, "here")
-
-
-RESTORE = Restoring(b"u" * 16, 4, 1, 2, 3, 4, 5, 6)
-
-
-def test_the_progress_of_a_restore_survives_its_section() -> None:
-    extension = join_sections({RESTORING: RESTORE.encode(), 9: b"other"})
-    assert restoring_of(extension, "here") == RESTORE
-    assert restoring_of(join_sections({9: b"other"}), "here") is None
-    assert RESTORE.same_source(RESTORE._replace(last_ms=9))
-    assert not RESTORE.same_source(RESTORE._replace(end_seq=9))
-
-
-def test_a_restore_section_of_another_size_is_reported() -> None:
-    with pytest.raises(CorruptionError, match="restoring section of 3 bytes, expected 72"):
-        restoring_of(join_sections({RESTORING: b"abc"}), "here")
