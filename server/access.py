@@ -40,7 +40,6 @@ class NoPermissionError(CommandError):
 
 
 def categories_of(spec: Spec) -> set[str]:
-    """Return the categories of a command."""
     found = {"all"}
     if spec.name in _ADMIN or spec.name.partition("|")[0] in _ADMIN:
         found |= {"admin"}

@@ -24,6 +24,7 @@ import ssl
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -99,15 +100,12 @@ def run(path: Path, options: Options, *, sync: Sync, create: bool = True) -> Non
     with streamkeep.open(path, sync=sync, create=create, lease=False, archive_every=every) as store:
         # No collection looks at what was imported: that takes 12 ms, in which no client is served.
         gc.freeze()
-        _runner()(serve(store, options))
-
-
-def _runner() -> Callable[..., None]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run
-    return uvloop.run
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(serve(store, options))
+        else:
+            uvloop.run(serve(store, options))
 
 
 def check(options: Options) -> None:
@@ -158,7 +156,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
     check(options)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    save = None if options.backup is None else _saving(store, options.backup)
+    save = None if options.backup is None else partial(backup, store, options.backup)
     server = Server(store, access=options.access, stopped=stopped.set, backup=save)
     settings = server.settings
     settings.max_clients = _clients_at_most(options)
@@ -218,13 +216,6 @@ async def _start_http(
     http = HttpServer(app, sockets, tls=tls)
     await http.start()
     return http
-
-
-def _saving(store: Store[bytes], folder: Path) -> Callable[[], None]:
-    def save() -> None:
-        backup(store, folder)
-
-    return save
 
 
 def _clients_at_most(options: Options) -> int:

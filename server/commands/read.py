@@ -81,7 +81,6 @@ class Waiting:
 
 
 def parse_xread(words: list[bytes], shape: int) -> Waiting:
-    """Read the words of XREAD."""
     options = _Options(words, False)
     streams = [(name, xread.parse_read_id(text)) for name, text in options.streams()]
     call = ReadCall(streams, options.count, options.max_count, options.max_size, shape)
@@ -89,7 +88,6 @@ def parse_xread(words: list[bytes], shape: int) -> Waiting:
 
 
 def parse_xreadgroup(words: list[bytes], shape: int) -> Waiting:
-    """Read the words of XREADGROUP."""
     options = _Options(words, True)
     if options.max_size and shape == RESP:
         shape = int(PAIRS)

@@ -183,7 +183,6 @@ def delete_keys(txn: WriteTxn, names: list[bytes]) -> int:
 
 
 def exists(txn: Txn, name: bytes) -> bool:
-    """Return whether a key exists."""
     return txn.find_stream(name) is not None or find_string(txn, name) is not None
 
 

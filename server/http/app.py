@@ -50,7 +50,6 @@ class _Encoded(Convertor[str]):
         return value
 
     def to_string(self, value: str) -> str:
-        """Return it as it is."""
         return value
 
 

@@ -148,7 +148,6 @@ class EventReply:
         self._stalled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the reply."""
         headers = [
             (b"content-type", self._type.encode()),
             (b"cache-control", b"no-store"),

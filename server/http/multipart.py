@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from python_multipart.exceptions import FormParserError
@@ -10,60 +11,6 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from streamkeep.server.http.wire import MAX_PARAMETERS, Pairs, Problem
 
 FORM_DATA: Final = "multipart/form-data"
-
-
-class _Form:
-    """The parts of a form, as its parser finds them."""
-
-    def __init__(self) -> None:
-        self.pairs: Pairs = []
-        self.parts = 0
-        self.complete = False
-        self._headers: dict[bytes, bytes] = {}
-        self._field = b""
-        self._value = b""
-        self._data: list[bytes] = []
-
-    def begin(self) -> None:
-        """A part begins."""
-        self.parts += 1
-        if self.parts > MAX_PARAMETERS:
-            raise Problem(400, f"more than {MAX_PARAMETERS} parts")
-        self._headers = {}
-        self._data = []
-
-    def header_field(self, data: bytes, start: int, end: int) -> None:
-        """Take a piece of the name of a header."""
-        self._field += data[start:end]
-
-    def header_value(self, data: bytes, start: int, end: int) -> None:
-        """Take a piece of the value of a header."""
-        self._value += data[start:end]
-
-    def header_end(self) -> None:
-        """A header is complete."""
-        self._headers[self._field.lower()] = self._value
-        self._field = self._value = b""
-
-    def take(self, data: bytes, start: int, end: int) -> None:
-        """Take a piece of the contents of a part."""
-        self._data.append(data[start:end])
-
-    def end(self) -> None:
-        """A part is complete."""
-        kind, options = parse_options_header(self._headers.get(b"content-disposition", b""))
-        name = options.get(b"name")
-        if kind != b"form-data" or name is None:
-            raise Problem(400, f"part {self.parts} of the form has no name")
-        self.pairs.append((name, b"".join(self._data)))
-        if b"filename" in options:
-            content_type = self._headers.get(b"content-type", b"")
-            self.pairs.append((name + b".filename", options[b"filename"]))
-            self.pairs.append((name + b".content_type", content_type))
-
-    def finish(self) -> None:
-        """The form is complete."""
-        self.complete = True
 
 
 def form_pairs(content_type: str, body: bytes) -> Pairs:
@@ -76,15 +23,50 @@ def form_pairs(content_type: str, body: bytes) -> Pairs:
     boundary = options.get(b"boundary")
     if not boundary:
         raise Problem(400, f"the type {FORM_DATA} needs a boundary")
-    form = _Form()
+    pairs: Pairs = []
+    headers: dict[bytes, bytes] = {}
+    gathered = {"field": b"", "value": b""}  # of the header that comes
+    data: list[bytes] = []
+    parts = 0
+    complete = False
+
+    def gather(kind: str, piece: bytes, start: int, end: int) -> None:
+        gathered[kind] += piece[start:end]
+
+    def begin() -> None:
+        nonlocal parts
+        parts += 1
+        if parts > MAX_PARAMETERS:
+            raise Problem(400, f"more than {MAX_PARAMETERS} parts")
+        headers.clear()
+        data.clear()
+
+    def header_end() -> None:
+        headers[gathered["field"].lower()] = gathered["value"]
+        gathered.update(field=b"", value=b"")
+
+    def end() -> None:
+        kind, options = parse_options_header(headers.get(b"content-disposition", b""))
+        name = options.get(b"name")
+        if kind != b"form-data" or name is None:
+            raise Problem(400, f"part {parts} of the form has no name")
+        pairs.append((name, b"".join(data)))
+        if b"filename" in options:
+            pairs.append((name + b".filename", options[b"filename"]))
+            pairs.append((name + b".content_type", headers.get(b"content-type", b"")))
+
+    def finish() -> None:
+        nonlocal complete
+        complete = True
+
     calls: dict[str, Any] = {
-        "on_part_begin": form.begin,
-        "on_header_field": form.header_field,
-        "on_header_value": form.header_value,
-        "on_header_end": form.header_end,
-        "on_part_data": form.take,
-        "on_part_end": form.end,
-        "on_end": form.finish,
+        "on_part_begin": begin,
+        "on_header_field": partial(gather, "field"),
+        "on_header_value": partial(gather, "value"),
+        "on_header_end": header_end,
+        "on_part_data": lambda piece, start, stop: data.append(piece[start:stop]),
+        "on_part_end": end,
+        "on_end": finish,
     }
     try:
         parser = MultipartParser(boundary, calls)  # type: ignore[arg-type]
@@ -92,6 +74,6 @@ def form_pairs(content_type: str, body: bytes) -> Pairs:
         parser.finalize()
     except FormParserError as error:
         raise Problem(400, f"the body is not {FORM_DATA}: {error}") from None
-    if not form.complete:
+    if not complete:
         raise Problem(400, f"the body is not {FORM_DATA}: its end is missing")
-    return form.pairs
+    return pairs

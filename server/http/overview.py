@@ -31,7 +31,6 @@ _MOST_STUCK: Final = 50
 
 
 def now_ms() -> int:
-    """Return the time."""
     return time.time_ns() // 1_000_000
 
 
@@ -142,7 +141,6 @@ def _count_after(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) ->
 
 
 def id_ms(entry_id: str) -> int:
-    """Return the milliseconds of an ID."""
     return int(entry_id.partition("-")[0])
 
 
@@ -237,7 +235,6 @@ def sees_queue(user: User, name: str) -> bool:
 
 
 def _dead_letters(snapshot: Snapshot[bytes], user: User) -> list[dict[str, Any]]:
-    """Return the queues that have dead letters."""
     found: list[dict[str, Any]] = []
     for key, _ in snapshot.row_range(QUEUES_SPACE, count=_MOST_SCANNED):
         name = key.decode()

@@ -56,7 +56,6 @@ class Protocol(H11Protocol):
             self._stop_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self._stop_timer()
         super().connection_lost(exc)
 

@@ -89,13 +89,11 @@ def problem_of(error: StreamkeepError) -> Problem:
 def json_reply(
     members: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an object as a reply."""
     body = json_object(members).encode() + b"\n"
     return Response(body, status, dict(headers or {}), "application/json")
 
 
 def problem_reply(problem: Problem) -> Response:
-    """Return a problem as a reply."""
     members = {
         "error": problem.code or _NAMES.get(problem.status, "Error"),
         "message": str(problem),
@@ -153,7 +151,6 @@ class Parameters:
         return self._given.get(name)
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a parameter as text."""
         value = self._given.get(name)
         if value is None:
             return default

@@ -174,7 +174,6 @@ class BlockedClients(Watcher):
             self._waiters.pass_on(blocked.waiting.call)
 
     def end(self, blocked: Blocked, reply: bytes) -> None:
-        """End a wait with a reply."""
         self.remove(blocked)
         _count_failure(blocked.client, reply)
         blocked.client.reply(reply)

@@ -22,7 +22,6 @@ _NUMBERS: Final[list[bytes]] = [b":%d\r\n" % number for number in range(256)]
 
 
 def encode(reply: object, resp3: bool) -> bytes:
-    """Return a reply as bytes."""
     if isinstance(reply, bytes):
         return bulk(reply)
     if isinstance(reply, SentEntries):
@@ -33,7 +32,6 @@ def encode(reply: object, resp3: bool) -> bytes:
 
 
 def bulk(text: bytes) -> bytes:
-    """Return a bulk string."""
     size: i64 = len(text)
     if size < _SHORT:
         return _HEADS[size] + text + b"\r\n"
@@ -41,7 +39,6 @@ def bulk(text: bytes) -> bytes:
 
 
 def error_text(line: str) -> bytes:
-    """Return an error whose line is text."""
     return error_line(line.encode("utf-8", "surrogateescape"))
 
 

@@ -186,7 +186,6 @@ class _Deletion(Step):
         self._deleted = 0
 
     def keys(self) -> list[bytes]:
-        """Return the keys."""
         return self._names
 
     def run(self, txn: WriteTxn) -> bytes:

@@ -56,7 +56,6 @@ class Statistics:
         self._sampled = time.monotonic(), 0
 
     def note_error(self, reply: bytes) -> None:
-        """Count an error reply."""
         code = reply[1:].split(b" ", 1)[0].decode("ascii", "replace").strip()[:32]
         if code in self.errors or len(self.errors) < _MOST_CODES:
             self.errors[code] = self.errors.get(code, 0) + 1
@@ -77,29 +76,23 @@ class Statistics:
 def client_line(client: Connection) -> str:
     """Return a client as CLIENT LIST shows it."""
     now = time.time()
+    socket = client.transport.get_extra_info("socket")
     flags = "b" if client.blocked is not None else "x" if client.queued is not None else "N"
     queued = -1 if client.queued is None else len(client.queued)
-    parts = {
+    parts: dict[str, object] = {
         "id": client.id,
         "addr": client.address,
         "laddr": client.local_address,
-        "fd": _descriptor(client),
+        "fd": -1 if socket is None else socket.fileno(),
         "name": client.name.decode(),
         "age": int(now - client.made),
         "idle": int(now - client.active),
         "flags": flags,
-        "db": 0,
-        "sub": 0,
-        "psub": 0,
-        "ssub": 0,
+        **dict(_zeros("db sub psub ssub")),
         "multi": queued,
         "watch": len(client.watched),
         "qbuf": client.parser.pending(),
-        "qbuf-free": 0,
-        "argv-mem": 0,
-        "multi-mem": 0,
-        "rbs": 0,
-        "rbp": 0,
+        **dict(_zeros("qbuf-free argv-mem multi-mem rbs rbp")),
         "obl": int(client.out_size),
         "oll": len(client.out),
         "omem": int(client.unsent),
@@ -115,9 +108,8 @@ def client_line(client: Connection) -> str:
     return " ".join(f"{name}={value}" for name, value in parts.items()) + "\n"
 
 
-def _descriptor(client: Connection) -> int:
-    socket = client.transport.get_extra_info("socket")
-    return -1 if socket is None else int(socket.fileno())
+def _zeros(names: str) -> list[tuple[str, object]]:
+    return [(name, 0) for name in names.split()]
 
 
 def text(server: Server, sections: list[str], turn: Turn) -> str:
@@ -177,8 +169,7 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         ]
     if name == "persistence":
         return [
-            ("loading", 0),
-            ("async_loading", 0),
+            *_zeros("loading async_loading"),
             ("rdb_changes_since_last_save", server.turns.changes - statistics.changes_at_save),
             ("rdb_bgsave_in_progress", int(statistics.saving)),
             ("rdb_last_save_time", int(statistics.last_save)),
@@ -202,15 +193,11 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
             ("expired_keys", server.expiry.expired),
             ("evicted_keys", 0),
             ("evicted_clients", server.memory.evicted),
-            ("keyspace_hits", 0),
-            ("keyspace_misses", 0),
-            ("pubsub_channels", 0),
-            ("pubsub_patterns", 0),
+            *_zeros("keyspace_hits keyspace_misses pubsub_channels pubsub_patterns"),
             ("acl_access_denied_auth", statistics.refused_logins),
             ("unexpected_error_replies", 0),
             ("total_error_replies", sum(statistics.errors.values())),
-            ("total_reads_processed", 0),
-            ("total_writes_processed", 0),
+            *_zeros("total_reads_processed total_writes_processed"),
         ]
     if name == "replication":
         return [

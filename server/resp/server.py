@@ -67,7 +67,7 @@ class Server:
         *,
         access: Access | None = None,
         stopped: Callable[[], None] | None = None,
-        backup: Callable[[], None] | None = None,
+        backup: Callable[[], object] | None = None,
     ) -> None:
         self.store = store
         self.environment = store._environment
@@ -120,7 +120,6 @@ class Server:
         client.renew_plain()
 
     def disconnected(self, client: Connection) -> None:
-        """Forget a client."""
         self.clients.pop(client.id, None)
         self.blocked.watches.remove(client)
         self.blocked.recount()
@@ -151,7 +150,6 @@ class Server:
         client.renew_plain()
 
     def kill(self, client: Connection, turn: Turn) -> None:
-        """Close the connection of a client."""
         client.close()
         if client.blocked is not None:
             blocked, client.blocked = client.blocked, None
@@ -208,7 +206,6 @@ class Server:
             log.exception("%s: what a turn asked for failed", self.store.path)
 
     def note_error(self, reply: bytes) -> None:
-        """Count an error reply."""
         self.statistics.note_error(reply)
 
     def note_slow(self, client: Connection, words: list[bytes], nanos: int) -> None:

@@ -8,7 +8,7 @@ since clients and exporters ask for them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.commands.arguments import NODE_LIMITS
 from streamkeep.engine.commands.glob import Glob
@@ -46,29 +46,24 @@ _FIXED: Final = {
     "save": "",
     "tcp-keepalive": "300",
 }
-_SLOW: Final = {
-    "latency-monitor-threshold": "threshold_ms",
-    "slowlog-log-slower-than": "slower_than_us",
-    "slowlog-max-len": "most",
-}
-_NUMBERS: Final = {
-    "maxclients": (1, 1 << 32),
-    "timeout": (0, 1 << 31),
-    "client-query-buffer-limit": (1 << 20, 1 << 40),
-    "maxmemory-clients": (1 << 20, 1 << 50),
-    "latency-monitor-threshold": (0, 1 << 31),
-    "slowlog-log-slower-than": (-1, 1 << 53),
-    "slowlog-max-len": (0, 1 << 20),
-    "stream-idmp-duration": (1, MAX_DURATION + 1),
-    "stream-idmp-maxsize": (1, MAX_MAXSIZE + 1),
-    "stream-node-max-bytes": (0, (1 << 32) - 2),
-    "stream-node-max-entries": (0, (1 << 32) - 2),
+_NODE_NAMES: Final = ("stream-node-max-bytes", "stream-node-max-entries")
+# Whose attribute each is, the least value, and the first that is too much.
+_NUMBERS: Final[dict[str, tuple[str, str, int, int]]] = {
+    "maxclients": ("settings", "max_clients", 1, 1 << 32),
+    "timeout": ("settings", "timeout_s", 0, 1 << 31),
+    "client-query-buffer-limit": ("turns", "query_limit", 1 << 20, 1 << 40),
+    "maxmemory-clients": ("turns", "most_held", 1 << 20, 1 << 50),
+    "latency-monitor-threshold": ("slow", "threshold_ms", 0, 1 << 31),
+    "slowlog-log-slower-than": ("slow", "slower_than_us", -1, 1 << 53),
+    "slowlog-max-len": ("slow", "most", 0, 1 << 20),
+    "stream-idmp-duration": ("messages", "duration", 1, MAX_DURATION + 1),
+    "stream-idmp-maxsize": ("messages", "maxsize", 1, MAX_MAXSIZE + 1),
+    "stream-node-max-bytes": ("context", "node_max_bytes", 0, (1 << 32) - 2),
+    "stream-node-max-entries": ("context", "node_max_entries", 0, (1 << 32) - 2),
 }
 
 
 class Settings:
-    """The settings of one server."""
-
     def __init__(self, store: Store[bytes], turns: Turns, slow: SlowLog) -> None:
         self._context = store._environment.context
         self._store = store
@@ -89,28 +84,27 @@ class Settings:
                 "--allow-flush to allow it"
             )
 
+    def _holders(self) -> dict[str, Any]:
+        messages = idempotence_of(self._context.new_extension, "settings")
+        return {
+            "settings": self,
+            "turns": self._turns,
+            "slow": self.slow,
+            "messages": messages,
+            "context": self._context,
+        }
+
     def values(self) -> dict[str, str]:
         """Return all settings as text."""
-        context = self._context
-        messages = idempotence_of(context.new_extension, "settings")
-        limits = context.node_max_bytes, context.node_max_entries
-        most_bytes, most_entries = NODE_LIMITS if limits[0] == PAGE_FIT else limits
-        return {
-            **_FIXED,
-            **self.shown,
-            "appendfsync": _FSYNC_OF[self.sync],
-            "maxclients": str(self.max_clients),
-            "timeout": str(self.timeout_s),
-            "client-query-buffer-limit": str(self._turns.query_limit),
-            "maxmemory-clients": str(self._turns.most_held),
-            "latency-monitor-threshold": str(self.slow.threshold_ms),
-            "slowlog-log-slower-than": str(self.slow.slower_than_us),
-            "slowlog-max-len": str(self.slow.most),
-            "stream-idmp-duration": str(messages.duration),
-            "stream-idmp-maxsize": str(messages.maxsize),
-            "stream-node-max-bytes": str(most_bytes),
-            "stream-node-max-entries": str(most_entries),
+        holders = self._holders()
+        numbers = {
+            name: str(getattr(holders[holder], attribute))
+            for name, (holder, attribute, _, _) in _NUMBERS.items()
         }
+        if self._context.node_max_bytes == PAGE_FIT:
+            limits = zip(_NODE_NAMES, map(str, NODE_LIMITS), strict=True)
+            numbers.update(limits)
+        return {**_FIXED, **self.shown, "appendfsync": _FSYNC_OF[self.sync], **numbers}
 
     def get(self, patterns: list[bytes]) -> dict[str, bytes]:
         """Return the settings whose names match one of the patterns."""
@@ -144,31 +138,17 @@ class Settings:
             self.sync = _SYNC_OF[text.lower()]  # type: ignore[assignment]  # one of the modes
             self._store._note_sync(self.sync)
             self._turns.durable = self.sync == "commit"
-        elif name == "maxclients":
-            self.max_clients = int(text)
-        elif name == "timeout":
-            self.timeout_s = int(text)
-        elif name == "client-query-buffer-limit":
-            self._turns.query_limit = int(text)
-        elif name == "maxmemory-clients":
-            self._turns.most_held = int(text)
-        elif name in _SLOW:
-            setattr(self.slow, _SLOW[name], int(text))
-            self.slow.renew()
-        elif name.startswith("stream-idmp-"):
-            messages = idempotence_of(context.new_extension, "settings")
-            if name.endswith("duration"):
-                messages.duration = int(text)
-            else:
-                messages.maxsize = int(text)
-            context.new_extension = with_section(b"", IDEMPOTENCE, messages.encode())
-        elif name.startswith("stream-node-max-"):
-            if context.node_max_bytes == PAGE_FIT:
+        elif name in _NUMBERS:
+            if name in _NODE_NAMES and context.node_max_bytes == PAGE_FIT:
                 context.node_max_bytes, context.node_max_entries = NODE_LIMITS
-            if name.endswith("bytes"):
-                context.node_max_bytes = int(text)
-            else:
-                context.node_max_entries = int(text)
+            holders = self._holders()
+            holder, attribute, _, _ = _NUMBERS[name]
+            setattr(holders[holder], attribute, int(text))
+            if holder == "messages":
+                section = holders["messages"].encode()
+                context.new_extension = with_section(b"", IDEMPOTENCE, section)
+            elif holder == "slow":
+                self.slow.renew()
 
 
 def _check(name: str, text: str, present: str) -> None:
@@ -176,7 +156,7 @@ def _check(name: str, text: str, present: str) -> None:
         if text.lower() not in _SYNC_OF:
             raise _refused(name, "argument(s) must be one of the following: everysec, always, no")
     elif name in _NUMBERS:
-        least, most = _NUMBERS[name]
+        _, _, least, most = _NUMBERS[name]
         try:
             number = integer(text.encode("utf-8", "surrogateescape"))
         except CommandError:

@@ -318,7 +318,6 @@ def failure_line(error: Exception) -> bytes:
 
 
 def is_error(reply: bytes) -> bool:
-    """Return whether a reply is an error."""
     return len(reply) > 0 and i64(reply[0]) == _MINUS
 
 

@@ -119,7 +119,6 @@ class ClientState:
         raise NotImplementedError
 
     def reply(self, data: bytes) -> None:
-        """Queue a reply."""
         self.out.append(data)
         self.out_size += len(data)
 

@@ -39,7 +39,6 @@ _IDS_PER_COMMAND: Final = 100
 
 
 def write_rdb(source: Source, server: str, write: Write) -> Losses:
-    """Write an RDB file."""
     writer = RdbWriter(TARGETS[server])
     write(writer.begin(sum(1 for _ in source.names())))
     for stream in source:

@@ -219,7 +219,6 @@ class TextWriter:
                     self.group(group, lag_of(stream.record, group.record))
 
     def group(self, group: Group, lag: int | None) -> None:
-        """Write one group."""
         part = group_part(group)
         last = "{}-{}".format(*part.last_id)
         told = "unknown" if lag is None else f"{lag:,}"

@@ -69,7 +69,6 @@ class Choice:
         self._found = False
 
     def wants(self, stream: bytes | None) -> bool:
-        """Say whether a stream is loaded."""
         if self._key is None or stream is None or stream == self._key:
             self._found = True
             return True

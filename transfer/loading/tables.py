@@ -388,7 +388,6 @@ def read_jsonl(stream: io.BufferedReader[Any], columns: Columns, max_line: int) 
 
 
 def _parse(line: int, data: bytes) -> _Object:
-    """Return the object on a line."""
     try:
         value = _decode(data.decode())
     except UnicodeDecodeError as error:

@@ -168,7 +168,6 @@ class WholeLoader:
             self._count(incoming.entries)
 
     def _table(self, rows: Iterable[FlatRow], unit: str) -> None:
-        """Load the rows of a table."""
         known: dict[bytes, Incoming | None] = {}
         entries = Entries(self._moved, unit)
         for number, key, ms, seq, flat in rows:
