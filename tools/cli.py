@@ -33,13 +33,7 @@ Families: TypeAlias = tuple[tuple[str, dict[str, str]], ...]
 COMMANDS: Final[Families] = (
     (
         "Write, read and remove entries",
-        {
-            "add": "entry_cmds",
-            "range": "entry_cmds",
-            "tail": "entry_cmds",
-            "trim": "entry_cmds",
-            "erase": "erase_cmd",
-        },
+        {**dict.fromkeys(("add", "range", "tail", "trim"), "entry_cmds"), "erase": "erase_cmd"},
     ),
     ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd"}),
     (
@@ -57,11 +51,10 @@ COMMANDS: Final[Families] = (
     ),
     ("Run a queue of jobs", {"work": "work_cmd", "queue": "queue_cmds"}),
     ("Keep what was trimmed", {"retention": "retention_cmd", "archive": "archive_cmd"}),
-    ("Create a store", {"create": "create_cmd"}),
     ("Move whole streams", {"dump": "dump_cmd", "load": "load_cmd", "diff": "diff_cmd"}),
     (
-        "Check, repair and back up a store",
-        {"fsck": "fsck_cmd", "repair": "repair_cmd", "backup": "copy_cmds", "compact": "copy_cmds"},
+        "Create, check, repair and back up a store",
+        dict.fromkeys(("create", "fsck", "repair", "backup", "compact"), "store_cmds"),
     ),
     ("Check the machine", {"doctor": "doctor_cmd"}),
     ("Work on Spark", {"spark": "spark_cmd"}),

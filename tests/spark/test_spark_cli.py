@@ -17,7 +17,6 @@ import pytest
 
 import streamkeep
 from cli_runner import run
-from streamkeep.tools.base import spark_job
 from streamkeep.tools.commands import spark_cmd
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def running(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     def session() -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr(spark_job, "running", session)
+    monkeypatch.setattr(spark_cmd, "running", session)
 
 
 @pytest.fixture
@@ -208,7 +207,7 @@ def test_settings_reach_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
         raise start.SparkMissingError("not here")
 
     monkeypatch.setattr(start, "session", session)
-    monkeypatch.setattr(spark_job, "check_lake", lambda _: None)
+    monkeypatch.setattr(spark_cmd, "check_lake", lambda _: None)
     command = ("spark", "compact", "l", "--master", "spark://h:7077", "--conf", "spark.a=b")
     assert "not here" in run(*command, "--ship-code", status=1).stderr
     run(*command, status=1)

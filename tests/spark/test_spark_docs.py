@@ -26,9 +26,9 @@ import page_blocks
 from test_docs import test_snippets as pages
 from cli_runner import run
 from patience import PATIENCE_S
-from streamkeep.tools.base import spark_job
+from streamkeep.tools.commands import spark_cmd
 
-shell, start = page_blocks.run_shell, spark_job.running
+shell, start = page_blocks.run_shell, spark_cmd.running
 jobs, sessions, open_ones = [], [], ExitStack()
 
 
@@ -50,7 +50,7 @@ def run_shell(command):
     return done.stderr + done.stdout
 
 
-page_blocks.run_shell, spark_job.running = run_shell, running
+page_blocks.run_shell, spark_cmd.running = run_shell, running
 pages.run_page(pages.SPARK_PAGES[int(sys.argv[1])], {"__name__": "__main__"})
 """
 

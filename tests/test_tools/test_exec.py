@@ -20,7 +20,7 @@ from streamkeep.server.commands.replies import Status
 from streamkeep.server.commands.summaries import SUMMARIES
 from streamkeep.server.commands.table import SPECS
 from streamkeep.server.commands.words import integer
-from streamkeep.tools.commands.redis_replies import text_of
+from streamkeep.tools.commands.exec_cmd import text_of
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, TARGET_BYTES, ArchiveOptions
+from streamkeep.engine.archive.publish import PublishReport
+from streamkeep.engine.commands.arguments import range_start
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.format import quoting
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import IdTooSmallError, StoreLockedError
+from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
+from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
+from streamkeep.format.segment.remote import segment_name
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
+from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL
+from streamkeep.tools.base import archive_plot, common, output, timeline
+from streamkeep.tools.base.arguments import (
+    Bytes,
+    Id,
+    Number,
+    PathOrUri,
+    path_of,
+    store_argument,
+    yes_option,
+)
 from streamkeep.tools.base.command import group_command
-from streamkeep.tools.commands.archive_files_cmds import adopt, export, remove, verify
-from streamkeep.tools.commands.archive_list_cmd import list_
-from streamkeep.tools.commands.archive_restore_cmd import restore
-from streamkeep.tools.commands.archive_run_cmd import run
+from streamkeep.tools.base.opening import confirm_loss, open_store
+from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.commands.stat_cmd import check_picture
+
+if TYPE_CHECKING:
+    from streamkeep.engine.api.store import Store
+    from streamkeep.engine.archive.segments import ArchivedStream
+
+    pass
 
 
 @group_command()
@@ -23,5 +60,764 @@ def archive() -> None:
     """
 
 
-for _command in (run, list_, verify, restore, adopt, export, remove):
-    archive.add_command(_command)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def number_option(function: Function) -> Function:
+    """Add --stream-number."""
+    return click.option(
+        "--stream-number",
+        type=Number(min=1),
+        help="The stream of this number instead of KEY. A deleted stream has no other name.",
+    )(function)
+
+
+def range_options(function: Function) -> Function:
+    """Add --start and --end."""
+    function = click.option(
+        "--end",
+        type=Id("to"),
+        default="+",
+        metavar="ID|TIME",
+        help="Only up to this ID, included, or the first millisecond of this time.",
+    )(function)
+    return click.option(
+        "--start",
+        type=Id("from"),
+        default="-",
+        metavar="ID|TIME",
+        help="Only from this ID or time on.",
+    )(function)
+
+
+def block_limit_option(function: Function) -> Function:
+    """Add --max-block-bytes."""
+    return click.option(
+        "--max-block-bytes",
+        type=Number(min=1),
+        default=MAX_BLOCK_BYTES,
+        show_default=True,
+        help="Refuse a segment with a block that takes more memory; a small file can hold much.",
+    )(function)
+
+
+def check_chosen(key: bytes | None, stream_number: int | None) -> None:
+    """Refuse two ways to name a stream."""
+    if key is not None and stream_number is not None:
+        raise click.UsageError("KEY and --stream-number cannot be used together")
+
+
+optional_key = click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
+
+
+def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
+    """Return the JSON members of one segment."""
+    return {
+        "key": json_bytes(record.key),
+        "stream_number": record.stream_number,
+        "file": segment_place(store, record),
+        "first_id": str(record.first_id),
+        "last_id": str(record.last_id),
+        "first_time_ms": record.first_ms,
+        "last_time_ms": record.last_ms,
+        "entries": record.entries,
+        "nodes": record.nodes,
+        "size_bytes": record.size_bytes,
+        "raw_bytes": record.raw_bytes,
+        "checksum": f"{record.checksum:016x}",
+        "sequence": record.sequence,
+        "created_time_ms": record.created_ms,
+        "erased": record.erased,
+        "origin": ORIGINS[record.origin],
+    }
+
+
+def segment_place(store: Store[bytes], record: SegmentRecord) -> str:
+    """Return where the file of a segment is: its path, or its URI in an object store."""
+    path = store.segment_path(record)
+    remote = store.remote_archive()
+    if remote is None or path.exists():
+        return str(path)
+    return f"{remote.uri}/{store.uuid}/{segment_name(record.path)}"
+
+
+_MOST_BLOCK: Final = 64 << 20
+
+
+@archive.command("run")
+@store_argument
+@click.option(
+    "--level",
+    type=click.IntRange(-7, 22),
+    default=DEFAULT_LEVEL,
+    show_default=True,
+    help="Compression level of zstd: higher is smaller and slower.",
+)
+@click.option(
+    "--block-bytes",
+    type=Number(4096, _MOST_BLOCK),
+    default=DEFAULT_BLOCK_BYTES,
+    show_default=True,
+    help="Bytes compressed together: a higher number makes smaller files, and slower single reads.",
+)
+@click.option(
+    "--target-bytes",
+    type=Number(1 << 20, 1 << 32),
+    default=TARGET_BYTES,
+    show_default=True,
+    help="Bytes of macro nodes after which a segment ends; writers wait for each to be committed.",
+)
+@click.option(
+    "--dictionary/--no-dictionary",
+    default=True,
+    help="Train a dictionary where that makes segments smaller (the default).",
+)
+@click.option(
+    "--maintain/--no-maintain",
+    default=True,
+    help="First trim streams to their retention and remove old segments (the default).",
+)
+@click.option("--no-wait", is_flag=True, help="Fail when another archiver is at work.")
+@click.option(
+    "--to",
+    metavar="URI",
+    help="Keep the archive at this URI or folder, from now on: s3://bucket/fleet.",
+)
+@click.option("--name", metavar="TEXT", help="What the archive there calls this store.")
+@click.option(
+    "--label",
+    "labels",
+    metavar="NAME=TEXT",
+    multiple=True,
+    help="A label of this store there; can be repeated.",
+)
+@click.option("--seal", is_flag=True, help="Also copy live entries there; they stay in the store.")
+def run(
+    store_path: Path,
+    level: int,
+    block_bytes: int,
+    target_bytes: int,
+    dictionary: bool,
+    maintain: bool,
+    no_wait: bool,
+    to: str | None,
+    name: str | None,
+    labels: tuple[str, ...],
+    seal: bool,
+) -> None:
+    """Move trimmed entries into segment files.
+
+    Only streams that archive (`streamkeep retention set --archive`) have anything to move. If the
+    command is killed, each entry is in exactly one place, and the next run continues. One archiver
+    works at a time, in any process; this one waits for it and does the rest.
+
+    With --to, segments are written below the URI, read back, and removed here. The store notes the
+    URI, so later runs need no --to. Reads of the history fetch from there what they need. An S3
+    bucket needs the extra `s3`, and credentials in the environment.
+
+    \b
+    Examples:
+      streamkeep archive run orders.store
+      streamkeep archive run orders.store --level 9 --block-bytes 1048576
+      streamkeep archive run orders.store --to s3://bucket/fleet --label region=eu --seal
+    """
+    options: ArchiveOptions = DEFAULT_OPTIONS._replace(
+        level=level, block_bytes=block_bytes, target_bytes=target_bytes, dictionary=dictionary
+    )
+    began = time.perf_counter()
+    with open_store(store_path) as store:
+        care = store.maintain() if maintain else None
+        with output.progress("archiving", None, sized=True, unit="bytes") as advance:
+            try:
+                report = store.archive(
+                    wait=not no_wait,
+                    options=options,
+                    progress=advance,
+                    to=to,
+                    name=name,
+                    labels=_labels(labels),
+                    seal=seal,
+                )
+            except StoreLockedError as error:
+                raise Failure(
+                    str(error), hint="without --no-wait, the command waits for it"
+                ) from error
+    seconds = time.perf_counter() - began
+    trimmed = 0 if care is None else care.trimmed
+    dropped = 0 if care is None else care.dropped
+    there = report.published
+    if common.as_json():
+        output.summary(
+            entries=report.entries,
+            segments=report.segments,
+            raw_bytes=report.raw_bytes,
+            size_bytes=report.size_bytes,
+            trimmed=trimmed,
+            dropped_segments=dropped,
+            forgotten_messages=0 if care is None else care.forgotten,
+            removed_files=report.removed,
+            uri=there.uri,
+            uploaded_segments=there.uploaded,
+            uploaded_bytes=there.uploaded_bytes,
+            sealed_entries=there.sealed_entries,
+            missing_segments=[one.path for one in there.missing],
+            elapsed_ms=round(1000 * seconds),
+        )
+        _refuse_missing(there)
+        return
+    if care is not None and (trimmed or dropped):
+        output.note(f"retention: {entries_text(trimmed)} trimmed, {dropped} segments dropped")
+    files = count_text(report.segments, "segment")
+    output.line(f"{entries_text(report.entries)} archived in {files}")
+    if report.segments:
+        ratio = report.size_bytes / report.raw_bytes
+        sizes = f"{size_text(report.size_bytes)} of {size_text(report.raw_bytes)}"
+        output.note(f"{sizes} ({ratio:.0%}) in {output.span_text(seconds)}")
+    if there.uri is not None:
+        sent = count_text(there.uploaded, "segment")
+        output.line(f"{sent}, {size_text(there.uploaded_bytes)}, written to {there.uri}")
+        if seal:
+            output.line(f"{entries_text(there.sealed_entries)} sealed there")
+    _refuse_missing(there)
+
+
+def _labels(texts: tuple[str, ...]) -> dict[str, str]:
+    """Return labels by name."""
+    labels = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"--label {text}: expected NAME=TEXT")
+        labels[name] = value
+    return labels
+
+
+def _refuse_missing(report: PublishReport) -> None:
+    """Fail if segments are nowhere."""
+    if report.missing:
+        names = ", ".join(one.path for one in report.missing[:3])
+        raise Failure(
+            f"{count_text(len(report.missing), 'segment')} of the archive, "
+            f"{names}: neither on the disk nor at {report.uri}",
+            hint="`streamkeep archive adopt` takes a copy",
+            status=Exit.DAMAGED,
+        )
+
+
+_NO_SPAN: Final = "-"
+
+
+@archive.command("list")
+@store_argument
+@optional_key
+@number_option
+@range_options
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=check_picture,
+    metavar="FILE.png|svg",
+    help="Draw where entries are over time: archived, retired, live; needs the extra `plot`.",
+)
+def list_(
+    store_path: Path,
+    key: bytes | None,
+    stream_number: int | None,
+    start: bytes,
+    end: bytes,
+    plot: Path | None,
+) -> None:
+    """List what is archived: by stream, or each segment of KEY.
+
+    The ratio compares the size of the files with that of the macro nodes in them. Retired entries
+    were trimmed and are not in a segment yet: `streamkeep archive run` writes them. Streams that
+    were removed keep their segments, and are listed with their number.
+
+    \b
+    Examples:
+      streamkeep archive list orders.store
+      streamkeep archive list orders.store orders --start 2024-06-10 --json
+      streamkeep archive list orders.store orders --plot orders.svg
+    """
+    check_chosen(key, stream_number)
+    with open_store(store_path, readonly=True) as store:
+        records = store.archived_segments(key, stream_number=stream_number, start=start, end=end)
+        streams = [
+            one
+            for one in store.archived_streams()
+            if stream_number in (None, one.stream_number)
+            and (key is None or (one.exists and one.key == key))
+        ]
+        if common.as_json():
+            _list_json(store, records, streams)
+        elif key is None and stream_number is None and (start, end) == (b"-", b"+"):
+            _list_streams(streams)
+        else:
+            _list_segments(records)
+        if not common.as_json():
+            _note_sums(records, streams)
+        if plot is not None:
+            _plot(store, records, key, stream_number, plot)
+
+
+def _list_streams(streams: Sequence[ArchivedStream]) -> None:
+    """Print a line for each stream."""
+    if streams:
+        output.table(
+            ("stream", "segments", "entries", "first", "last", "span", "size", "ratio", "retired"),
+            [
+                (
+                    _stream_name(one),
+                    one.segments,
+                    one.entries,
+                    _time(one.first_id),
+                    _time(one.last_id),
+                    _span(one.first_id, one.last_id),
+                    size_text(one.size_bytes),
+                    _ratio(one.size_bytes, one.raw_bytes),
+                    one.retired_entries,
+                )
+                for one in streams
+            ],
+            left=(0, 3, 4),
+        )
+
+
+def _list_segments(records: Sequence[SegmentRecord]) -> None:
+    """Print a line for each segment."""
+    if records:
+        output.table(
+            ("segment", "first", "last", "span", "entries", "size", "ratio", "from"),
+            [
+                (
+                    record.path,
+                    _time(record.first_id),
+                    _time(record.last_id),
+                    _span(record.first_id, record.last_id),
+                    record.entries,
+                    size_text(record.size_bytes),
+                    _ratio(record.size_bytes, record.raw_bytes),
+                    ORIGINS[record.origin],
+                )
+                for record in records
+            ],
+            left=(0, 1, 2, 7),
+        )
+
+
+def _note_sums(records: Sequence[SegmentRecord], streams: Sequence[ArchivedStream]) -> None:
+    """Say what there is in all."""
+    size = sum(record.size_bytes for record in records)
+    raw = sum(record.raw_bytes for record in records)
+    output.note(
+        f"{count_text(len(records), 'segment')}, "
+        f"{entries_text(sum(record.entries for record in records))}, "
+        f"{size_text(size)}" + (f", {_ratio(size, raw)} of the nodes" if raw else "")
+    )
+    retired = sum(one.retired_entries for one in streams)
+    if retired:
+        output.note(f"{entries_text(retired)} retired, not yet in a segment")
+
+
+def _list_json(
+    store: Store[bytes], records: Sequence[SegmentRecord], streams: Sequence[ArchivedStream]
+) -> None:
+    """Print a JSON object for each stream and each segment."""
+    for one in streams:
+        output.json_line(
+            "archived_stream",
+            key=json_bytes(one.key),
+            stream_number=one.stream_number,
+            exists=one.exists,
+            segments=one.segments,
+            entries=one.entries,
+            size_bytes=one.size_bytes,
+            raw_bytes=one.raw_bytes,
+            first_id=None if one.first_id is None else str(one.first_id),
+            last_id=None if one.last_id is None else str(one.last_id),
+            retired_nodes=one.retired_nodes,
+            retired_entries=one.retired_entries,
+            retired_bytes=one.retired_bytes,
+        )
+    for record in records:
+        output.json_line("segment", **segment_json(store, record))
+    output.summary(
+        streams=len(streams),
+        segments=len(records),
+        entries=sum(record.entries for record in records),
+        size_bytes=sum(record.size_bytes for record in records),
+        raw_bytes=sum(record.raw_bytes for record in records),
+        retired_entries=sum(one.retired_entries for one in streams),
+    )
+
+
+def _plot(
+    store: Store[bytes],
+    records: Sequence[SegmentRecord],
+    key: bytes | None,
+    stream_number: int | None,
+    path: Path,
+) -> None:
+    """Draw the timeline."""
+    with store.snapshot() as snapshot:
+        names = {
+            number: name
+            for name, number in iter_keys(snapshot.txn)
+            if key in (None, name) and stream_number in (None, number)
+        }
+        places = archive_plot.find_places(store, snapshot, records, names)
+        plan = archive_plot.plan_of(places)
+        if plan is None:
+            raise Failure("there are no entries to draw")
+        total = places.live.entries if places.live else 0
+        with output.progress("counting", total, sized=False) as advance:
+            series = archive_plot.count_places(
+                snapshot, places, list(names.values()), plan, advance
+            )
+    title = str(store.path) if key is None else quoting.shown(key)
+    timeline.plot_stacked(plan, series, title, path)
+    output.note(f"wrote {path}")
+
+
+def _stream_name(one: ArchivedStream) -> str:
+    name = output.cut(quoting.shown(one.key))
+    return name if one.exists else f"{name} (deleted, number {one.stream_number})"
+
+
+def _time(one: StreamId | None) -> str:
+    return _NO_SPAN if one is None else time_text(one.ms)
+
+
+def _span(first: StreamId | None, last: StreamId | None) -> str:
+    if first is None or last is None:
+        return _NO_SPAN
+    return output.span_text((last.ms - first.ms) / 1000)
+
+
+def _ratio(size: int, raw: int) -> str:
+    return f"{size / raw:.0%}" if raw else _NO_SPAN
+
+
+# --- verify -------------------------------------------------------------------------------------
+
+
+@archive.command("verify", finishes=True)
+@store_argument
+@optional_key
+@number_option
+def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> None:
+    """Read segments to the last byte, and report damage.
+
+    Each damaged block is named; the others can still be read. Nothing is changed.
+
+    \b
+    Exit status: 0  all segments are whole
+                 4  something is damaged or missing
+
+    \b
+    Examples:
+      streamkeep archive verify orders.store
+      streamkeep archive verify orders.store orders --json
+    """
+    check_chosen(key, stream_number)
+    began = time.perf_counter()
+    bad = problems = 0
+    with open_store(store_path, readonly=True) as store:
+        records = store.archived_segments(key, stream_number=stream_number)
+        size = sum(record.size_bytes for record in records)
+        with output.progress("verifying", size, sized=True, unit="bytes") as advance:
+            for one in store.verify_archive(
+                key, stream_number=stream_number, progress=lambda done, _: advance(done, done)
+            ):
+                bad += bool(one.problems)
+                problems += len(one.problems)
+                if common.as_json():
+                    found = [str(problem) for problem in one.problems]
+                    output.json_line("segment", **segment_json(store, one.record), problems=found)
+                else:
+                    for problem in one.problems:
+                        output.line(str(problem))
+    seconds = time.perf_counter() - began
+    output.done(
+        segments=len(records),
+        damaged=bad,
+        problems=problems,
+        size_bytes=size,
+        seconds=round(seconds, 3),
+    )
+    verdict = f"{count_text(bad, 'segment')} damaged" if bad else "all whole"
+    output.note(
+        f"{count_text(len(records), 'segment')}, {size_text(size)} in "
+        f"{output.span_text(seconds)}: {verdict}"
+    )
+    if bad:
+        click.get_current_context().exit(Exit.DAMAGED)
+
+
+# --- adopt and export ---------------------------------------------------------------------------
+
+
+@archive.command("adopt", finishes=True)
+@store_argument
+@click.argument(
+    "paths",
+    metavar="PATH...",
+    type=PathOrUri(exists=True),
+    nargs=-1,
+    required=True,
+)
+@click.option(
+    "--key",
+    type=Bytes(),
+    metavar="KEY",
+    help="The stream that they will belong to, created if missing; by default their own.",
+)
+@click.option("--create", is_flag=True, help="Create STORE when it is missing.")
+@block_limit_option
+def adopt(
+    store_path: Path, paths: tuple[str, ...], key: bytes | None, create: bool, max_block_bytes: int
+) -> None:
+    """Add segment files to the archive of STORE.
+
+    PATH is a file, a folder that is searched for *.seg, or the archive of another store in an
+    object store: the URI of its fleet, a slash and its UUID. Each file is verified, copied below
+    STORE/archive unless it is there, and part of the history from then on. Segments that the
+    archive has are skipped; the file of one that was lost is put back. A segment must not overlap
+    the live entries of its stream, or another segment.
+
+    \b
+    Examples:
+      streamkeep archive export orders.store exported
+      streamkeep archive adopt orders.store exported
+      streamkeep archive adopt orders.store exported --key orders-2024
+      streamkeep archive adopt history.store exported --create
+    """
+    adopted = known = entries = 0
+    with (
+        open_store(store_path, create=create, hint="--create creates it") as store,
+        output.progress("adopting", None, sized=True, unit="bytes") as advance,
+    ):
+        for one in store.adopt_segments(
+            *paths,
+            key=key,
+            progress=lambda done, _: advance(done, done),
+            max_block_bytes=max_block_bytes,
+        ):
+            record = one.record
+            if record is None:
+                known += 1
+            else:
+                adopted += 1
+                entries += record.entries
+            if common.as_json():
+                output.json_line(
+                    "adopted",
+                    source=str(one.source),
+                    known=record is None,
+                    erased=one.erased,
+                    segment=None if record is None else segment_json(store, record),
+                )
+            elif record is not None:
+                left = f", without {entries_text(one.erased)} erased" if one.erased else ""
+                output.line(f"{one.source}: {entries_text(record.entries)}{left}")
+    output.done(adopted=adopted, known=known, entries=entries)
+    output.note(
+        f"adopted {count_text(adopted, 'segment')} with {entries_text(entries)}"
+        + (f", {known:,} known already" if known else "")
+    )
+
+
+@archive.command("export", finishes=True)
+@store_argument
+@click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path))
+@optional_key
+@number_option
+@range_options
+def export(
+    store_path: Path,
+    folder: Path,
+    key: bytes | None,
+    stream_number: int | None,
+    start: bytes,
+    end: bytes,
+) -> None:
+    """Copy verified segments into FOLDER, which is created.
+
+    `archive adopt` adds them to another store; `zstd -d` decompresses those without a dictionary.
+    Segments are copied whole, even if they reach beyond --start or --end.
+
+    \b
+    Examples:
+      streamkeep archive export orders.store exported
+      streamkeep archive export orders.store june orders --start 2024-06-01 --end 2024-07-01
+    """
+    check_chosen(key, stream_number)
+    copied = 0
+    with open_store(store_path, readonly=True) as store:
+        options: dict[str, Any] = {"stream_number": stream_number, "start": start, "end": end}
+        records = store.archived_segments(key, **options)
+        size = sum(record.size_bytes for record in records)
+        folder.mkdir(parents=True, exist_ok=True)
+        with output.progress("exporting", size, sized=True, unit="bytes") as advance:
+            for path in store.export_segments(
+                folder, key, **options, progress=lambda done, _: advance(done, done)
+            ):
+                copied += 1
+                if common.as_json():
+                    output.json_line("exported", file=str(path))
+                else:
+                    output.line(str(path))
+    output.done(segments=copied, size_bytes=size)
+    output.note(f"exported {count_text(copied, 'segment')}, {size_text(size)}")
+
+
+# --- remove -------------------------------------------------------------------------------------
+
+
+@archive.command("remove")
+@store_argument
+@optional_key
+@number_option
+@click.option(
+    "--before",
+    type=Id("from"),
+    required=True,
+    metavar="ID|TIME",
+    help="Remove segments whose entries are all older than this; + for all segments.",
+)
+@yes_option
+def remove(
+    store_path: Path, key: bytes | None, stream_number: int | None, before: bytes, yes: bool
+) -> None:
+    """Remove old segments for good.
+
+    The command names the loss and asks first; --yes answers. A segment that also has entries from
+    --before on stays whole. Run `streamkeep archive export` before to keep a copy.
+
+    \b
+    Example:
+      streamkeep archive remove orders.store orders --before 2024-01-01 --yes
+    """
+    check_chosen(key, stream_number)
+    with open_store(store_path) as store:
+        limit = None if before == b"+" else StreamId(*range_start(before))
+        doomed = [
+            one
+            for one in store.archived_segments(key, stream_number=stream_number)
+            if limit is None or one.last_id < limit
+        ]
+        dropped: list[SegmentRecord] = []
+        if doomed:
+            confirm_loss(_losses(doomed), "Remove them?", yes=yes)
+            dropped = store.drop_segments(key, stream_number=stream_number, before=before)
+        size = sum(record.size_bytes for record in dropped)
+        if common.as_json():
+            for record in dropped:
+                output.json_line("segment", **segment_json(store, record))
+            output.summary(segments=len(dropped), size_bytes=size)
+    output.note(f"removed {count_text(len(dropped), 'segment')}, {size_text(size)}")
+
+
+def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:
+    """Return a line for each stream that is about to lose segments."""
+    lines = []
+    for number in dict.fromkeys(record.stream_number for record in doomed):
+        mine = [record for record in doomed if record.stream_number == number]
+        lines.append(
+            f"{quoting.named(mine[0].key)}: {count_text(len(mine), 'segment')} with "
+            f"{entries_text(sum(record.entries for record in mine))}, "
+            f"{time_text(mine[0].first_id.ms)} to {time_text(mine[-1].last_id.ms)}, "
+            f"{size_text(sum(record.size_bytes for record in mine))}"
+        )
+    return lines
+
+
+@archive.command("restore")
+@store_argument
+@click.argument("key", metavar="NEWKEY", type=Bytes())
+@click.option(
+    "--source",
+    type=Bytes(),
+    metavar="KEY",
+    help="The stream whose archive is restored; by default NEWKEY.",
+)
+@number_option
+@click.option(
+    "--into",
+    type=click.Path(),
+    callback=path_of,
+    metavar="STORE",
+    help="Restore into this store, which is created if it is missing.",
+)
+@range_options
+def restore(
+    store_path: Path,
+    key: bytes,
+    source: bytes | None,
+    stream_number: int | None,
+    into: Path | None,
+    start: bytes,
+    end: bytes,
+) -> None:
+    """Write archived entries into a stream, with the IDs they had.
+
+    NEWKEY is created if it is missing. It must not have IDs above the first restored one. The
+    archive of a stream is older than its live entries, so restore it into another stream or
+    another store. Erased entries do not come back. A restore that was interrupted continues when
+    the same command runs again; each entry comes once.
+
+    \b
+    Examples:
+      streamkeep archive restore orders.store june --source orders --end 2024-07-01
+      streamkeep archive restore orders.store orders --into copy.store
+    """
+    if source is not None and stream_number is not None:
+        raise click.UsageError("--source and --stream-number cannot be used together")
+    if into is not None and into.resolve() == store_path.resolve():
+        into = None
+    began = time.perf_counter()
+    wanted: dict[str, Any] = {"stream_number": stream_number, "start": start, "end": end}
+    with ExitStack() as stack:
+        origin = None
+        if into is not None:
+            origin = stack.enter_context(open_store(store_path, readonly=True))
+            name = None if stream_number is not None else source or key
+            origin.archived_segments(name, **wanted)  # what is wrong here must not create INTO
+        target = stack.enter_context(open_store(into or store_path, create=into is not None))
+        advance = stack.enter_context(output.progress("restoring", None, sized=False))
+        try:
+            report = target.restore_archive(
+                key,
+                source,
+                from_store=origin,
+                progress=lambda done, _: advance(done, done),
+                **wanted,
+            )
+        except IdTooSmallError as error:
+            there = shlex.quote(str(into or store_path))
+            hint = f"streamkeep info {there} {output.shell_key(key)}"
+            raise Failure(error.redis_error, hint=hint) from error
+    seconds = time.perf_counter() - began
+    if common.as_json():
+        output.summary(
+            key=json_bytes(key),
+            entries=report.entries,
+            first_id=None if report.first_id is None else str(report.first_id),
+            last_id=None if report.last_id is None else str(report.last_id),
+            resumed=report.resumed,
+            already=report.already,
+            seconds=round(seconds, 3),
+        )
+        return
+    span = f", {report.first_id} to {report.last_id}" if report.first_id else ""
+    if report.already:
+        output.note(
+            f"nothing to do: {quoting.named(key)} has the {entries_text(report.already)} "
+            f"already{span}"
+        )
+        return
+    again = " (went on where it was interrupted)" if report.resumed else ""
+    output.note(
+        f"restored {entries_text(report.entries)} into {quoting.named(key)}{span} in "
+        f"{output.span_text(seconds)}{again}"
+    )

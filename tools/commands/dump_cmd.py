@@ -21,7 +21,6 @@ from streamkeep.format.core.json_form import json_bytes, json_pairs
 from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.archive_options import block_limit_option
 from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
@@ -35,6 +34,7 @@ from streamkeep.tools.base.library_terms import as_options
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import binary_output
+from streamkeep.tools.commands.archive_cmd import block_limit_option
 from streamkeep.transfer import DUMP_FORMATS, DumpFormat, DumpReport, Heading, Piece, Slot
 from streamkeep.transfer import dump as dump_file
 from streamkeep.transfer.dump_file import DEFAULT_REDIS, dump_group

@@ -1,10 +1,39 @@
-"""spark: the jobs of the data pipeline, on Spark."""
+"""spark ...: the jobs of the data pipeline, on Spark."""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from streamkeep.format import quoting
+from streamkeep.format.humanize import count_text, entries_text, size_text
+from streamkeep.tools.base import common, output
+from streamkeep.tools.base.arguments import (
+    Bytes,
+    Duration,
+    Id,
+    Number,
+    key_argument,
+    optional_store,
+    refuse_options,
+    store_argument,
+    yes_option,
+)
 from streamkeep.tools.base.command import group_command
-from streamkeep.tools.commands.spark_lake_cmds import audit, compact, erase, restore, to_lake
-from streamkeep.tools.commands.spark_stream_cmds import report, tail
+from streamkeep.tools.base.opening import confirm_loss, note_opened
+from streamkeep.tools.base.statuses import Exit, Failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamkeep.pipeline.distribution.units import Report
 
 
 @group_command()
@@ -28,5 +57,694 @@ def spark() -> None:
     """
 
 
-for _command in (to_lake, compact, audit, report, restore, tail, erase):
-    spark.add_command(_command)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_URI: Final = re.compile(r"[a-z][a-z0-9]+:/")
+_META: Final = "streamkeep.spark."
+
+
+def _job_option(name: str, **settings: Any) -> Callable[[Function], Function]:
+    """Return an option that `running` reads, so that no job needs to pass it on."""
+
+    def keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
+        ctx.meta[f"{_META}{param.name}"] = value
+
+    return click.option(name, expose_value=False, callback=keep, **settings)
+
+
+def job_options(function: Function) -> Function:
+    """Add the options of all jobs: where Spark runs, and its settings."""
+    for add in (
+        _job_option(
+            "--conf",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A setting of Spark; may be given again.",
+        ),
+        _job_option(
+            "--ship-code", is_flag=True, help="Send this package to executors that do not have it."
+        ),
+        _job_option(
+            "--master",
+            default="local[*]",
+            show_default=True,
+            help="Where Spark runs: all cores of this machine, or spark://host:port and so on.",
+        ),
+    ):
+        function = add(function)
+    return function
+
+
+def stream_options(function: Function) -> Function:
+    """Add --stream and --pattern."""
+    for add in (
+        click.option(
+            "--pattern", metavar="REGEX", help="Take the streams whose whole key this matches."
+        ),
+        click.option(
+            "--stream",
+            "streams",
+            type=Bytes(),
+            multiple=True,
+            metavar="KEY",
+            help="Take this stream; may be given again. All without it.",
+        ),
+    ):
+        function = add(function)
+    return function
+
+
+def data_loss_option(function: Function) -> Function:
+    """Add --fail-on-data-loss."""
+    return click.option(
+        "--fail-on-data-loss/--no-fail-on-data-loss",
+        default=True,
+        show_default=True,
+        help="Refuse a stream of which entries were lost before they could be read.",
+    )(function)
+
+
+def texts(streams: tuple[bytes, ...]) -> list[str] | None:
+    """Return keys as the text that jobs take; None for no keys."""
+    from streamkeep.arrow.keys import key_text
+
+    return [key_text(one) for one in streams] or None
+
+
+def tail_export_option(function: Function) -> Function:
+    """Add --tail-export."""
+    return click.option(
+        "--tail-export",
+        metavar="FOLDER",
+        help="For executors on other hosts: a folder for entries in no segment, during the job.",
+    )(function)
+
+
+def staging_option(function: Function) -> Function:
+    """Add --staging."""
+    return click.option(
+        "--staging",
+        metavar="FOLDER",
+        help="For executors on other hosts: a folder for their results, which the driver reads.",
+    )(function)
+
+
+def lake_argument(function: Function) -> Function:
+    """Add the argument LAKE."""
+    return click.argument("lake", metavar="LAKE")(function)
+
+
+# --- a job ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running() -> Iterator[SparkSession]:
+    """Start Spark for a job, as `job_options` say, and stop it."""
+    from streamkeep.pipeline.spark_session.start import QUIET_JVM, missing, session
+
+    meta = click.get_current_context().meta
+    master = meta[f"{_META}master"]
+    conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}
+    for setting in meta[f"{_META}conf"]:
+        name, found, value = setting.partition("=")
+        if not found or not name:
+            raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--conf")
+        conf[name] = value
+
+    started = session(
+        master,
+        fast_start=master.startswith("local"),
+        ship_code=meta[f"{_META}ship_code"],
+        **conf,
+    )
+    try:
+        yield started
+    except ModuleNotFoundError as error:
+        raise missing(error) from error
+    finally:
+        started.stop()
+
+
+def check_store(path: Path) -> None:
+    """Report a problem of a store before Spark is started, which takes seconds."""
+    from streamkeep.engine.api.store import Store
+
+    if _URI.match(str(path)) and not path.exists():  # one slash of it is gone by now
+        raise Failure(
+            f"{path}: a store must be on a disk of the host on which the command runs; URIs are "
+            "for lakes, --tail-export and --staging"
+        )
+    note_opened(path)  # a command may have several: the error is about this one
+    Store(path, readonly=True, create=False).close()
+
+
+def check_place(place: str) -> None:
+    """Report a bucket that cannot be reached. If the extra is missing, `running` reports that."""
+    try:
+        from streamkeep.pipeline.storage.places import check, plain
+    except ImportError:
+        return
+    check(plain(place))
+
+
+def check_lake(lake: str) -> None:
+    """Report a problem of a lake. If the extra is missing, `running` reports that."""
+    try:
+        from streamkeep.pipeline.lake.files import NoSuchLakeError
+        from streamkeep.pipeline.lake.table import Lake
+    except ImportError:
+        return
+    try:
+        Lake.open(lake)
+    except NoSuchLakeError as error:
+        code = type(error).__name__
+        raise Failure(str(error), status=Exit.MISSING, code=code) from error
+
+
+def check_streams(streams: tuple[bytes, ...], pattern: str | None) -> None:
+    """Refuse two ways to choose streams."""
+    if streams and pattern is not None:
+        raise click.UsageError("give --stream or --pattern, not both")
+
+
+def tell(report: Report, summary: str) -> None:
+    """Print what a job did; end with the status for damage if it found a problem."""
+    if common.as_json():
+        for problem in report.problems:
+            output.json_line("problem", problem=problem)
+        facts = report.as_json()
+        del facts["type"], facts["job"]
+        output.summary(**facts)
+    else:
+        for problem in report.problems:
+            output.line(problem)
+        output.note(f"{summary}, in {output.span_text(report.seconds)}")
+    if report.problems:
+        raise click.exceptions.Exit(Exit.DAMAGED)
+
+
+_MIB: Final = 1 << 20
+
+
+@spark.command("to-lake")
+@click.argument("places", metavar="[STORE] LAKE", nargs=-1, required=True)
+@click.option(
+    "--fleet",
+    metavar="URI",
+    help="Copy all stores whose archives are below this URI, or that are in this folder.",
+)
+@stream_options
+@click.option(
+    "--columns",
+    metavar="DDL",
+    help="Fields that get columns of their own: 'sku int, price double'.",
+)
+@data_loss_option
+@tail_export_option
+@click.option("--follow", is_flag=True, help="Continue until interrupted, round after round.")
+@click.option(
+    "--every",
+    type=Duration(),
+    default="1m",
+    show_default=True,
+    help="Begin a round this often, with --follow.",
+)
+@job_options
+def to_lake(
+    places: tuple[str, ...],
+    fleet: str | None,
+    streams: tuple[bytes, ...],
+    pattern: str | None,
+    columns: str | None,
+    fail_on_data_loss: bool,
+    tail_export: str | None,
+    follow: bool,
+    every: int,
+) -> None:
+    """Copy new entries into a lake, archived and live ones.
+
+    Each run continues where the last one ended, and all of its entries become visible at once. If
+    it is killed, run it again: no entry is left out, and none comes twice. A store or stream that
+    cannot be copied is listed, and all others are copied.
+
+    \b
+    Examples:
+      streamkeep spark to-lake orders.store orders.lake
+      streamkeep spark to-lake orders.store orders.lake --columns 'sku int, note string'
+      streamkeep spark to-lake orders.store orders.lake --follow --every 5m
+      streamkeep spark to-lake --fleet s3://bucket/fleet s3://bucket/lake
+
+    \b
+    Exit status: 0  all streams were copied
+                 4  some were not: they are listed
+    """
+    *stores, lake = places
+    if len(stores) != (0 if fleet else 1):
+        expected = "LAKE alone: --fleet names the stores" if fleet else "STORE and LAKE"
+        raise click.UsageError(f"{len(places)} arguments, expected {expected}")
+    if fleet is not None:
+        refuse_options("cannot be used with --fleet", "tail_export")
+    check_streams(streams, pattern)
+    if not follow:
+        refuse_options("needs --follow", "every")
+    for store in stores:
+        check_store(Path(store))
+    check_place(lake)
+    with running() as session:
+        from streamkeep.pipeline.jobs import to_lake as jobs
+
+        copy = jobs.fleet_to_lake if fleet else partial(jobs.to_lake, tail_export=tail_export)
+        promoted = None if columns is None else jobs.promoted_columns(session, columns)
+        found: list[str] = []
+        while True:
+            began = time.monotonic()
+            with output.steps("to-lake") as advance:
+                report = copy(
+                    session,
+                    fleet or stores[0],
+                    lake,
+                    streams=texts(streams),
+                    pattern=pattern,
+                    columns=promoted,
+                    fail_on_data_loss=fail_on_data_loss,
+                    progress=advance,
+                )
+            if follow:  # one bad stream must not end it
+                known, found = found, report.problems
+                for problem in found:
+                    if problem not in known:
+                        output.note(problem)
+                report.problems = []
+            absent = report.details["absent"]
+            gone = f"; {entries_text(absent)} gone before they could be copied"
+            if not follow or report.entries:
+                tell(
+                    report,
+                    f"{lake}: {entries_text(report.entries)} more, in "
+                    f"{count_text(report.files, 'file')} "
+                    f"of {size_text(report.size_bytes)}{gone if absent else ''}",
+                )
+            if not follow:
+                return
+            time.sleep(max(0.0, began + every / 1000 - time.monotonic()))
+
+
+@spark.command("compact")
+@lake_argument
+@click.option(
+    "--target",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    metavar="MIB",
+    help="Files of this size are not merged.",
+)
+@click.option(
+    "--keep",
+    type=Duration(),
+    default="7d",
+    show_default=True,
+    help="Keep replaced files so long, in whole hours, for readers of older versions and for "
+    "running jobs.",
+)
+@click.option(
+    "--fill",
+    is_flag=True,
+    help="Write all files again that lack columns which `to-lake --columns` added later.",
+)
+@job_options
+def compact(lake: str, target: int, keep: int, fill: bool) -> None:
+    """Merge small files of a lake, and remove old ones.
+
+    The entries stay the same. Readers see either all old files or all new ones.
+
+    \b
+    Example:
+      streamkeep spark compact orders.lake
+    """
+    hours, rest = divmod(keep, 3_600_000)
+    if rest:
+        raise click.BadParameter("whole hours, such as 12h or 7d", param_hint="--keep")
+    check_lake(lake)
+    with running() as session, output.steps("compact") as advance:
+        from streamkeep.pipeline.jobs.compact import compact as job
+
+        report = job(
+            session,
+            lake,
+            target_bytes=target * _MIB,
+            retention_hours=hours,
+            fill=fill,
+            progress=advance,
+        )
+    replaced = count_text(report.details["files_replaced"], "file")
+    before = size_text(report.details["bytes_replaced"])
+    done = f"{replaced} of {before} became {report.files:,} of {size_text(report.size_bytes)}"
+    if not report.files:
+        done = "no small files to merge"
+    old = count_text(report.details["files_swept"], "old file")
+    tell(report, f"{lake}: {done}; {old} removed")
+
+
+@spark.command("audit")
+@optional_store
+@click.option("--lake", metavar="LAKE", help="Check this lake, too, or alone.")
+@click.option("--fleet", metavar="URI", help="Check the archives of this fleet, and its lake.")
+@job_options
+def audit(
+    store_path: Path | None,
+    lake: str | None,
+    fleet: str | None,
+) -> None:
+    """Read and check every file of an archive and of a lake.
+
+    Checks checksums, order and counts of entries against the manifest and the log. Use
+    `streamkeep fsck` for live entries.
+
+    \b
+    Examples:
+      streamkeep spark audit orders.store
+      streamkeep spark audit orders.store --lake orders.lake
+      streamkeep spark audit --fleet s3://bucket/fleet --lake s3://bucket/lake
+
+    \b
+    Exit status: 0  nothing is wrong
+                 4  something is damaged: it is listed
+    """
+    if store_path is None and lake is None and fleet is None:
+        raise click.UsageError("name what to audit: STORE, --lake, --fleet, or several")
+    if store_path is not None:
+        check_store(store_path)
+    if lake is not None:
+        check_lake(lake)
+    with running() as session, output.steps("audit") as advance:
+        from streamkeep.pipeline.jobs.audit import audit as job
+
+        report = job(
+            session,
+            None if store_path is None else str(store_path),
+            lake=lake,
+            fleet=fleet,
+            progress=advance,
+        )
+    segments = count_text(report.details["segments"], "segment")
+    files = count_text(report.details["lake_files"], "file of the lake", "files of the lake")
+    tell(
+        report,
+        f"{segments} and {files}, {entries_text(report.entries)}, "
+        f"{size_text(report.size_bytes)}: {'damaged' if report.problems else 'clean'}",
+    )
+
+
+@spark.command("restore")
+@click.argument("source", metavar="SOURCE")
+@store_argument
+@key_argument
+@click.option("--as", "into", type=Bytes(), metavar="KEY", help="Write to this stream instead.")
+@click.option("--store-id", metavar="UUID", help="Of the store, if the lake has several.")
+@click.option(
+    "--incarnation",
+    type=Number(min=1),
+    help="Number of the stream, if it was deleted and made again.",
+)
+@click.option(
+    "--start", type=Id("from"), default="-", show_default=True, help="First ID, or a time."
+)
+@click.option("--end", type=Id("to"), default="+", show_default=True, help="Last ID, or a time.")
+@staging_option
+@job_options
+def restore(
+    source: str,
+    store_path: Path,
+    key: bytes,
+    into: bytes | None,
+    store_id: str | None,
+    incarnation: int | None,
+    start: bytes,
+    end: bytes,
+    staging: str | None,
+) -> None:
+    """Write entries of a lake back into a stream of STORE.
+
+    SOURCE is a lake, or a store with an archive. The entries keep their IDs, so the stream must not
+    have higher ones. If it is killed, run it again: it continues, and no entry comes twice. After a
+    complete run, it compares every entry and changes nothing.
+
+    \b
+    Examples:
+      streamkeep spark restore orders.lake restored.store orders
+      streamkeep spark restore orders.lake restored.store orders --as june --start 2024-06-01
+    """
+    if not (Path(source) / "data.mdb").is_file():
+        check_lake(source)
+    with running() as session, output.steps("restore") as advance:
+        from streamkeep.pipeline.jobs.restore import restore as job
+
+        report = job(
+            session,
+            source,
+            str(store_path),
+            key,
+            into=into,
+            store_id=store_id,
+            incarnation=incarnation,
+            start=start.decode(),
+            end=end.decode(),
+            staging=staging,
+            progress=advance,
+        )
+    first, last = report.details["first_id"], report.details["last_id"]
+    span = f", {first} to {last}" if first else ""
+    already = report.details["already"]
+    done = f"{entries_text(report.entries)} restored{span}"
+    there = f"nothing to do: {entries_text(already)} already there{span}"
+    tell(report, there if already else done)
+
+
+@spark.command("erase")
+@key_argument
+@click.argument("ids", metavar="ID...", nargs=-1, type=Bytes())
+@click.option(
+    "--store", "store_path", type=click.Path(path_type=Path), help="Erase from this store."
+)
+@click.option("--lake", metavar="LAKE", help="Erase from this lake.")
+@click.option(
+    "--store-id", metavar="UUID", help="Of the store whose entries are erased, if not --store."
+)
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="Erase the entries of the lake that meet this condition, too: \"name = 'x'\".",
+)
+@yes_option
+@job_options
+def erase(
+    key: bytes,
+    ids: tuple[bytes, ...],
+    store_path: Path | None,
+    lake: str | None,
+    store_id: str | None,
+    where: str | None,
+    yes: bool,
+) -> None:
+    """Erase entries from store, archive and lake, with proof.
+
+    Afterwards the entries are in no file of either. Old versions of the lake that held them can no
+    longer be read. Everything is read again to prove it.
+
+    \b
+    Example:
+      streamkeep spark erase orders 1718004800000-0 --store orders.store --lake orders.lake --yes
+
+    \b
+    Exit status: 4  an entry is still there: it is listed
+    """
+    if store_path is None and lake is None:
+        raise click.UsageError("name what to erase from: --store, --lake, or both")
+    if not ids and where is None:
+        raise click.UsageError("name what to erase: IDs, or a condition with --where")
+    if store_path is not None:
+        check_store(store_path)
+    if lake is not None:
+        check_lake(lake)
+    what = f"{entries_text(len(ids))} of {quoting.named(key)}" if ids else "entries"
+    confirm_loss(
+        [f"{what}{f' and those where {where}' if where else ''} will be gone for good"],
+        "Erase?",
+        yes=yes,
+    )
+    with running() as session, output.steps("erase") as advance:
+        from streamkeep.pipeline.jobs.erase import erase as job
+
+        report = job(
+            session,
+            key,
+            [one.decode(errors="backslashreplace") for one in ids],
+            store=None if store_path is None else str(store_path),
+            lake=lake,
+            store_id=store_id,
+            where=where,
+            progress=advance,
+        )
+    details = report.details
+    tell(
+        report,
+        f"{entries_text(details['erased_in_store'])} erased in the store, "
+        f"{details['erased_in_lake']:,} in the lake, where "
+        f"{count_text(report.files, 'file')} had to be written again",
+    )
+
+
+@spark.command("report")
+@store_argument
+@click.option(
+    "--output",
+    "folder",
+    required=True,
+    metavar="DIR",
+    help="Folder for the files; index.html is the one to open.",
+)
+@stream_options
+@click.option(
+    "--measure",
+    "measures",
+    multiple=True,
+    metavar="FIELD",
+    help="Show this numeric field by hour of the day; may be given again.",
+)
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="FIELD",
+    help="Show the measures by the values of this field, too; may be given again.",
+)
+@tail_export_option
+@job_options
+def report(
+    store_path: Path,
+    folder: str,
+    streams: tuple[bytes, ...],
+    pattern: str | None,
+    measures: tuple[str, ...],
+    by: tuple[str, ...],
+    tail_export: str | None,
+) -> None:
+    """Draw plots of streams on a page.
+
+    Throughput, time between entries, sizes, the lag of groups and their delays, and fields of your
+    choice. Plots are PNG files, and their numbers CSV files.
+
+    \b
+    Examples:
+      streamkeep spark report orders.store --output report
+      streamkeep spark report orders.store --output report --measure price --by sku
+    """
+    check_streams(streams, pattern)
+    check_store(store_path)
+    with running() as session:
+        from streamkeep.pipeline.jobs.report import report as job
+
+        done = job(
+            session,
+            str(store_path),
+            folder,
+            streams=texts(streams),
+            pattern=pattern,
+            measures=measures,
+            by=by,
+            tail_export=tail_export,
+        )
+    tell(
+        done,
+        f"{done.details['page']}: {entries_text(done.entries)} of "
+        f"{count_text(done.details['streams'], 'stream')}",
+    )
+
+
+@spark.command("tail")
+@store_argument
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["console", "parquet", "delta", "store"]),
+    default="console",
+    show_default=True,
+    help="The target: this terminal, Parquet files, a Delta table, or another store.",
+)
+@click.option("--path", metavar="PATH", help="Of the files, the table or the store.")
+@stream_options
+@click.option("--from-start", is_flag=True, help="Begin with the oldest entry, archived or not.")
+@click.option("--once", is_flag=True, help="End when all present entries have been written.")
+@click.option(
+    "--every",
+    type=Duration(),
+    default="0",
+    show_default=True,
+    help="Wait this long from one batch to the next; 0 for as soon as possible.",
+)
+@click.option(
+    "--max-entries",
+    type=Number(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Take N entries at a time.",
+)
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    help="Folder of its checkpoint; by default PATH.checkpoint.",
+)
+@data_loss_option
+@tail_export_option
+@staging_option
+@job_options
+def tail(
+    store_path: Path,
+    target: str,
+    path: str | None,
+    streams: tuple[bytes, ...],
+    pattern: str | None,
+    from_start: bool,
+    once: bool,
+    every: int,
+    max_entries: int,
+    checkpoint: str | None,
+    fail_on_data_loss: bool,
+    tail_export: str | None,
+    staging: str | None,
+) -> None:
+    """Follow streams with a streaming query, to files or a store.
+
+    Continues until interrupted. Started again with the same target, it continues where it was, and
+    no entry comes twice into a Delta table or a store.
+
+    \b
+    Examples:
+      streamkeep spark tail orders.store --from-start --once
+      streamkeep spark tail orders.store --to delta --path orders.delta --from-start --once
+      streamkeep spark tail orders.store --to store --path copy.store --from-start --once
+    """
+    check_streams(streams, pattern)
+    if (path is None) != (target == "console"):
+        raise click.UsageError(f"--to {target} takes {'no' if path else 'a'} --path")
+    check_store(store_path)
+    with running() as session:
+        from streamkeep.pipeline.jobs.tail import tail as job
+
+        report = job(
+            session,
+            str(store_path),
+            target,
+            path,
+            streams=texts(streams),
+            pattern=pattern,
+            checkpoint=checkpoint,
+            from_start=from_start,
+            available_now=once,
+            every_s=every / 1000,
+            max_entries=max_entries,
+            fail_on_data_loss=fail_on_data_loss,
+            tail_export=tail_export,
+            staging=staging,
+        )
+    tell(report, f"{entries_text(report.entries)} followed")

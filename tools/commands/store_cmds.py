@@ -1,0 +1,421 @@
+"""Commands on a whole store: create, fsck, repair, backup, compact."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.format.humanize import count_text, size_text
+from streamkeep.recovery.fsck.catalogue import CATALOGUE
+from streamkeep.recovery.fsck.findings import Severity
+from streamkeep.recovery.fsck.progress import Progress
+from streamkeep.tools.base import common, output
+from streamkeep.tools.base.arguments import (
+    Bytes,
+    given_store,
+    optional_store,
+    path_of,
+    refuse_options,
+    store_argument,
+)
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.statuses import Exit, Failure
+
+if TYPE_CHECKING:
+    from streamkeep.recovery.salvage.repair import Repaired
+
+
+class Mode(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """A mode as `chmod` takes it: octal digits."""
+
+    name = "mode"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        if isinstance(value, int):
+            return value
+        try:
+            return int(value, 8)
+        except ValueError:
+            self.fail(f"{value!r} is not a mode in octal digits, such as 660", param, ctx)
+
+
+@command()
+@store_argument
+@click.option("--mode", type=Mode(), help="Mode of all files, such as 660 or 600.")
+@click.option("--group", help="Group of all files, by name or number; the mode is then 660.")
+def create(store_path: Path, mode: int | None, group: str | None) -> None:
+    """Create the empty store STORE, with a mode and a group.
+
+    Commands that write create a missing store, too: then the umask decides which users may use it.
+    Each file that is made later gets the same mode and group, from each user. In a group with the
+    mode 660, all members can read and write. Readers need the right to write, too, as long as
+    others write: LMDB notes them in its lock file.
+
+    \b
+    Examples:
+      streamkeep create shared.store --mode 660
+      streamkeep create private.store --mode 600
+    """
+    import streamkeep
+
+    if (store_path / DATA_FILE).exists():
+        hint = f"chmod -R and chgrp -R change who may use it: see the files in {store_path}"
+        raise Failure(f"{store_path}: there is a store already", hint=hint, status=Exit.UNREADABLE)
+    with streamkeep.open(store_path, mode=mode, group=group) as store:
+        identity = store.uuid
+    status = (store_path / DATA_FILE).stat()
+    if common.as_json():
+        shown = f"{status.st_mode & 0o777:o}"
+        output.summary(path=str(store_path), uuid=identity, mode=shown, group=status.st_gid)
+        return
+    output.line(f"{store_path}: created; its files have the mode {status.st_mode & 0o777:o}")
+
+
+def known_code(ctx: click.Context, param: click.Parameter, code: str | None) -> str | None:
+    """Return a code as it is listed; refuse one that is not."""
+    if code is not None and code.upper() not in CATALOGUE:
+        near = get_close_matches(code.upper(), CATALOGUE, 5, 0)
+        raise click.BadParameter(
+            f"no such code: {code}; near it are {', '.join(sorted(near))}", ctx, param
+        )
+    return code and code.upper()
+
+
+def explain(code: str) -> None:
+    """Print a code's severity, meaning and advice."""
+    kind = CATALOGUE[code]
+    severity = kind.severity.name.lower()
+    if common.as_json():
+        members = {"severity": severity, "meaning": kind.meaning, "advice": kind.advice}
+        output.json_line("explanation", code=code, **members)
+        output.summary(explained=code)
+    else:
+        output.line(f"{code}: {severity}: {kind.meaning}")
+        output.line(f"next: {kind.advice}")
+
+
+@command(finishes=True)
+@optional_store
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Check all rows, checksums and counts, but entries only at both ends of each stream.",
+)
+@click.option("--stream", "key", type=Bytes(), metavar="KEY", help="Check only this stream.")
+@click.option(
+    "--explain",
+    "code",
+    metavar="CODE",
+    callback=known_code,
+    help="Explain a code such as SK201, and what to do; needs no STORE.",
+)
+def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | None) -> None:
+    """Check STORE for damage; never change its data.
+
+    Every check runs to the end: one bad row does not hide the next. A store in use is checked as of
+    its newest commit; other processes may go on using it. Notes do not count as damage. The result
+    is noted in the file STORE/last_check, for `streamkeep status`.
+
+    \b
+    Exit status: 0  clean
+                 3  not a store, locked, or written by a newer version
+                 4  damaged: see the findings, then `streamkeep repair --help`
+
+    \b
+    Examples:
+      streamkeep fsck orders.store
+      streamkeep fsck orders.store --quick --json
+      streamkeep fsck --explain SK201
+    """
+    from streamkeep.recovery.fsck.last_check import note_check
+    from streamkeep.recovery.fsck.store import check
+
+    if code is not None:
+        refuse_options("cannot be used with --explain", "store_path", "quick", "key")
+        explain(code)
+        return
+    store_path = given_store(store_path)
+    began = time.perf_counter()
+    counts = dict.fromkeys(Severity, 0)
+    with output.progress("checking", 100, sized=False, unit="pages") as advance:
+
+        def show(state: Progress) -> None:
+            advance(round(100 * state.done / max(1, state.total)), state.done)
+
+        moved = Progress(show)
+        for found in check(store_path, quick=quick, stream=key, progress=moved):
+            counts[found.severity] += 1
+            if common.as_json():
+                members = found.as_json()
+                output.json_line(members.pop("type"), **members)
+            else:
+                output.line(str(found))
+    errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
+    damaged = errors + warnings > 0
+    if key is None:
+        note_check(store_path, moved.commit_number, errors, warnings, quick=quick)
+    figures = {
+        "verdict": "damaged" if damaged else "clean",
+        "errors": errors,
+        "warnings": warnings,
+        "notes": counts[Severity.NOTE],
+        "quick": quick,
+        "streams": moved.streams,
+        "nodes": moved.nodes,
+        "size_bytes": moved.size_bytes,
+    }
+    _conclude(store_path, figures, time.perf_counter() - began)
+    if damaged:
+        click.get_current_context().exit(Exit.DAMAGED)
+
+
+def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
+    """Say what came of it, and what to do next."""
+    output.done(path=str(path), **figures, seconds=round(seconds, 3))
+    counted = [
+        count_text(figures[f"{name}s"], name, f"{name}s")
+        for name in ("error", "warning", "note")
+        if figures[f"{name}s"]
+    ]
+    streams = count_text(figures["streams"], "stream", "streams")
+    nodes = count_text(figures["nodes"], "node", "nodes")
+    size = size_text(figures["size_bytes"])
+    output.note(
+        f"{path}: {', '.join([figures['verdict'], *counted])}; {streams}, {nodes}, {size} in "
+        f"{output.span_text(seconds)}"
+    )
+    if figures["verdict"] == "damaged":
+        store = shlex.quote(str(path))
+        target = shlex.quote(f"{str(path).rstrip('/')}.repaired")
+        output.note(f"next: streamkeep repair {store} --output {target}")
+
+
+@command(finishes=True)
+@store_argument
+@click.option(
+    "--output",
+    "target",
+    type=click.Path(),
+    callback=path_of,
+    metavar="NEW",
+    help="Write the repaired store here; the folder must not exist.",
+)
+@click.option("--dry-run", is_flag=True, help="Only report what would be lost; needs no --output.")
+@click.option(
+    "--scratch",
+    type=click.Path(exists=True, file_okay=False),
+    callback=path_of,
+    metavar="FOLDER",
+    help="Where --dry-run writes a temporary copy as large as STORE; by default next to it.",
+)
+def repair(store_path: Path, target: Path | None, dry_run: bool, scratch: Path | None) -> None:
+    """Save the data of a damaged STORE into a new store.
+
+    STORE is not changed. What can be derived is rebuilt without loss. Damaged macro nodes are read
+    up to the damage. If LMDB's own pages are damaged, all pages of the file are searched for nodes
+    and rows. Entries that belong nowhere, or may have been deleted, go to NEW/lost+found. The
+    command ends with fsck.
+
+    \b
+    Exit status: 0  repaired, nothing was lost
+                 3  not a store, locked, or written by a newer version
+                 4  damage is left: a bug, please report it
+                 5  repaired, and something was lost: it is listed
+
+    \b
+    Examples:
+      streamkeep repair orders.store --output orders.repaired
+      streamkeep repair orders.store --dry-run
+    """
+    from streamkeep.recovery.salvage import repair as repairs
+
+    if target is None and not dry_run:
+        raise click.UsageError("name the new store with --output NEW, or try with --dry-run")
+    if scratch is not None and not dry_run:
+        raise click.UsageError("--scratch is for --dry-run")
+    began = time.perf_counter()
+    total = _pages(store_path)
+    with output.progress("repairing", total, sized=False, unit="pages") as advance:
+        done = 0
+
+        def count(pages: int) -> None:
+            nonlocal done
+            done += pages
+            advance(min(done, total or done), done)
+
+        if dry_run or target is None:
+            repaired = repairs.try_repair(store_path, scratch=scratch, progress=count)
+        else:
+            repaired = repairs.repair(store_path, target, progress=count)
+    _show(store_path, target, repaired, dry_run, time.perf_counter() - began)
+    ctx = click.get_current_context()
+    if repaired.damaged():
+        ctx.exit(Exit.DAMAGED)
+    if repaired.report.lost_anything():
+        ctx.exit(Exit.LOSS)
+
+
+def _pages(store: Path) -> int | None:
+    """Return about how many pages there are to read."""
+    try:
+        return (store / "data.mdb").stat().st_size // 4096 or None
+    except OSError:
+        return None
+
+
+def _show(
+    store: Path, target: Path | None, repaired: Repaired, dry_run: bool, seconds: float
+) -> None:
+    """Print losses, what was rebuilt, and the verdict."""
+    report = repaired.report
+    lost = report.lost_anything()
+    if common.as_json():
+        for _, loss in sorted(report.streams.items()):
+            if loss.any():
+                members = loss.as_json()
+                output.json_line(members.pop("type"), **members)
+        for text in report.other:
+            output.json_line("loss", stream=None, notes=[text])
+        for found in repaired.findings:
+            members = found.as_json()
+            output.json_line(members.pop("type"), **members)
+        entries = [loss.entries for loss in report.streams.values()]
+        output.summary(
+            path=str(store),
+            output=None if target is None or dry_run else str(target),
+            dry_run=dry_run,
+            verdict=_verdict(repaired),
+            lost_entries=None if None in entries else sum(one or 0 for one in entries),
+            unverified_entries=sum(loss.unverified for loss in report.streams.values()),
+            moved_entries=sum(loss.moved for loss in report.streams.values()),
+            rebuilt=report.rebuilt,
+            corrected=report.corrected,
+            recovered_nodes=report.recovered,
+            old_copies=report.stale,
+            lost_and_found=repaired.items,
+            seconds=round(seconds, 3),
+        )
+    else:
+        for what, count in sorted(report.rebuilt.items()):
+            output.line(f"rebuilt: {what}: {count:,}")
+        if report.corrected:
+            output.line(f"corrected: one byte in each of {report.corrected:,} values")
+        if report.recovered:
+            output.line(f"recovered: {report.recovered:,} macro nodes from pages without a tree")
+        if report.stale:
+            output.line(f"left out: {report.stale:,} old copies, which newer data replaces")
+        for text in report.lines():
+            output.line(text)
+        for found in repaired.findings:
+            output.line(str(found))
+    where = "dry run" if dry_run or target is None else str(target)
+    words = {"clean": "nothing was lost", "loss": "something was lost", "damaged": "damage is left"}
+    output.note(f"{where}: {words[_verdict(repaired)]}, in {output.span_text(seconds)}")
+    if repaired.items and not dry_run:
+        output.note(
+            f"lost+found: {repaired.items:,} items, see {repaired.lost_and_found}/index.jsonl"
+        )
+    if dry_run and lost:
+        name = shlex.quote(f"{str(store).rstrip('/')}.repaired")
+        output.note(f"next: streamkeep repair {shlex.quote(str(store))} --output {name}")
+
+
+def _verdict(repaired: Repaired) -> str:
+    if repaired.damaged():
+        return "damaged"
+    return "loss" if repaired.report.lost_anything() else "clean"
+
+
+@command()
+@store_argument
+@click.argument("target", metavar="TARGET", type=click.Path(), callback=path_of)
+@click.option("--no-verify", is_flag=True, help="Do not check the copy with fsck.")
+def backup(store_path: Path, target: Path, no_verify: bool) -> None:
+    """Copy STORE, which may be in use, to the folder TARGET.
+
+    The copy is of one moment, with the archive of that moment, and is an ordinary store: to restore
+    it, copy the folder back. It has no free pages, is checked with fsck, and gets the name TARGET
+    only when it is complete: a command that fails or is killed leaves an earlier backup unchanged.
+
+    TARGET must be missing, empty, or an earlier backup of STORE that has not been written to. Of
+    the archive, only segments that the earlier backup lacks are copied.
+
+    \b
+    Example:
+      streamkeep backup orders.store backup.store
+    """
+    from streamkeep.recovery.backups.backup import backup as copy_store
+
+    began = time.perf_counter()
+    with output.progress("backup", 300, sized=False, unit="bytes") as advance:
+        parts = ("archive", "data", "check")
+
+        def show(what: str, done: int, total: int) -> None:
+            advance(100 * parts.index(what) + 100 * done // max(total, 1), done)
+
+        report = copy_store(store_path, target, verify=not no_verify, progress=show)
+    seconds = time.perf_counter() - began
+    if common.as_json():
+        output.summary(
+            path=str(report.path),
+            epoch=report.epoch,
+            commit=report.commit_number,
+            store_bytes=report.store_bytes,
+            data_bytes=report.data_bytes,
+            copied_segments=report.copied_segments,
+            copied_bytes=report.copied_bytes,
+            kept_segments=report.kept_segments,
+            kept_bytes=report.kept_bytes,
+            verified=not no_verify,
+            recorded=report.recorded,
+            seconds=round(seconds, 3),
+        )
+        return
+    parts_text = [f"{size_text(report.data_bytes)} of data"]
+    for count, size, done in (
+        (report.copied_segments, report.copied_bytes, "copied"),
+        (report.kept_segments, report.kept_bytes, "kept from the earlier backup"),
+    ):
+        if count:
+            segments = count_text(count, "segment", "segments")
+            parts_text.append(f"{segments} ({size_text(size)}) {done}")
+    checked = "not checked" if no_verify else "checked"
+    output.note(f"{target}: {', '.join(parts_text)}; {checked}, in {output.span_text(seconds)}")
+    if not report.recorded:
+        hint = "`streamkeep status` needs --backup to know of this backup"
+        output.note(f"{store_path} cannot be written, so {hint}")
+
+
+@command()
+@store_argument
+def compact(store_path: Path) -> None:
+    """Copy the data file of STORE without its free pages.
+
+    Returns to the disk the space of deleted and archived entries. No other process may have STORE
+    open. The disk needs space for the new file next to the old one. A crash at any moment leaves
+    the old file or the new one.
+
+    \b
+    Example:
+      streamkeep compact orders.store
+    """
+    from streamkeep.engine.whole_store.compact import compact as compact_store
+
+    data = store_path / "data.mdb"
+    total = data.stat().st_size if data.exists() else 0
+    with output.progress("compact", total, sized=True, unit="bytes") as advance:
+        done = compact_store(store_path, progress=lambda size: advance(size, size))
+    if common.as_json():
+        output.summary(
+            before_bytes=done.before_bytes, after_bytes=done.after_bytes, epoch=done.epoch
+        )
+    else:
+        before, after = size_text(done.before_bytes), size_text(done.after_bytes)
+        output.line(f"{before} before, {after} after")
