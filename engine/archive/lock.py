@@ -15,6 +15,7 @@ import fcntl
 import os
 
 from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, ARCHIVE_LOCK
 from streamkeep.format.core.errors import StoreLockedError
 
@@ -48,6 +49,9 @@ class ArchiveLock:
         except BlockingIOError:
             self._release()
             raise _locked(environment) from None
+        except OSError as error:
+            self._release()
+            raise translate_os(error) from error
         except BaseException:
             self._release()
             raise

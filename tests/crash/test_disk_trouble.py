@@ -491,6 +491,16 @@ def test_a_disk_that_fails_anywhere_in_a_segment_loses_nothing(
     assert_sound(tmp_path / "store")
 
 
+@pytest.mark.parametrize("name", ["sync_folder", "open"])
+def test_the_lock_of_an_archive_that_cannot_be_made_is_an_error_of_the_store(
+    tmp_path: Path, name: str
+) -> None:
+    with streamkeep.open(tmp_path / "store") as store:
+        with failing(name, errno.EIO), pytest.raises(streamkeep.StoreError, match="the system"):
+            store.archive()
+        store.archive()
+
+
 def test_archiving_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:
     """A file system of 64 MiB, full in the middle of a segment."""
     with small_disk(tmp_path / "disk", 64) as disk:
