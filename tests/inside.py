@@ -88,6 +88,11 @@ def defer_for_long(store: Store[Any]) -> None:
     deferral.idle_s = deferral.longest_s = deferral.shared_s = 60.0
 
 
+def defer_again(store: Store[Any]) -> None:
+    """Have the next commit deferred, although deferred transactions ended early."""
+    context_of(store).deferral._hold_off = 0
+
+
 def defer_nothing(store: Store[Any]) -> None:
     """Have LMDB make each commit by itself, so that its pages depend on no timing."""
     context_of(store).deferral.allowed = False

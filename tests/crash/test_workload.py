@@ -11,20 +11,34 @@ from pathlib import Path
 
 import pytest
 
+from crash.workload.controls import CONTROLS, with_defect
+
 TESTS = Path(__file__).resolve().parent.parent
 LONG_S = 1800
+CONTROL_S = 120
 
 
-def play(folder: Path, *arguments: str) -> str:
-    """Run the program; return what it prints. Its failure names the command that repeats it."""
-    paths = [str(TESTS), *filter(None, sys.path)]
-    ran = subprocess.run(
+def run(
+    folder: Path, *arguments: str, sources: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the program.
+
+    Args:
+        sources: where it imports the package from.
+    """
+    paths = [*filter(None, [sources]), TESTS, *filter(None, sys.path)]
+    return subprocess.run(
         [sys.executable, "-m", "crash.workload", "--folder", str(folder), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def play(folder: Path, *arguments: str) -> str:
+    """Run the program; return what it prints. Its failure names the command that repeats it."""
+    ran = run(folder, *arguments)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
@@ -42,3 +56,22 @@ def test_stores_hold_what_was_acknowledged_for_long(
     tmp_path: Path, tell_figures: Callable[[str], None]
 ) -> None:
     tell_figures(f"random workloads: {play(tmp_path, '--seconds', str(LONG_S))}")
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.timeout(10 * CONTROL_S)
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_known_defect_is_found(tmp_path: Path, name: str) -> None:
+    sources = with_defect(name, tmp_path / "src")
+    rounds = [word for kind in CONTROLS[name].rounds for word in ("--only", kind)]
+    ran = run(tmp_path / "work", "--seconds", str(CONTROL_S), *rounds, sources=sources)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "FAILED" in ran.stdout, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_known_defect_can_be_brought_back(tmp_path: Path, name: str) -> None:
+    """What the slow test above needs: the place has not changed."""
+    changed = with_defect(name, tmp_path / "src") / "streamkeep" / CONTROLS[name].file
+    compile(changed.read_text(), str(changed), "exec")

@@ -10,18 +10,22 @@ import errno
 import os
 import random
 import resource
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
 
 from crash.losses import small_journal
+from crash.power import Disk, watched
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.system import failpoints, files
 from streamkeep.format.core.errors import StoreError
@@ -45,6 +49,10 @@ class Faults:
         syncs_fail: of each sync of a file; from then on all processes need a recovery.
         file_limit: LMDB's file cannot grow during a part of the time.
         small: the journal has small files, and checkpoints are frequent.
+        full: the disk is full now and then.
+        others_fail: another process of the round may have all processes need a recovery.
+        served: it has clients of a server in which calls may fail.
+        losses: a folder for what a disk may hold of `store` if the power is lost at some moments.
     """
 
     seed: int = 0
@@ -57,8 +65,11 @@ class Faults:
     syncs_fail: float = 0.0
     file_limit: bool = False
     small: bool = True
-    full: bool = False  # the disk fills up now and then
-    others_fail: bool = False  # another process of the round may poison the store
+    full: bool = False
+    others_fail: bool = False
+    served: bool = False
+    losses: Path | None = None
+    store: Path | None = None
 
     def quiet(self) -> bool:
         """Return whether no call may fail."""
@@ -86,6 +97,11 @@ def poisoned() -> bool:
     """Return whether a failed write or sync may have stopped all writing."""
     one = _now[0] if _now else Faults()
     return bool(one.syncs_fail or one.writes_fail or one.others_fail)
+
+
+def server_fails() -> bool:
+    """Return whether calls may fail in the server of this process."""
+    return bool(_now) and _now[0].served
 
 
 def explains(error: BaseException) -> bool:
@@ -134,6 +150,13 @@ def inside(one: Faults) -> Iterator[None]:
         ):
             if share:
                 patch.setattr(files, name, _failing(getattr(files, name), share, happens))
+        if one.losses and one.store:
+            disk = stack.enter_context(watched(one.store, safe=True))
+            gate = threading.Lock()
+            for name in ("file_synced", "data_synced", "folder_synced"):
+                setattr(disk, name, _one_by_one(getattr(disk, name), gate))
+            lose = partial(_lose_power, disk, gate, one.losses, random_)
+            threading.Thread(target=lose, daemon=True).start()
         if one.file_limit:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             threading.Thread(target=_limit_files, args=(random_,), daemon=True).start()
@@ -150,6 +173,32 @@ def _failing(
         return call(*args)
 
     return fail
+
+
+def _one_by_one(call: Callable[..., None], gate: threading.Lock) -> Callable[..., None]:
+    """Return a note of a sync that no loss of power overlaps: what is promised is on disk then."""
+
+    def note(*args: Any) -> None:
+        while True:
+            with gate, suppress(FileNotFoundError):  # a file was renamed while names were read
+                return call(*args)
+
+    return note
+
+
+def _lose_power(disk: Disk, gate: threading.Lock, folder: Path, random_: random.Random) -> None:
+    """Write what the disk may hold, again and again; the name of each folder is the time."""
+    while True:
+        time.sleep(random_.choice([0.01, 0.1, 0.3]))
+        target = folder / "unfinished"
+        with gate:
+            at = time.monotonic()
+            try:
+                disk.lose_power(target, random_)
+            except FileNotFoundError:
+                shutil.rmtree(target, ignore_errors=True)
+                continue
+        target.rename(folder / f"{at}")
 
 
 def _limit_files(random_: random.Random) -> None:

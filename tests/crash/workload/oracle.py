@@ -257,6 +257,10 @@ class Transaction:
     refused: bool = False
     results: list[Any] | None = None
 
+    def erased(self) -> set[str]:
+        """Return the tokens that it erases."""
+        return {token for name, _, *more in self.operations if name == "erase" for token in more[0]}
+
 
 def read_notes(path: Path) -> dict[int, Transaction]:
     """Return the transactions of an actor by their numbers; the last line may be cut off."""
@@ -278,7 +282,7 @@ class Promise(NamedTuple):
     """What must be there.
 
     Attributes:
-        at: when the power was lost; what began later cannot be there. None for no loss.
+        at: when the power was lost; None for no loss.
     """
 
     at: float | None = None
@@ -288,6 +292,10 @@ class Promise(NamedTuple):
         if one.ended is None or one.refused:
             return False
         return self.at is None or (one.ended < self.at and one.sync == "commit")
+
+    def whole(self, one: Transaction) -> bool:
+        """Return whether an erasure was not cut off: it is many commits."""
+        return self.at is None and one.ended is not None and not one.refused
 
 
 class Oracle:
@@ -332,7 +340,7 @@ class Oracle:
             wrong.append(f"{key}: unknown stream")
         fitting: dict[str, list[int]] = {}
         for actor, its in notes.items():
-            told, last = self._fitting(actor, its, found)
+            told, last = self._fitting(actor, its, found, to)
             fitting[actor] = told
             if not told:
                 wrong.append(last)
@@ -342,12 +350,12 @@ class Oracle:
         return wrong
 
     def _fitting(
-        self, actor: str, notes: dict[int, Transaction], found: Dump
+        self, actor: str, notes: dict[int, Transaction], found: Dump, to: Promise
     ) -> tuple[list[int], str]:
         """Return the transactions after which an actor had what is found; or a text that says why
         there is none."""
         first = self.numbers.get(actor, 0) - 1
-        versions, unsure = self._versions(actor, notes, first)
+        versions, unsure = self._versions(actor, notes, first, to)
         keys = versions.keys() | {
             key for key in found.streams if kind_of(key) != OWN or key.split(":")[1] == actor
         }
@@ -370,13 +378,15 @@ class Oracle:
         )
 
     def _versions(
-        self, actor: str, notes: dict[int, Transaction], first: int
+        self, actor: str, notes: dict[int, Transaction], first: int, to: Promise
     ) -> tuple[dict[str, list[Version]], set[str]]:
         """Return the versions of each stream, and the tokens that are not compared."""
         state = self.state_of(actor)
         versions = {key: [Version(first, view.shown(key))] for key, view in state.items()}
         unsure = set(self.unsure)
         for number, transaction in sorted(notes.items()):
+            if not to.whole(transaction):
+                unsure |= transaction.erased()
             if transaction.refused:
                 continue
             results = transaction.results or [None] * len(transaction.operations)
@@ -385,8 +395,6 @@ class Oracle:
                 name, key = operation[:2]
                 if not key:
                     continue
-                if name == "erase" and transaction.ended is None:
-                    unsure.update(operation[2])
                 view = state.setdefault(key, View())
                 versions.setdefault(key, [Version(first, View().shown(key))])
                 apply(view, operation, result)
@@ -413,24 +421,23 @@ class Oracle:
                     wrong.append(f"{key}: {len(lost)} entries were never delivered: {min(lost)}")
         return wrong
 
-    def settle(self, found: Dump, notes: dict[str, dict[int, Transaction]]) -> None:
+    def settle(
+        self, found: Dump, notes: dict[str, dict[int, Transaction]], to: Promise | None = None
+    ) -> None:
         """Go on from a store that was compared, and found to be sound."""
         self.base = found
-        erased = {
-            token
-            for its in notes.values()
-            for one in its.values()
-            for name, _, *more in one.operations
-            if name == "erase" and one.ended is None
-            for token in more[0]
-        }
+        to = to or Promise()
+        for its in notes.values():
+            for one in its.values():
+                if not to.whole(one):
+                    self.unsure |= one.erased()
         old = {
             token
             for one in found.streams.values()
             for each, token in one.history.items()
             if each not in one.live
         }
-        self.unsure = (self.unsure | erased) & old
+        self.unsure &= old
         for actor, its in notes.items():
             self.transactions += sum(one.ended is not None for one in its.values())
             self.numbers[actor] = max([self.numbers.get(actor, 0) - 1, *its]) + 1

@@ -10,7 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,10 @@ class Failure(Exception):
     """A store is not as it must be, or a process has failed."""
 
 
+class Refused(Failure):
+    """A store was not opened: a recovery would lose what it holds."""
+
+
 @dataclass
 class Child:
     """A process of a round."""
@@ -58,11 +62,15 @@ class Figures:
 
     rounds: Counter[str] = field(default_factory=Counter)
     kills: int = 0
+    losses: int = 0
     transactions: int = 0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.rounds.items()))
-        return f"{self.transactions:,} transactions, {self.kills} kills, rounds: {kinds}"
+        counts = (
+            f"{self.transactions:,} transactions, {self.kills} kills, {self.losses} power losses"
+        )
+        return f"{counts}; rounds: {kinds}"
 
 
 class Run:
@@ -135,21 +143,22 @@ class Run:
         self.figures.transactions += self.oracle.transactions
         self.oracle.transactions = 0
 
-    def _works(self, **faults: Any) -> list[Work]:
+    def _works(self, *, alone: bool = False, big: float = 0.0, **faults: Any) -> list[Work]:
         """Choose processes, and share the actors among them.
 
         Args:
+            alone: one process.
+            big: how often an entry is big, at least.
             faults: of the first process; the others only share its consequences.
         """
         names = list(self.actors)
         self.random.shuffle(names)
-        shares = self.random.choice([1, 1, 1, 2, 3, 4])
+        shares = 1 if alone else min(len(names), self.random.choice([1, 1, 1, 2, 3, 4]))
         works: list[Work] = []
         for number in range(shares):
             mine = names[number::shares]
-            if not mine:
-                continue
-            kind = self.random.choice(["threads", "threads", "tasks", "clients"])
+            kinds = ["threads", "threads", "tasks", *([] if alone else ["clients"])]
+            kind = self.random.choice(kinds)
             sync = self.random.choice(MODES)
             path = self.path
             if kind == "clients":
@@ -157,23 +166,28 @@ class Run:
                 server = self._work("server", self.path, sync, [])
                 server.socket = path
                 works.append(server)
-            works.append(self._work(kind, path, sync, mine))
+            works.append(self._work(kind, path, sync, mine, big))
         seed = self.random.randrange(1 << 30)
-        small, waits = self.random.random() < 0.3, self.random.choice([0.0, 0.02])
-        fails = any(faults.get(n) for n in ("writes_fail", "syncs_fail"))
+        common = {
+            "small": alone or self.random.random() < 0.3,
+            "waits": self.random.choice([0.0, 0.02]),
+            "full": False,
+        }
+        fails = any(faults.get(name) for name in ("writes_fail", "syncs_fail"))
         for number, work in enumerate(works):
-            its = faults if number == 0 else {}
-            work.defers = self.random.random() < 0.4
-            work.faults = Faults(seed + number, small=small, waits=waits, **its)
-            work.faults.others_fail = fails and number > 0
-            work.faults.full = bool(faults.get("full"))
+            its = faults if number == 0 else {"others_fail": fails}
+            work.defers = self.random.random() < 0.6
+            work.faults = Faults(seed + number, **{**common, **its})
+        if works[0].kind == "server":
+            works[1].faults.served = not works[0].faults.quiet()
         return works
 
-    def _work(self, kind: str, path: Path, sync: str, names: list[str]) -> Work:
+    def _work(self, kind: str, path: Path, sync: str, names: list[str], big: float = 0.0) -> Work:
         actors = []
         hows = self.random.choice([("pipeline",), ("pipeline",), ("transaction", "pipeline")])
         for name in names:
-            style = self.styles[name]
+            style = replace(self.styles[name])
+            style.big = max(style.big, big)
             style.served = kind == "clients"
             style.hows = hows
             style.syncs = (
@@ -278,9 +292,15 @@ class Run:
         """Return the transactions of the round."""
         return {name: read_notes(self._notes(name)) for name in self.actors}
 
-    def compare(self, path: Path, promise: Promise | None = None, boot: int = 0) -> Dump:
-        """Check and open a store, and compare it with the notes; return what was found."""
-        found = self._look(path, boot)
+    def compare(
+        self, path: Path, promise: Promise | None = None, boot: int = 0, **options: Any
+    ) -> Dump:
+        """Check and open a store, and compare it with the notes; return what was found.
+
+        Args:
+            boot, options: see `_look`.
+        """
+        found = self._look(path, boot, **options)
         wrong = self.oracle.problems(found, self.notes(), promise or Promise())
         if wrong:
             raise Failure(f"{path}: " + "\n  ".join(wrong[:8]))
@@ -299,8 +319,14 @@ class Run:
             shutil.rmtree(copy)
         self.oracle.settle(found, self.notes())
 
-    def _look(self, path: Path, boot: int = 0) -> Dump:
-        """Check a store, open it, read all of it, close it, check it; in a process of its own."""
+    def _look(self, path: Path, boot: int = 0, **options: Any) -> Dump:
+        """Check a store, open it, read all of it, close it, check it; in a process of its own.
+
+        Args:
+            boot: it is opened in another boot of the machine.
+            options: of the opening; such a store is damaged.
+        """
+        damaged = options.pop("damaged", False) or bool(options)
         answer = self.folder / "found"
         closely = self.random.random() < 0.3
 
@@ -313,9 +339,9 @@ class Run:
 
         def look_here() -> str:
             findings = _findings(path) if (path / "steady").exists() else []
-            if findings and not boot:
+            if findings and not boot and not damaged:
                 return f"before it is opened: {findings[:3]}"
-            with streamkeep.open(path, decode_responses=True) as store:
+            with streamkeep.open(path, decode_responses=True, **options) as store:
                 found = dump(store)
                 if closely:
                     store.archive()
@@ -329,6 +355,8 @@ class Run:
             return ""
 
         said = in_child(look, self.folder / "look.err")
+        if "RecoveryNeededError" in said and damaged:
+            raise Refused(said)
         if said:
             raise Failure(f"{path}: {said}")
         return pickle.loads(answer.read_bytes())  # type: ignore[no-any-return]
@@ -361,12 +389,145 @@ def in_child(work: Callable[[], str], errors: Path) -> str:
 # --- the kinds of rounds ------------------------------------------------------------------------
 
 
-def kills(run: Run) -> None:
+def kills(run: Run, **faults: Any) -> None:
     """Processes are killed at any moment; sometimes others go on for a while."""
-    run.start(run._works())
+    run.start(run._works(**faults))
     run.let_work()
     run.end_by_kills()
     run.verify()
 
 
-ROUNDS: Final[dict[str, Callable[[Run], None]]] = {"kills": kills}
+def failpoints(run: Run) -> None:
+    """A process kills itself at a failpoint, while others go on."""
+    at = run.random.choice(
+        [
+            "",
+            "commit",
+            "image",
+            "journal",
+            "checkpoint",
+            "archive",
+            "segment",
+            "erase",
+            "scrub",
+            "garbage",
+        ]
+    )
+    kills(run, dies=run.random.choice([0.003, 0.03]), at=at)
+
+
+def stops(run: Run) -> None:
+    """Processes are stopped for a moment, wherever they are, before they are killed."""
+    run.start(run._works())
+    for _ in range(run.random.randrange(2, 12)):
+        run.let_work(10_000, 0.2)
+        for child in run.alive():
+            if run.random.random() < 0.5:
+                os.kill(child.pid, signal.SIGSTOP)
+                time.sleep(run.random.choice([0.001, 0.01, 0.1]))
+                os.kill(child.pid, signal.SIGCONT)
+    run.end_by_kills()
+    run.verify()
+
+
+def halfway(run: Run) -> None:
+    """Commands of one process fail after their record was written."""
+    kills(run, raises=run.random.choice([0.01, 0.1]))
+
+
+def lmdb_fails(run: Run) -> None:
+    """LMDB cannot make the commits that one process has deferred; others go on."""
+    kills(run, image_fails=run.random.choice([0.05, 0.5]), waits=0.05, big=0.1)
+
+
+def writes_fail(run: Run) -> None:
+    """Writes to files fail in one process."""
+    kills(run, writes_fail=run.random.choice([0.001, 0.02]))
+
+
+def syncs_fail(run: Run) -> None:
+    """A sync fails in one process: all of them need a recovery."""
+    kills(run, syncs_fail=0.01)
+
+
+def no_growth(run: Run) -> None:
+    """The files of one process cannot grow for a while, so that LMDB's own writes fail."""
+    kills(run, file_limit=True)
+
+
+def losses(run: Run) -> None:
+    """The power is lost at moments while one process works; each is compared."""
+    folder = run.folder / "losses"
+    folder.mkdir()
+    work = run._works(alone=True, losses=folder, store=run.path)
+    run.start(work)
+    run.let_work(40_000)
+    run.end_by_kills()
+    shutil.rmtree(folder / "unfinished", ignore_errors=True)
+    images = sorted(folder.iterdir(), key=lambda path: float(path.name))
+    for number, image in enumerate(run.random.sample(images, min(3, len(images)))):
+        promise = Promise(float(image.name))
+        found = run.compare(image, promise, boot=10_000 * (number + 1) + run.round)
+        run.figures.losses += 1
+        if run.random.random() < 0.3:
+            kept = run.folder / f"store-{run.round}"
+            image.rename(kept)
+            shutil.rmtree(run.path)
+            run.path = kept
+            run.oracle.settle(found, run.notes(), promise)
+            break
+    else:
+        run.verify()
+    shutil.rmtree(folder)
+
+
+def damages(run: Run) -> None:
+    """A part of the journal is damaged after a kill: no opening loses anything without a word."""
+    run.start(run._works())
+    run.let_work()
+    run.end_by_kills()
+    copy = run.folder / "damaged"
+    for _ in range(3):
+        shutil.copytree(run.path, copy)
+        damage(copy / "journal", run.random)
+        try:
+            run.compare(copy, damaged=True)
+        except Refused:
+            # What is left then is what was there at some moment.
+            forced = run.random.choice(["data.mdb", "checkpoint"])
+            run.compare(copy, Promise(float("-inf")), force_recovery=forced)
+        shutil.rmtree(copy)
+    run.verify()
+
+
+def damage(journal: Path, random_: random.Random) -> None:
+    """Damage a file of a journal where something was written."""
+    files = [path for path in sorted(journal.glob("*.skj")) if path.read_bytes().strip(b"\0")]
+    if not files:
+        return
+    path = random_.choice(files)
+    data = bytearray(path.read_bytes())
+    at = random_.randrange(len(data.rstrip(b"\0")))
+    if random_.random() < 0.5:
+        start = at // 512 * 512
+        data[start : start + 512] = bytes(len(data[start : start + 512]))
+    else:
+        data[at] ^= 1 << random_.randrange(8)
+    path.write_bytes(data)
+
+
+ROUNDS: Final[dict[str, Callable[[Run], None]]] = {
+    one.__name__: one
+    for one in (
+        kills,
+        failpoints,
+        stops,
+        halfway,
+        lmdb_fails,
+        writes_fail,
+        syncs_fail,
+        no_growth,
+        losses,
+        damages,
+    )
+}

@@ -19,7 +19,7 @@ import streamkeep
 from crash.workload import faults
 from crash.workload.actors import ALONE, Actor, Step
 from crash.workload.oracle import GROUP, OWN, contents, kind_of
-from inside import defer_for_long, environment_of
+from inside import defer_again, defer_for_long, environment_of
 from resp_peer import Line, Peer, decode
 from streamkeep import aio
 from streamkeep.format.core.errors import (
@@ -155,10 +155,16 @@ def failed(actor: Actor, step: Step, error: BaseException) -> bool:
         return False
     if isinstance(error, StoreClosedError):
         return False
-    if isinstance(error, Halfway) or faults.explains(error):
+    if isinstance(error, ServerError) and faults.server_fails() and "Injected" not in str(error):
+        return False
+    if isinstance(error, Halfway) or faults.explains(error) or _injected(error):
         actor.refused(step)
         return True
     raise error
+
+
+def _injected(error: BaseException) -> bool:
+    return isinstance(error, ServerError) and "Injected" in str(error) and faults.server_fails()
 
 
 def look(actor: Actor, store: Any) -> None:
@@ -219,6 +225,8 @@ def _threads(work: Work) -> None:
 
     def act(actor: Actor) -> None:
         for number in range(work.steps):
+            if work.defers:
+                defer_again(store)
             if not attempt(actor, partial(on_store, store, actor)):
                 return
             if number % 16 == 0 and not faults.trouble():
@@ -251,6 +259,8 @@ def _tasks(work: Work) -> None:
 
     async def act(store: aio.AsyncStore[str], actor: Actor) -> None:
         for _ in range(work.steps):
+            if work.defers:
+                defer_again(store._store)
             step = actor.step()
             actor.begin(step)
             try:
