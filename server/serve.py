@@ -340,8 +340,5 @@ def _notify(state: str) -> None:
     if not target:
         return
     name = "\0" + target[1:] if target[:1] == "@" else target
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one,
-    ):
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         one.sendto(state.encode(), name)

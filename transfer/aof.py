@@ -82,11 +82,7 @@ class Replay:
     """
 
     def __init__(
-        self,
-        target: Target,
-        first: int,
-        skipped: Iterable[str],
-        moved: Callable[[int], None],
+        self, target: Target, first: int, skipped: Iterable[str], moved: Callable[[int], None]
     ) -> None:
         """Run commands from number `first` on, except those whose names are in `skipped`."""
         self._target = target

@@ -194,13 +194,7 @@ def to_rdb(
 ) -> DumpReport:
     """Write an RDB file, from which Redis and Valkey start: `dump` with `format="rdb"`."""
     return dump(
-        store,
-        target,
-        format="rdb",
-        keys=keys,
-        redis=redis,
-        overwrite=overwrite,
-        progress=progress,
+        store, target, format="rdb", keys=keys, redis=redis, overwrite=overwrite, progress=progress
     )
 
 

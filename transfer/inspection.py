@@ -228,10 +228,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[Heading, bytes]:
 
 
 def inspect_segment(
-    path: str | os.PathLike[str],
-    *,
-    as_bytes: bool = False,
-    max_block_bytes: int = MAX_BLOCK_BYTES,
+    path: str | os.PathLike[str], *, as_bytes: bool = False, max_block_bytes: int = MAX_BLOCK_BYTES
 ) -> Iterator[Item]:
     """Yield a segment file of an archive: its description, its blocks, and their nodes.
 

@@ -128,10 +128,7 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
     found = [name for _, name in batch[:count]] if kind in (b"", b"STREAM") else []
     if not following and kind in (b"", b"STRING"):
         found += strings.strings(txn)
-    return [
-        b"%d" % following,
-        [name for name in found if matcher is None or matcher.matches(name)],
-    ]
+    return [b"%d" % following, [name for name in found if matcher is None or matcher.matches(name)]]
 
 
 def _cursor(word: bytes) -> int:

@@ -15,10 +15,7 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.humanize import entries_text, time_text
 from streamkeep.format.quoting import named
-from streamkeep.transfer.loading.tables import (
-    Row,
-    RowError,
-)
+from streamkeep.transfer.loading.tables import Row, RowError
 from streamkeep.transfer.stores import Target, uninterrupted
 
 _NAMED: Final = 8  # streams that a message names

@@ -203,10 +203,7 @@ class Incoming:
         self.entries += len(flats)
 
     def finish(
-        self,
-        counters: Counters,
-        groups: Iterable[GroupPart] = (),
-        messages: Messages | None = None,
+        self, counters: Counters, groups: Iterable[GroupPart] = (), messages: Messages | None = None
     ) -> None:
         """Set the counters, groups and messages of a stream loaded with `append`."""
         self.take(counters)
