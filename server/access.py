@@ -1,7 +1,8 @@
 """Users: passwords, and the commands and keys that each may use, in the syntax of Redis's ACL.
 
-One `Access` is for both doors. A request of HTTP is one or several commands of Redis (`http.call`),
-and `User.check_rights` decides about them, as it does for a client that sends these commands.
+One `Access` is for both doors. A request of HTTP is one or several commands of Redis, which
+`http.routes` names, and `User.check_rights` decides about them, as it does for a client that sends
+these commands.
 
     user reader on >secret ~orders:* +@read
     user writer on #<sha256> ~* +@all -flushall

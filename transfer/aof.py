@@ -30,8 +30,7 @@ from streamkeep.format.redis.stream_dump import STREAM_TYPES, Losses
 from streamkeep.server.commands import append, keys, table
 from streamkeep.server.commands.strings import delete_keys
 from streamkeep.server.commands.words import integer, wrong_count
-from streamkeep.transfer.loading.source_file import DAMAGED
-from streamkeep.transfer.stores import Target, uninterrupted
+from streamkeep.transfer.stores import DAMAGED, Target, uninterrupted
 
 BATCH_COMMANDS: Final = 1000
 BATCH_BYTES: Final = 4 << 20

@@ -26,7 +26,6 @@ from streamkeep.format.humanize import count_text
 from streamkeep.transfer.aof import CommandFailure, OpenMulti, Replay, read_stream
 from streamkeep.transfer.formats import LoadFormat, load_format
 from streamkeep.transfer.loading.append import Appender, Choice, batches, sorted_rows
-from streamkeep.transfer.loading.source_file import DAMAGED, SourceFile
 from streamkeep.transfer.loading.staged import Existing, Load, leftovers
 from streamkeep.transfer.loading.tables import (
     MAX_LINE,
@@ -38,7 +37,15 @@ from streamkeep.transfer.loading.tables import (
     row_of,
 )
 from streamkeep.transfer.loading.whole import WholeLoader
-from streamkeep.transfer.stores import AnyStore, Progress, ProgressCallback, Target, uninterrupted
+from streamkeep.transfer.stores import (
+    DAMAGED,
+    AnyStore,
+    Progress,
+    ProgressCallback,
+    SourceFile,
+    Target,
+    uninterrupted,
+)
 
 BATCH: Final = 1000  # entries per transaction
 

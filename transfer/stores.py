@@ -1,15 +1,19 @@
-"""The store that a dump reads or a load writes: open already, a snapshot of it, or a path."""
+"""The store and the file of a dump or a load, how far it is, and Ctrl-C only between commits."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import signal
+import stat
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import streamkeep
 from streamkeep.engine.api.store import Store
@@ -19,10 +23,14 @@ from streamkeep.engine.store.removal import missing_folders, remove_empty
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core.errors import (
     ArgumentError,
+    LoadError,
     StoreClosedError,
     StoreError,
     StreamkeepError,
 )
+
+# --- the store ------------------------------------------------------------------------------------
+
 
 AnyStore = Store[Any] | str | os.PathLike[str]
 AnySource = Store[Any] | Snapshot[Any] | str | os.PathLike[str]
@@ -195,3 +203,98 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, former)
     if came:
         raise KeyboardInterrupt
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+_BUFFER: Final = 1 << 20
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+# What reading a damaged gzip file raises.
+DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)
+
+
+class CountingReader(io.RawIOBase):
+    """A file that counts the bytes that were read of it, for the progress."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        self._read = getattr(source, "read1", source.read)  # of a pipe, what is there already
+        self.done = 0
+
+    def readable(self) -> bool:
+        """Say that this can be read."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Read what is there into `buffer`."""
+        view = memoryview(buffer)  # type: ignore[arg-type]  # any writable buffer
+        data: bytes = self._read(len(view))
+        view[: len(data)] = data
+        self.done += len(data)
+        return len(data)
+
+
+def open_rows(source: CountingReader) -> io.BufferedReader[Any]:
+    """Return the contents of a file, decompressed when its first bytes are those of gzip."""
+    buffered: io.BufferedReader[Any] = io.BufferedReader(source, _BUFFER)
+    if buffered.peek(2)[:2] == _GZIP_MAGIC:
+        return io.BufferedReader(gzip.GzipFile(fileobj=buffered), _BUFFER)
+    return buffered
+
+
+class SourceFile:
+    """The file that is loaded.
+
+    Attributes:
+        name: as messages name it.
+        size: in bytes; None for a pipe.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | BinaryIO, name: str | None) -> None:
+        """Open a file, unless it is open; raise OSError where it cannot be."""
+        self._stack = ExitStack()
+        if isinstance(source, (str, os.PathLike)):
+            self._file: BinaryIO = self._stack.enter_context(open(source, "rb"))  # noqa: SIM115
+            self.name = name or os.fspath(source)
+        else:
+            self._file = source
+            given = getattr(source, "name", None)
+            self.name = name or (given if isinstance(given, str) else "the file")
+        self._counting = CountingReader(self._file)
+        self.size = _size_of(self._file)
+
+    def __enter__(self) -> SourceFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def done(self) -> int:
+        """How many bytes were read."""
+        return self._counting.done
+
+    def contents(self) -> io.BufferedReader[Any]:
+        """Return the contents, decompressed where the first bytes are those of gzip."""
+        try:
+            return open_rows(self._counting)
+        except OSError as error:
+            problem = f"{self.name}: {error.strerror or error}"
+            raise LoadError(problem, source=self.name) from error
+
+    def seekable(self) -> BinaryIO:
+        """Return the file itself for Parquet, which is read from its end."""
+        if not self._file.seekable():
+            problem = f"{self.name}: Parquet is read from a file, not from a pipe"
+            raise LoadError(problem, source=self.name)
+        return self._file
+
+
+def _size_of(file: BinaryIO) -> int | None:
+    try:
+        status = os.fstat(file.fileno())
+    except (OSError, AttributeError):  # not a file of the system
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

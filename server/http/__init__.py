@@ -4,12 +4,11 @@
 
     wire       bytes in URLs, JSON, forms and errors
     multipart  forms with files
-    overview, figures    what a store holds, and its entries over time
-    call       one request: its parameters, and which commands of Redis the caller may run
+    overview   what a store holds, and its entries over time
+    routes     one request, the table that routes enter, and what serves them
     guard      what every request passes first: Host, Origin, password, sizes
     entries    pages of entries with bounded memory, and search
     events     the event stream: Server-Sent Events that resume
-    routes     the table that routes enter, and what serves them
     streams, groups, queues, health    the routes
     openapi    the description of all routes
     app        all of it together

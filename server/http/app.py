@@ -27,11 +27,10 @@ from streamkeep.engine.api.store import Store
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.server.access import Access
 from streamkeep.server.http import groups, health, queues, streams  # noqa: F401  # their routes
-from streamkeep.server.http.call import State
 from streamkeep.server.http.events import HEARTBEAT_S, STALL_S
 from streamkeep.server.http.guard import Guard
 from streamkeep.server.http.openapi import document
-from streamkeep.server.http.routes import served
+from streamkeep.server.http.routes import State, served
 from streamkeep.server.http.wire import Problem, json_reply, problem_of, problem_reply
 from streamkeep.server.ui import static_files
 

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.format.core.json_form import consumer_json, json_bytes, pending_json
-from streamkeep.server.http.call import Call
 from streamkeep.server.http.entries import entry_json
 from streamkeep.server.http.events import gone
 from streamkeep.server.http.overview import group_facts, now_ms
-from streamkeep.server.http.routes import Found, route
+from streamkeep.server.http.routes import Call, Found, route
 from streamkeep.server.http.wire import Problem, checked_number, id_members, name_member
 
 _MOST: Final = 1000  # entries or IDs of one request

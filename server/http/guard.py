@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.server.access import REFUSED_S, Access, User
-from streamkeep.server.http.call import USER_AT
+from streamkeep.server.http.routes import USER_AT
 from streamkeep.server.http.wire import Problem, problem_of, problem_reply
 
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")

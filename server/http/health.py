@@ -20,9 +20,8 @@ from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.recovery.fsck.store import check
-from streamkeep.server.http.call import Call, State
 from streamkeep.server.http.overview import now_ms, survey
-from streamkeep.server.http.routes import Found, route
+from streamkeep.server.http.routes import Call, Found, State, route
 from streamkeep.server.http.wire import Problem
 
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full, as by `status`

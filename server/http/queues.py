@@ -12,9 +12,8 @@ from streamkeep.format.core.json_form import json_bytes
 from streamkeep.jobs import Queue, layout, queue_names
 from streamkeep.jobs.layout import Fields, Names, Place, place_of
 from streamkeep.jobs.state import job_id_of, load_settings
-from streamkeep.server.http.call import Call
 from streamkeep.server.http.overview import now_ms, sees_queue
-from streamkeep.server.http.routes import Found, route
+from streamkeep.server.http.routes import Call, Found, route
 from streamkeep.server.http.wire import Problem, id_members
 
 _MOST: Final = 500

@@ -11,8 +11,7 @@ from starlette.types import ASGIApp
 
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.json_form import json_bytes
-from streamkeep.server.http import figures, overview
-from streamkeep.server.http.call import Call, State
+from streamkeep.server.http import overview
 from streamkeep.server.http.entries import (
     MOST,
     Page,
@@ -24,7 +23,7 @@ from streamkeep.server.http.entries import (
 )
 from streamkeep.server.http.events import EventReply, EventStream, starting_id
 from streamkeep.server.http.multipart import FORM_DATA, form_pairs
-from streamkeep.server.http.routes import Found, route
+from streamkeep.server.http.routes import Call, Found, State, route
 from streamkeep.server.http.wire import (
     Pairs,
     Problem,
@@ -126,7 +125,7 @@ def searched(call: Call) -> Found:
 def timeline(call: Call) -> Found:
     """Entries over time, live and archived; counted or, where they are many, estimated."""
     start, end = call.maybe_number("start_ms", 0, _MS), call.maybe_number("end_ms", 1, _MS)
-    return figures.figures(call.store, call.key, start, end, call.number("buckets", 60, 1, 240))
+    return overview.figures(call.store, call.key, start, end, call.number("buckets", 60, 1, 240))
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ From the bottom up:
     requests, encoder    bytes to commands, replies to bytes
     turn                 the commands of one turn of the event loop, in one transaction
     turns                clients as turns see them, and when a turn begins
-    slow                 what was slow: SLOWLOG, LATENCY, waits for the disk
     memory               what clients need in all, and which of them go when it is too much
     blocked, expiry      clients that wait for entries; keys that end at a deadline
+    info                 what exporters and people read: INFO, SLOWLOG, LATENCY
     settings             what CONFIG shows and changes
     handlers, client_commands, transactions, server_commands
                          the commands that are not about keys

@@ -30,9 +30,9 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.read import Waiting
 from streamkeep.server.commands.replies import NIL_ARRAY, Named
 from streamkeep.server.resp.encoder import encode, error_line
+from streamkeep.server.resp.transactions import Watches
 from streamkeep.server.resp.turn import Step, Turn, Watcher, failure_line, is_error
 from streamkeep.server.resp.turns import ClientState
-from streamkeep.server.resp.watches import Watches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,10 +27,10 @@ from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection
 from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.expiry import Expiry
+from streamkeep.server.resp.info import DISK, SlowLog
 from streamkeep.server.resp.memory import Memory
 from streamkeep.server.resp.requests import ProtocolError, RequestParser
 from streamkeep.server.resp.settings import Settings
-from streamkeep.server.resp.slow import DISK, SlowLog
 from streamkeep.server.resp.turn import Step, Turn, failure_line
 from streamkeep.server.resp.turns import Turns
 

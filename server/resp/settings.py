@@ -27,7 +27,7 @@ from streamkeep.server.commands.words import integer, text_of
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.server.commands.table import Spec
-    from streamkeep.server.resp.slow import SlowLog
+    from streamkeep.server.resp.info import SlowLog
     from streamkeep.server.resp.turns import Turns
 
 _SYNC_OF: Final = {"always": "commit", "everysec": "interval", "no": "none"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resp_peer import Peer, Running
-from streamkeep.server.resp.slow import SyncTimes
+from streamkeep.server.resp.info import SyncTimes
 
 
 def test_slowlog_has_the_words_times_and_client_of_slow_commands(peer: Peer) -> None:

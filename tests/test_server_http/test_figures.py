@@ -8,8 +8,8 @@ from itertools import pairwise
 from http_client import Client
 from streamkeep import Store
 from streamkeep.engine.tables.existing import existing_stream
-from streamkeep.server.http import figures as module
-from streamkeep.server.http.figures import bucket_edges, count_live
+from streamkeep.server.http import overview as module
+from streamkeep.server.http.overview import bucket_edges, count_live
 
 BEGIN = 1_718_000_000_000
 

@@ -38,7 +38,7 @@ from streamkeep.format.core.json_form import from_json
 from streamkeep.format.core.times import TimeUnit, parse_time
 from streamkeep.format.humanize import count_text, size_text
 from streamkeep.transfer.formats import DELIMITERS, ID_COLUMN, KEY_COLUMN, arrow
-from streamkeep.transfer.loading.source_file import DAMAGED
+from streamkeep.transfer.stores import DAMAGED
 
 # --- lines of text --------------------------------------------------------------------------------
 
