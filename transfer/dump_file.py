@@ -150,7 +150,8 @@ def dump(
     with reading(store) as snapshot:
         source = Source(snapshot, _keys(keys), limits)
         if progress is not None:
-            _report_to(progress, source)
+            report, total = progress, source.total()
+            source.moved = lambda entries: report(Progress(entries, entries, total))
         with _opened(target) as out:
             losses = Losses()
             if kind == "jsonl":
@@ -228,11 +229,6 @@ def _keys(keys: Key | Iterable[Key] | None) -> list[bytes] | None:
     if isinstance(keys, (bytes, str, memoryview, int, float)):
         return [to_bytes(keys, "keys")]
     return [to_bytes(one, "keys") for one in keys]
-
-
-def _report_to(progress: ProgressCallback, source: Source) -> None:
-    total = source.total()
-    source.moved = lambda entries: progress(Progress(entries, entries, total))
 
 
 @contextmanager

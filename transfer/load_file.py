@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
@@ -414,7 +414,14 @@ class _Loading:
         try:
             choice = Choice(self.key)
             first = self.from_line or 1
-            rows = choice.rows(row for row in self._read(stream) if row.line >= first)
+            found: Iterable[Row]
+            if self.kind == "jsonl" or self.kind == "csv" or self.kind == "tsv":
+                found = read_rows(
+                    stream, self.kind, self.columns, self.max_line, drop_empty=self.drop_empty
+                )
+            else:
+                found = (row_of(*one) for one in read_parquet(stream))
+            rows = choice.rows(row for row in found if row.line >= first)
             if self.sort:
                 rows = iter(sorted_rows(rows, lambda: self._moved(0)))
             for part in batches(rows, self.batch or BATCH):
@@ -436,13 +443,6 @@ class _Loading:
             first_id=appender.first_id,
             last_id=appender.last_id if appender.stored else None,
         )
-
-    def _read(self, stream: Any) -> Iterator[Row]:
-        if self.kind == "jsonl" or self.kind == "csv" or self.kind == "tsv":
-            return read_rows(
-                stream, self.kind, self.columns, self.max_line, drop_empty=self.drop_empty
-            )
-        return (row_of(*one) for one in read_parquet(stream))
 
 
 def _outcome_of(replay: Replay, first: int) -> tuple[str, str, int]:

@@ -67,7 +67,7 @@ class EventStream:
         self._key = key
         self._last = after
         self._block_ms = max(1, round(1000 * heartbeat_s))
-        self._stop = stop or _never
+        self._stop = stop or (lambda: False)
         self._as_pairs = as_pairs
         self._step_bytes = step_bytes
 
@@ -83,9 +83,11 @@ class EventStream:
                     )
                 if found:
                     self._last = found[-1].id
-                    yield b"".join(map(self._event, found))
+                    lines = [(one.id, entry_line(one, as_pairs=self._as_pairs)) for one in found]
+                    yield b"".join([b"id: %b\ndata: %b\n\n" % one for one in lines])
                     size = sum(map(entry_size, found))
-                    count = _next_count(count, size, len(found), self._step_bytes)
+                    fitting = self._step_bytes * len(found) // max(1, size)  # about so many bytes
+                    count = max(1, min(_LAST_STEP, 2 * count, fitting))
                 elif not await self._wait() and not self._stop():
                     yield b":\n\n"
         except StoreClosedError:
@@ -103,10 +105,6 @@ class EventStream:
             async for _ in entries:
                 return True
         return False
-
-    def _event(self, entry: object) -> bytes:
-        line = entry_line(entry, as_pairs=self._as_pairs)  # type: ignore[arg-type]
-        return b"id: %b\ndata: %b\n\n" % (entry.id, line)  # type: ignore[attr-defined]
 
 
 async def starting_id(store: AsyncStore[bytes], key: bytes, text: bytes) -> bytes:
@@ -187,13 +185,3 @@ async def gone(receive: Receive) -> None:
     """Return when the client has gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _next_count(count: int, size: int, entries: int, step_bytes: int) -> int:
-    """Return how many entries to read next, so that their bytes are about this many."""
-    fitting = step_bytes * entries // max(1, size)
-    return max(1, min(_LAST_STEP, 2 * count, fitting))
-
-
-def _never() -> bool:
-    return False

@@ -54,16 +54,10 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """Lets a request pass, or answers it.
+    """Lets a request pass, or answers it; the arguments are those of `app.create_app`.
 
     Args:
-        app: the routes.
-        hosts: names that a request may have in `Host`, in addition to `localhost` and numeric
-            addresses; None to accept any, where another server has checked it.
-        origins: origins of other sites whose pages may call (CORS).
         open_below: paths below this one hold no data, and need no secret.
-        max_body: how many bytes a body may have.
-        body_s: how many seconds may pass between two parts of a body.
     """
 
     def __init__(

@@ -81,17 +81,15 @@ def _operation(route: Route) -> dict[str, Any]:
         },
     }
     if route.body or route.takes_any:
-        members = {name: _member(text) for name, text in route.body.items()}
+        members = {
+            name: dict(zip(("type", "description"), text.split(": ", 1), strict=True))
+            for name, text in route.body.items()
+        }
         schema = {"type": "object", "properties": members} if members else {}
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     if route.path == "/health":
         found["security"] = []
     return found
-
-
-def _member(text: str) -> dict[str, str]:
-    kind, _, meaning = text.partition(": ")
-    return {"type": kind, "description": meaning}
 
 
 def _parameters(route: Route) -> Iterator[dict[str, Any]]:

@@ -124,8 +124,12 @@ def count_live(txn: Txn, stream: Stream, edges: list[int]) -> Counted:
         return Counted(empty, True)
     walk = NodeWalk(txn, stream)
     if _few_nodes(walk, edges):
-        walk.seek(edges[0], 0)
-        _count_ids(walk, edges, empty)
+        more = walk.seek(edges[0], 0)
+        while more and walk.ms < edges[-1]:
+            for ms, _ in live_ids(walk.load(), walk.ms, walk.seq):
+                if edges[0] <= ms < edges[-1]:
+                    empty[bisect_right(edges, ms) - 1] += 1
+            more = walk.next()
         return Counted(empty, True)
     return Counted(_estimate(walk, stream, edges), False)
 
@@ -141,15 +145,6 @@ def _few_nodes(walk: NodeWalk, edges: list[int]) -> bool:
             return True
         more = walk.next()
     return False
-
-
-def _count_ids(walk: NodeWalk, edges: list[int], counts: list[int]) -> None:
-    while walk.ms < edges[-1]:
-        for ms, _ in live_ids(walk.load(), walk.ms, walk.seq):
-            if edges[0] <= ms < edges[-1]:
-                counts[bisect_right(edges, ms) - 1] += 1
-        if not walk.next():
-            return
 
 
 def _estimate(walk: NodeWalk, stream: Stream, edges: list[int]) -> list[int]:
@@ -446,7 +441,9 @@ def _troubles(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> li
     if oldest is not None:
         idle = oldest["idle_ms"]
         if idle is None or idle >= STUCK_MS:
-            found.append({**place, "kind": "pending", "since_ms": idle, **_of(facts, oldest)})
+            entry = {name: oldest[name] for name in ("id", "consumer", "times_delivered")}
+            more = {"kind": "pending", "since_ms": idle, "pending": facts["pending"]}
+            found.append({**place, **more, **entry})
     if facts["waiting"]:
         try:
             consumers = snapshot.xinfo_consumers(key, info["name"])
@@ -465,12 +462,3 @@ def _troubles(snapshot: Snapshot[bytes], key: bytes, info: dict[str, Any]) -> li
                 }
             )
     return found
-
-
-def _of(facts: dict[str, Any], oldest: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "pending": facts["pending"],
-        "id": oldest["id"],
-        "consumer": oldest["consumer"],
-        "times_delivered": oldest["times_delivered"],
-    }

@@ -151,23 +151,16 @@ def bind(address: str, port: int) -> list[socket.socket]:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            _drop_stalled(one)
-            one.bind(place if port or not found[:-1] else (place[0], _port(found[0]), *place[2:]))
+            # The kernel drops connections whose peer takes nothing; accepted sockets inherit it.
+            timeout: Any = getattr(socket, "TCP_USER_TIMEOUT", None)
+            if timeout is not None:
+                one.setsockopt(socket.IPPROTO_TCP, timeout, round(1000 * STALL_S))
+            if not port and found[:-1]:  # the port that the first has got
+                place = (place[0], found[0].getsockname()[1], *place[2:])
+            one.bind(place)
             one.setblocking(False)
     except OSError:
         for one in found:
             one.close()
         raise
     return found
-
-
-def _drop_stalled(one: socket.socket) -> None:
-    """Have the kernel drop connections whose peer takes nothing; accepted sockets inherit it."""
-    timeout: Any = getattr(socket, "TCP_USER_TIMEOUT", None)
-    if timeout is not None:
-        one.setsockopt(socket.IPPROTO_TCP, timeout, round(1000 * STALL_S))
-
-
-def _port(one: socket.socket) -> int:
-    port: int = one.getsockname()[1]
-    return port

@@ -321,11 +321,6 @@ def is_error(reply: bytes) -> bool:
     return len(reply) > 0 and i64(reply[0]) == _MINUS
 
 
-def _may_wait(words: list[bytes]) -> bool:
-    """Return whether the option BLOCK may be among the words."""
-    return any(len(word) == 5 and word.upper() == b"BLOCK" for word in words)
-
-
 def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bool:
     """Run the commands that a client has sent, at least one; return whether it has sent more.
 
@@ -362,7 +357,6 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
             client.recount()
         count += 1
         turn.commands += 1
-        client.served += 1
         replies = len(client.out)
         before = client.out_size
         turn.called = None
@@ -372,7 +366,7 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
             if spec is not None and not spec.container and spec.takes(len(words)):
                 client.last_command = spec.name
                 turn.called = calls
-                if spec.parse is not None and _may_wait(words):
+                if spec.parse is not None and b"BLOCK" in [word.upper() for word in words]:
                     client.read(spec, words, turn)
                 else:
                     turn.run(client, spec, words)

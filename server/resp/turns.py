@@ -88,7 +88,6 @@ class ClientState:
         self.reserved: i64 = 0
         self.moved: i64 = 0
         self.mark: i64 = -1
-        self.served: i64 = 0  # commands, for CLIENT LIST
         self.last_command = "NULL"
 
     def data_received(self, data: bytes) -> None:
@@ -356,12 +355,9 @@ class Turns:
         if self.ends:
             self.ends = False
             host.end()
-        if txn is not None and (txn.garbage or self._may_be_due()):
-            host.settle(txn.garbage)
+        if txn is not None:
+            context = self.context  # what commits may have made due, `Environment.is_due` decides
+            if txn.garbage or not context.keeps_up() or context.retired_bytes > 0:
+                host.settle(txn.garbage)
         self.go_on()
         return left
-
-    def _may_be_due(self) -> bool:
-        """Return whether commits may have made something due, as `Environment.is_due` decides."""
-        context = self.context
-        return not context.keeps_up() or context.retired_bytes > 0

@@ -138,7 +138,7 @@ class _CommandWriter:
         def owned() -> Iterator[Pending]:
             nonlocal gone
             for one in group.pending:
-                if not self._has(one):
+                if not exists(self._source.txn, self._stream, one.ms, one.seq):
                     gone += 1
                 elif one.consumer == NOBODY:
                     nobodys[one.ms, one.seq] = one
@@ -148,9 +148,6 @@ class _CommandWriter:
         self._claims(group, owned())
         self._losses.add("pending entry that is no longer in the stream", gone)
         self._nobodys(group, nobodys)
-
-    def _has(self, one: Pending) -> bool:
-        return exists(self._source.txn, self._stream, one.ms, one.seq)
 
     def _claims(self, group: GroupPart, pending: Iterator[Pending]) -> None:
         """Write XCLAIM, one command for neighbours that were delivered together."""

@@ -17,7 +17,7 @@ from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
-from streamkeep.format.redis.stream_parts import Part, Parts
+from streamkeep.format.redis.stream_parts import Counters, Parts
 from streamkeep.transfer.formats import UNNAMED
 
 Entry = tuple[int, int, list[bytes]]  # ms, seq, [field, value, ...]
@@ -95,7 +95,7 @@ class Source:
             out: list[Any] = []
             wanted = Range(*self.limits.start, *self.limits.end, left, False, int(PAIRS))
             more = read_range(data, ms, seq, wanted, out)
-            self._moved(len(out))
+            self.count(len(out))
             yield from out
             left -= len(out)
             if not more or not left:
@@ -121,18 +121,11 @@ class Source:
     def parts(self, stream: Stream) -> Parts:
         """Yield the parts of a whole stream."""
         for part in stream_parts(self.txn, stream):
-            self._note(part)
+            if isinstance(part, Counters):  # which come after the nodes
+                self.count(part.length)
             yield part
 
-    def _note(self, part: Part) -> None:
-        ids = getattr(part, "length", None)  # of the counters, which come after the nodes
-        if ids is not None:
-            self._moved(ids)
-
-    def _moved(self, entries: int) -> None:
+    def count(self, entries: int) -> None:
+        """Note entries that were read."""
         self.entries += entries
         self.moved(self.entries)
-
-    def count_rows(self, entries: int) -> None:
-        """Note entries that were read from `nodes`."""
-        self._moved(entries)

@@ -142,7 +142,7 @@ def write_parquet(source: Source, chosen: Chosen | None, out: BinaryIO) -> None:
                     batch = batch.slice(0, left)
                     left -= len(batch)
                 gathered.append(batch)
-                source.count_rows(len(batch))
+                source.count(len(batch))
                 if sum(one.nbytes for one in gathered) > _ROW_GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(gathered, schema))
                     gathered = []

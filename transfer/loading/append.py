@@ -120,7 +120,10 @@ class Appender:
             self._check_order(batch)  # a file without a single good batch creates no store
         store = self._target.store()
         if not self._begun:
-            self._begin()
+            self._begun = True
+            if store.exists(self._key):
+                counters = store.xinfo_stream(self._key)
+                self.last_id = self._start_id = StreamId.parse(counters["last-generated-id"])
         self._check_order(batch)
         ids = [row.id_text for row in batch]
         commands = store if self._target.sync is None else store.using(self._target.sync)
@@ -136,13 +139,6 @@ class Appender:
             if self.first_id is None:
                 self.first_id = StreamId.parse(added[0])
             moved()
-
-    def _begin(self) -> None:
-        store = self._target.store()
-        if store.exists(self._key):
-            counters = store.xinfo_stream(self._key)
-            self.last_id = self._start_id = StreamId.parse(counters["last-generated-id"])
-        self._begun = True
 
     def _check_order(self, batch: list[Row]) -> None:
         """Raise for the first row whose ID the stream will not take."""

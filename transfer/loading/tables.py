@@ -437,13 +437,9 @@ def _json_row(line: int, members: _Object, columns: Columns) -> Row | None:
             raise RowError(line, f"member {columns.name!r} is {_kind(value)}")
         text = value
     ms, seq = columns.place(line, text)
-    pairs = [(_encoded(line, name), _encoded(line, _text(value))) for name, value in members]
+    texts = ((name, one if isinstance(one, str) else _compact(one)) for name, one in members)
+    pairs = [(_encoded(line, name), _encoded(line, text)) for name, text in texts]
     return Row(line, dict(pairs) if len(known) == len(pairs) else pairs, ms, seq)
-
-
-def _text(value: object) -> str:
-    """Return a JSON value as text: a string as it is, anything else as compact JSON."""
-    return value if isinstance(value, str) else _compact(value)
 
 
 def _compact(value: object) -> str:
@@ -557,9 +553,10 @@ def _ids(pa: Any, batch: Any) -> Iterator[tuple[int, int]]:
 
 def _flat_fields(pa: Any, column: Any) -> Iterator[list[bytes]]:
     """Yield field, value, field, value, ... of each row of a column of pairs or maps."""
+    lists = (pa.types.is_list, pa.types.is_large_list)
     if pa.types.is_map(column.type):
         names, values = column.keys, column.items
-    elif _is_list(pa, column.type) and column.type.value_type.num_fields == 2:
+    elif any(one(column.type) for one in lists) and column.type.value_type.num_fields == 2:
         names, values = column.values.field(0), column.values.field(1)
     else:
         raise ValueError(f"the column 'fields' is {column.type}, not a list of pairs or a map")
@@ -571,10 +568,6 @@ def _flat_fields(pa: Any, column: Any) -> Iterator[list[bytes]]:
         flat[0::2] = pairs[0][start:end]
         flat[1::2] = pairs[1][start:end]
         yield flat
-
-
-def _is_list(pa: Any, kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _data(value: Any) -> bytes:

@@ -83,7 +83,9 @@ class WholeLoader:
     def read(self, kind: LoadFormat, stream: Any) -> None:
         """Read a file of a format to its end."""
         if kind == "jsonl":
-            self._jsonl(stream)
+            reader = JsonReader(self._begin, self._moved)
+            reader.read(bounded_lines(stream, self._max_line))
+            self.entries = reader.entries.loaded
         elif kind == "rdb":
             self._rdb(stream)
         elif kind == "dump":
@@ -111,12 +113,6 @@ class WholeLoader:
         self._moved(self.entries)
 
     # --- formats ----------------------------------------------------------------------------
-
-    def _jsonl(self, stream: BinaryIO) -> None:
-        """Load a dump in JSON Lines."""
-        reader = JsonReader(self._begin, self._moved)
-        reader.read(bounded_lines(stream, self._max_line))
-        self.entries = reader.entries.loaded
 
     def _rdb(self, stream: BinaryIO) -> None:
         """Load the streams of an RDB file."""
