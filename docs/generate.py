@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import click
 import installs
 
 from streamkeep.format.core.keys import TABLES
@@ -41,9 +40,7 @@ from streamkeep.format.rows.retention import RETENTION_SECTION
 from streamkeep.format.segment.index import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
 from streamkeep.recovery.fsck.catalogue import CATALOGUE, REBUILD, SALVAGE
-from streamkeep.tools.base import common
 from streamkeep.tools.base.statuses import MEANINGS
-from streamkeep.tools.cli import main as root
 
 HERE: Final = Path(__file__).parent
 END: Final = "<!-- end -->"
@@ -58,14 +55,6 @@ class Part(NamedTuple):
 
 
 # --- docs/cli -----------------------------------------------------------------------------------
-
-
-def render_options() -> str:
-    """Return a table of the common options."""
-    context = click.Context(root)
-    records = [option.get_help_record(context) for option in common.OPTIONS]
-    rows = [f"| `{name.replace('|', ' ')}` | {text} |" for name, text in filter(None, records)]
-    return "\n".join(["| option | meaning |", "|---|---|", *rows])
 
 
 def render_statuses() -> str:
@@ -167,7 +156,6 @@ PARTS: Final = (
     Part("guide/migrate.md", "migrate", program("programs/migrate.py")),
     Part("guide/web.md", "forked", program("programs/forked.py")),
     Part("decisions/README.md", "decisions", render_decisions),
-    Part("cli/README.md", "options", render_options),
     Part("cli/README.md", "statuses", render_statuses),
     Part("reference/format.md", "tables", render_tables),
     Part("reference/format.md", "batch", BATCH_ROW.table),
