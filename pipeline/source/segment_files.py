@@ -11,12 +11,12 @@ from streamkeep.format.core.errors import MissingSegmentError
 from streamkeep.format.segment.segment import Segment
 from streamkeep.pipeline.storage.places import file_system, is_uri, reaching
 
-_DATA_FILE: Final = "data.mdb"
+DATA_FILE: Final = "data.mdb"
 
 
 def is_folder(path: str) -> bool:
     """Return whether a path is a folder of segments and not a store; a URI always is."""
-    return is_uri(path) or (os.path.isdir(path) and not os.path.exists(f"{path}/{_DATA_FILE}"))
+    return is_uri(path) or (os.path.isdir(path) and not os.path.exists(f"{path}/{DATA_FILE}"))
 
 
 @contextmanager

@@ -406,7 +406,12 @@ def test_a_host_without_the_path_says_so(
     options = parse_read({"path": str(store.path), "subscribe": "s"})
     ((one, *_),) = plan_pins(options, pin_now(options))
     (tmp_path / "empty").mkdir()
-    for name, why in (("empty", "not a store"), ("nowhere", "no")):
+    (tmp_path / "shared" / "archive" / "1-s").mkdir(parents=True)  # with the archive mounted
+    for name, why in (
+        ("empty", "not a store"),
+        ("nowhere", "no"),
+        ("shared", r"there is an archive\); next: run where"),
+    ):
         elsewhere = replace(options, path=str(tmp_path / name))
         with (
             pytest.raises(NotOnExecutorError, match=rf"on host .* does not have .*{name}.*{why}"),

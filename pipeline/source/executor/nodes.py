@@ -9,6 +9,7 @@ it moves to the archive, so the next chunk begins above the last key.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,14 +22,14 @@ from streamkeep.engine.remote.object_store import open_objects
 from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.pipeline.options import (
     AUTO,
     ReadOptions,
 )
 from streamkeep.pipeline.source.loss_notes import note_loss
 from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
-from streamkeep.pipeline.source.segment_files import open_segment
+from streamkeep.pipeline.source.segment_files import DATA_FILE, open_segment
 from streamkeep.pipeline.source.slices import Slice
 from streamkeep.pipeline.source.stores import StreamReplacedError, reading, stream_nodes
 from streamkeep.pipeline.source.stream_nodes import Tally
@@ -176,8 +177,13 @@ def nodes_of(
             if store is None:
                 try:
                     store = stack.enter_context(reading(options.path))
-                except StoreError as error:
-                    raise unreachable(options.path, "store", str(error)) from error
+                except StreamkeepError as error:
+                    # Without its data file a store may be damaged, but here it is only elsewhere.
+                    there = os.path.exists(f"{options.path}/{DATA_FILE}")
+                    if there and not isinstance(error, StoreError):
+                        raise
+                    why = str(error).partition("; next:")[0]
+                    raise unreachable(options.path, "store", why) from error
             return complete_nodes(store, one, options, notes)
 
         yield nodes
