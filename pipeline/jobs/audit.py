@@ -56,13 +56,26 @@ def audit(
 ) -> Report:
     """Check every segment of a store, or of all stores of a fleet, and every file of a lake.
 
+    It reads every byte, and changes nothing.
+
     Args:
+        store: its directory; what it has is compared with the lake.
+        lake: path or URI.
         fleet: a URI with the archives of stores, or a folder of stores. The lake is reconciled with
             what was copied into it, and with what the stores have.
 
+        progress: called with the numbers of finished and of all tasks.
+
+    Returns:
+        A report whose `problems` have one line for each problem, in a fixed order; empty if all is
+        well. `entries`, `files` and `size_bytes` are what was read.
+
     Raises:
-        LakeError: there is no such lake, or neither store nor lake was named.
+        LakeError: there is no such lake, or nothing was named.
+        LakeConflictError: other jobs committed to the lake, every time that its state was read.
         StoreError: the store cannot be opened.
+        FleetError: there are no stores in the fleet.
+        NotOnExecutorError: an executor does not reach the archive.
     """
     if store is None and lake is None and fleet is None:
         raise LakeError("there is nothing to audit; next: name a store, a lake, or both")

@@ -40,14 +40,22 @@ def compact(
 ) -> Report:
     """Merge small files of a lake, and remove files that no version names any more.
 
+    One commit replaces all files: readers see either all old ones or all new ones.
+
     Args:
+        lake: path or URI.
         target_bytes: the size from which a file is not merged further.
         retention_hours: how long replaced files are kept, for readers of older versions and for
             jobs that have not committed yet. With 0, a job that runs at the same time fails.
-
         fill: also write all files again that lack columns which were added to the lake later.
 
+    Returns:
+        A report with the number of new `files`, and in `details` that of `files_replaced`, their
+        `bytes_replaced`, the number of `files_swept`, which were removed, and `lake_version`.
+
     Raises:
+        LakeError: there is no such lake.
+        StorageError: the storage cannot be reached.
         LakeConflictError: other jobs replaced some of the files in every try.
     """
     with Stopwatch(Report(NAME)) as report:

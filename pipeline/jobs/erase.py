@@ -75,6 +75,9 @@ def erase(
 ) -> Report:
     """Erase entries of a stream from a store, its archive, and a lake.
 
+    First from the store, durably, then from the lake, in one commit; then the old files are
+    removed. Run it again if it was killed.
+
     Args:
         key: of the stream.
         ids: of the entries.

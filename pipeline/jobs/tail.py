@@ -95,8 +95,15 @@ def tail(
         staging: such a folder through which workers send files to the driver, for the target store.
         on_batch: called with the number of entries of each batch, shortly after it.
 
+    Returns:
+        A report with the number of `entries` that were written. Except for the console, each batch
+        is written whole or not at all, and a query that goes on with its checkpoint writes each
+        entry once.
+
     Raises:
         TailError: the target does not exist, or needs a path.
+        StreamingQueryException: of Spark, the query failed; its text names the error, such as
+            DataLossError.
     """
     if target not in TARGETS:
         raise TailError(f"there is no target {target!r}, expected one of {', '.join(TARGETS)}")
