@@ -35,26 +35,19 @@ if TYPE_CHECKING:
     from streamkeep.transfer.stores import Progress
 
 _HOMES = {
-    "streamkeep.format.core.times": ("parse_time",),
-    "streamkeep.transfer.describe": ("Piece",),
-    "streamkeep.transfer.differences": ("Difference", "diff"),
-    "streamkeep.transfer.dump_file": ("REDIS_VERSIONS", "DumpReport", "dump", "to_rdb"),
-    "streamkeep.transfer.formats": ("DUMP_FORMATS", "LOAD_FORMATS", "DumpFormat", "LoadFormat"),
+    "streamkeep.format.core.times": "parse_time",
+    "streamkeep.transfer.describe": "Piece",
+    "streamkeep.transfer.differences": "Difference diff",
+    "streamkeep.transfer.dump_file": "REDIS_VERSIONS DumpReport dump to_rdb",
+    "streamkeep.transfer.formats": "DUMP_FORMATS LOAD_FORMATS DumpFormat LoadFormat",
     "streamkeep.transfer.inspection": (
-        "TABLE_NAMES",
-        "Heading",
-        "Slot",
-        "inspect_checkpoints",
-        "inspect_group",
-        "inspect_journal",
-        "inspect_node",
-        "inspect_segment",
-        "inspect_table",
+        "TABLE_NAMES Heading Slot inspect_checkpoints inspect_group inspect_journal "
+        "inspect_node inspect_segment inspect_table"
     ),
-    "streamkeep.transfer.load_file": ("LoadReport", "from_rdb", "load"),
-    "streamkeep.transfer.stores": ("Progress",),
+    "streamkeep.transfer.load_file": "LoadReport from_rdb load",
+    "streamkeep.transfer.stores": "Progress",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "DUMP_FORMATS",

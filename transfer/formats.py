@@ -17,13 +17,15 @@ What is loaded may be compressed with gzip, and its name end in `.gz`; Parquet m
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from streamkeep.format.core.errors import ArgumentError, TransferError
 from streamkeep.supported import install_hint
 
 DumpFormat = Literal["text", "jsonl", "csv", "parquet", "resp", "dump", "rdb"]
 LoadFormat = Literal["jsonl", "csv", "tsv", "parquet", "resp", "dump", "rdb"]
+
+Format = TypeVar("Format", DumpFormat, LoadFormat)
 
 DUMP_FORMATS: Final[tuple[DumpFormat, ...]] = get_args(DumpFormat)
 LOAD_FORMATS: Final[tuple[LoadFormat, ...]] = get_args(LoadFormat)
@@ -39,16 +41,9 @@ DUMP_SUFFIXES: Final[dict[str, DumpFormat]] = {
     ".rdb": "rdb",
 }
 LOAD_SUFFIXES: Final[dict[str, LoadFormat]] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
+    **{ending: one for ending, one in DUMP_SUFFIXES.items() if one != "text"},
     ".json": "jsonl",
-    ".csv": "csv",
     ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".resp": "resp",
-    ".aof": "resp",
-    ".dump": "dump",
-    ".rdb": "rdb",
 }
 BINARY_FORMATS: Final[tuple[DumpFormat, ...]] = ("parquet", "dump", "rdb")
 DELIMITERS: Final[dict[LoadFormat, str]] = {"csv": ",", "tsv": "\t"}
@@ -65,37 +60,35 @@ UNNAMED: Final = b"streamkeep:load:"
 
 def dump_format(wanted: str | None, name: str | None) -> DumpFormat:
     """Return the format of a dump: the one that is wanted, or the one that a file name gives."""
-    for one in DUMP_FORMATS:
-        if one == wanted:
-            return one
-    found = None
-    if wanted is None and name is not None:
-        found = DUMP_SUFFIXES.get(Path(name).suffix.lower())
-    if found is None:
-        raise _unknown(wanted, name, DUMP_FORMATS)
-    return found
+    return _chosen(wanted, name, DUMP_FORMATS, DUMP_SUFFIXES)
 
 
 def load_format(wanted: str | None, name: str | None) -> LoadFormat:
     """Return the format of a load: the one that is wanted, or the one that a file name gives."""
-    for one in LOAD_FORMATS:
-        if one == wanted:
-            return one
-    found = None
-    if wanted is None and name is not None:
-        found = LOAD_SUFFIXES.get(Path(name.lower().removesuffix(".gz")).suffix)
-    if found is None:
-        raise _unknown(wanted, name, LOAD_FORMATS)
-    return found
+    plain = None if name is None else name.lower().removesuffix(".gz")
+    return _chosen(wanted, plain, LOAD_FORMATS, LOAD_SUFFIXES, name)
 
 
-def _unknown(wanted: str | None, name: str | None, formats: tuple[str, ...]) -> ArgumentError:
+def _chosen(
+    wanted: str | None,
+    name: str | None,
+    formats: tuple[Format, ...],
+    suffixes: dict[str, Format],
+    given: str | None = None,
+) -> Format:
     known = ", ".join(formats)
     if wanted is not None:
-        return ArgumentError(f"{wanted!r} is not a format; choose one of {known}")
+        for one in formats:
+            if one == wanted:
+                return one
+        raise ArgumentError(f"{wanted!r} is not a format; choose one of {known}")
     if name is None:
-        return ArgumentError(f"there is no file name to give the format; choose one of {known}")
-    return ArgumentError(f"{name}: the name does not give the format; choose one of {known}")
+        raise ArgumentError(f"there is no file name to give the format; choose one of {known}")
+    found = suffixes.get(Path(name).suffix.lower())
+    if found is None:
+        problem = f"{given or name}: the name does not give the format"
+        raise ArgumentError(f"{problem}; choose one of {known}")
+    return found
 
 
 def arrow() -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.commands.retention import RetentionChange
@@ -24,7 +23,7 @@ from streamkeep.format.redis.stream_parts import (
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 from streamkeep.transfer.formats import JSONL_VERSION
 from streamkeep.transfer.loading.staged import Entries, Incoming
-from streamkeep.transfer.loading.tables import RowError
+from streamkeep.transfer.loading.tables import RowError, flat_fields
 
 _decode: Final = json.JSONDecoder().decode
 
@@ -137,7 +136,9 @@ class JsonReader:
         before = self.entries.read
         while self._is("entry"):
             members = self._taken("entry")
-            self.entries.add(incoming, self.line, *_parse(members["id"]), _flat(members["fields"]))
+            self.entries.add(
+                incoming, self.line, *_parse(members["id"]), flat_fields(members["fields"])
+            )
         self.entries.flush()
         return self.entries.read - before
 
@@ -191,15 +192,6 @@ class JsonReader:
             _number(head["added"]),
             _number(head["duplicates"]),
         )
-
-
-def _flat(fields: Any) -> list[bytes]:
-    if not fields:
-        raise ValueError("an entry without fields")
-    if type(fields) is not list or any(type(one) is not list or len(one) != 2 for one in fields):
-        raise ValueError("fields are not [field, value] pairs")
-    flat = chain.from_iterable(fields)
-    return [one.encode() if type(one) is str else from_json(one) for one in flat]
 
 
 def _parse(text: object) -> Id:

@@ -27,7 +27,6 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import chain, islice, pairwise
 from operator import itemgetter
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
@@ -455,41 +454,47 @@ def _compact(value: object) -> str:
     return {None: "null", True: "true", False: "false"}[value]  # type: ignore[index]
 
 
+_HALF: Final = "a string holds half of a surrogate pair, which is no text"
+
+
 def _encoded(line: int, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise RowError(line, "a string holds half of a surrogate pair, which is no text") from None
+        raise RowError(line, _HALF) from None
 
 
 def _lossless_row(line: int, known: dict[str, object]) -> Row:
     """Return an entry as `streamkeep range --json` prints it."""
     entry_id, fields = known.get("id"), known["fields"]
-    key = _lossless(line, known["key"]) if "key" in known else None
     if type(entry_id) is not str:
         raise RowError(line, "an entry whose 'id' is not a string")
     try:
         ms, seq = parse_full_id(entry_id)
     except ValueError as error:
         raise RowError(line, f"id: {error}") from None
+    try:
+        key = None if "key" not in known else flat_fields([[known["key"], ""]])[0]
+        return row_of(line, key, ms, seq, flat_fields(fields))
+    except UnicodeEncodeError:
+        raise RowError(line, _HALF) from None
+    except ValueError as error:
+        raise RowError(line, str(error)) from None
+
+
+def flat_fields(fields: object) -> list[bytes]:
+    """Return field, value, field, value, ... of an entry in JSON; raise ValueError."""
     if type(fields) is not list or set(map(type, fields)) != {list} or set(map(len, fields)) != {2}:
-        raise RowError(line, "an entry whose 'fields' are not [field, value] pairs, at least one")
-    if set(map(type, chain.from_iterable(fields))) == {str}:  # nearly always
-        with suppress(UnicodeEncodeError):
-            pairs = [(field.encode(), value.encode()) for field, value in fields]
-            return Row(line, pairs, ms, seq, key)
-    pairs = [(_lossless(line, field), _lossless(line, value)) for field, value in fields]
-    return Row(line, pairs, ms, seq, key)
+        raise ValueError("an entry whose 'fields' are not [field, value] pairs, at least one")
+    flat = chain.from_iterable(fields)
+    return [one.encode() if type(one) is str else _of_base64(one) for one in flat]
 
 
-def _lossless(line: int, value: object) -> bytes:
-    """Return the bytes of a string, or of a `{"base64": "..."}`."""
-    if type(value) is str:
-        return _encoded(line, value)
+def _of_base64(value: object) -> bytes:
     try:
         return from_json(dict(value) if isinstance(value, _Object) else value)
     except ValueError as error:
-        raise RowError(line, f"a key, field or value: {error}") from None
+        raise ValueError(f"a key, field or value: {error}") from None
 
 
 # --- Parquet --------------------------------------------------------------------------------------
