@@ -111,8 +111,8 @@ def figures_of(store: Store[Any]) -> Figures:
     Streams, groups and queues are those of one snapshot. A store that is open for reading only has
     no figures of syncs.
     """
-    whole = _store(store)
-    archived = store.archived_streams()
+    whole = store_figures(store)
+    archive = archive_figures(store)
     names = queue_names(store)
     with store.snapshot() as snapshot, translated():
         now_ms = snapshot.txn.now_ms()
@@ -129,17 +129,23 @@ def figures_of(store: Store[Any]) -> Figures:
             for one in reader.stats()
         ]
         queues = [QueueFigures(name, stats_of(reader, Names(name))) for name in names]
-    archive = ArchiveFigures(
+    return Figures(now_ms, whole, streams, queues, archive)
+
+
+def archive_figures(store: Store[Any]) -> ArchiveFigures:
+    """Return the sums over the archives of all streams."""
+    archived = store.archived_streams()
+    return ArchiveFigures(
         sum(one.segments for one in archived),
         sum(one.entries for one in archived),
         sum(one.size_bytes for one in archived),
         sum(one.retired_entries for one in archived),
         sum(one.retired_bytes for one in archived),
     )
-    return Figures(now_ms, whole, streams, queues, archive)
 
 
-def _store(store: Store[Any]) -> StoreFigures:
+def store_figures(store: Store[Any]) -> StoreFigures:
+    """Return the figures of the store as a whole."""
     found = store.durability()
     disk = os.statvfs(store.path)
     oldest = [slot.behind for slot in found.readers]

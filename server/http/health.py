@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 from typing import Any, Final
 
 from starlette.responses import Response
 
 import streamkeep
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.metrics import figures_of
+from streamkeep.metrics.figures import archive_figures, figures_of, store_figures
 from streamkeep.metrics.prometheus import CONTENT_TYPE, Metric, metrics_of, text_of
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.recovery.fsck.catalogue import CATALOGUE
@@ -25,6 +23,10 @@ from streamkeep.server.http.routes import Call, Found, State, route
 from streamkeep.server.http.wire import Problem
 
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full, as by `status`
+_SHOWN: Final = (
+    "data_bytes", "reusable_bytes", "journal_bytes", "disk_free_bytes", "last_commit",
+    "durable_commit", "checkpoint_commit",
+)  # fmt: skip
 _MOST_FINDINGS: Final = 200
 _MANY_COMMITS: Final = 10_000  # of a snapshot that keeps pages
 
@@ -49,7 +51,7 @@ def survey_store(call: Call) -> Found:
         **survey(call.store, call.user),
         "name": call.store.path.absolute().name,
         "write": _writes(call),
-        "disk_free_bytes": disk_free(call.store.path),
+        "disk_free_bytes": store_figures(call.store).disk_free_bytes,
     }
 
 
@@ -87,46 +89,28 @@ def _writes(call: Call) -> bool:
 # --- facts --------------------------------------------------------------------------------------
 
 
-def disk_free(path: Path) -> int:
-    """Return the bytes that are free on the disk of a store."""
-    disk = os.statvfs(path)
-    return disk.f_bavail * disk.f_frsize
-
-
 def _facts(store: Store[bytes]) -> Found:
-    found = store.durability()
-    archive = store.archived_streams()
-    last = found.last_recovery
-    free = disk_free(store.path)
+    durability, whole = store.durability(), store_figures(store)
+    last = durability.last_recovery
+    kept = archive_figures(store)._asdict()
+    path = store.path.absolute()
     return {
         "version": streamkeep.__version__,
-        "name": store.path.absolute().name,
-        "path": os.fsencode(store.path.absolute()).decode("utf-8", "replace"),
+        "name": path.name,
         "uuid": store.uuid,
         "sync": store.sync_mode,
-        "data_bytes": (store.path / DATA_FILE).stat().st_size,
-        "reusable_bytes": store.reusable_bytes,
-        "journal_bytes": found.journal_bytes,
-        "disk_free_bytes": free,
-        "low_disk": free < LOW_DISK,
-        "last_commit": found.last_commit,
-        "durable_commit": found.durable_commit,
-        "checkpoint_commit": found.checkpoint_commit,
+        **{name: one for name, one in whole._asdict().items() if name in _SHOWN},
+        "path": os.fsencode(path).decode("utf-8", "replace"),
+        "low_disk": whole.disk_free_bytes < LOW_DISK,
         "last_recovery": None if last is None else last._asdict(),
-        "failures": list(found.failures),
+        "failures": list(durability.failures),
         "old_readers": [
             {"process": one.process, "commits": one.behind}
-            for one in found.readers
+            for one in durability.readers
             if one.behind >= _MANY_COMMITS
         ],
-        "archive": {
-            "segments": sum(one.segments for one in archive),
-            "entries": sum(one.entries for one in archive),
-            "size_bytes": sum(one.size_bytes for one in archive),
-            "retired_entries": sum(one.retired_entries for one in archive),
-            "retired_bytes": sum(one.retired_bytes for one in archive),
-        },
-        "backup": _backup(store, found.last_commit),
+        "archive": {"size_bytes": kept.pop("bytes"), **kept},
+        "backup": _backup(store, whole.last_commit),
         "time_ms": now_ms(),
     }
 
