@@ -13,6 +13,7 @@ from typing import Final
 
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import (
     CONSUMER_PEL,
     CONSUMERS,
@@ -39,6 +40,7 @@ from streamkeep.format.rows.group_records import (
     decode_lease,
 )
 from streamkeep.format.rows.nacks import (
+    INLINE_NACKS,
     MAX_COUNT,
     NACK_SIZE,
     ORDERS,
@@ -156,8 +158,10 @@ class GroupRebuilder:
         where = f"group {quoted(record.name)}"
         losses = self.report.stream(int.from_bytes(db_key[:_NUMBER_SIZE], "big")).notes
         had, had_consumers = record.pending, record.consumers
-        highest_order = self._pages(record, losses, where)
-        owned = self._owned(record)
+        if not self._is_sound(record):
+            self._rewrite(record)
+            self.report.rebuild("NACK pages")
+        owned = self._index(record)
         self._consumers(prefix, record, owned, losses, where)
         if had > record.pending:
             count = count_text(had - record.pending, "pending entry", "pending entries")
@@ -165,102 +169,74 @@ class GroupRebuilder:
         if had_consumers > record.consumers:
             count = count_text(had_consumers - record.consumers, "consumer")
             losses.append(f"{count} of {where}")
-        record.next_order = max(record.next_order, highest_order + 1)
         record.entries_read = max(UNKNOWN, record.entries_read)
         if record.encode() != before:
             self.report.rebuild("group records")
             self.out.put_row(GROUPS, db_key, record.encode())
 
-    def _pages(self, record: GroupRecord, losses: list[str], where: str) -> int:
-        """Fix and index the pages, and count their NACKs; return the highest update counter."""
-        prefix = pack_number(record.number)
-        highest: tuple[int, int] | None = None
-        highest_order = -1
-        pending = nacked = 0
-        nacks: list[Nack] = []
+    def _pages_of(self, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
+        """Yield key and body of the pages; the key is b"" for the NACKs in the group's own row."""
         if record.inline_nacks:
-            nacks = list(_nacks_in(record.inline_nacks))
-            good = _encoded(nacks)
-            if any(self.out.rows(PEL, prefix)):
-                record.inline_nacks = b""  # they go to pages of their own
-                for nack in nacks:
-                    self._put_single(record.number, nack)
-            else:
-                if good != record.inline_nacks:
-                    self.report.rebuild("NACK pages")
-                record.inline_nacks = good
-                for nack in nacks:
-                    pending += 1
-                    nacked += nack.consumer == 0
-                    highest_order = max(highest_order, nack.order())
-        for db_key, value in self.out.rows(PEL, prefix):
-            body = open_row(PEL, db_key, value, "NACK page")
-            good = self._fixed_page(db_key, body, highest)
-            if not good:
-                self.out.delete(PEL, db_key)
-                continue
-            good = self._with_unique_order(prefix, good)
-            ms, seq = _key_id(db_key)
-            first = decode_nack(good, 0).id()
-            fits = first >= (ms, seq) and (highest is None or (ms, seq) > highest)
-            new_key = db_key if fits else page_key(record.number, *first)
-            if good != body or new_key != db_key:
-                self.report.rebuild("NACK pages")
-                self.out.delete(PEL, db_key)
-                self.out.put_row(PEL, new_key, good)
-            found = examine_page(good, *_key_id(new_key))
-            highest = found.last
-            highest_order = max(highest_order, found.highest_order)
-            pending += sum(found.owners.values())
-            nacked += found.owners.get(0, 0)
-            self.out.put_row(PEL_ORDER, prefix + first_order_key(good), new_key[_NUMBER_SIZE:])
-            for consumer in owners_of(good):
-                self.out.put_row(
-                    CONSUMER_PEL, owned_key(record.number, consumer, *_key_id(new_key)), b""
-                )
-        record.pending, record.nacked = pending, nacked
-        return highest_order
-
-    def _with_unique_order(self, prefix: bytes, page: bytes) -> bytes:
-        """Return the page, changed so that no page before it has the same earliest order."""
-        while self.out.get(PEL_ORDER, prefix + (taken := first_order_key(page))) is not None:
-            nacks = list(_nacks_in(page))
-            nack = next(one for one in nacks if one.order_key == taken)
-            nack.order_key = taken[:6] + ((nack.order() + 1) % ORDERS).to_bytes(6, "big")
-            page = _encoded(nacks)
-        return page
-
-    def _put_single(self, group: int, nack: Nack) -> None:
-        """Store a NACK in its own page, unless a page has its ID as the key."""
-        db_key = page_key(group, *nack.id())
-        if self.out.get(PEL, db_key) is None:
-            self.out.put_row(PEL, db_key, _encoded([nack]))
-
-    def _fixed_page(self, db_key: bytes, body: bytes, highest: tuple[int, int] | None) -> bytes:
-        """Return a page without invalid NACKs and IDs up to `highest`; a sound page unchanged."""
-        try:
-            found = examine_page(body, *_key_id(db_key))
-            if not found.misplaced and (highest is None or decode_nack(body, 0).id() > highest):
-                return body
-        except CorruptionError:
-            pass
-        nacks = [nack for nack in _nacks_in(body) if highest is None or nack.id() > highest]
-        return _encoded(nacks[:PAGE_NACKS])
-
-    def _owned(self, record: GroupRecord) -> dict[int, int]:
-        owned: dict[int, int] = {}
-        for page in self._pages_of(record):
-            for index in range(len(page) // NACK_SIZE):
-                consumer = decode_nack(page, index).consumer
-                if consumer:
-                    owned[consumer] = owned.get(consumer, 0) + 1
-        return owned
-
-    def _pages_of(self, record: GroupRecord) -> Iterator[bytes]:
-        if record.inline_nacks:
-            yield record.inline_nacks
+            yield b"", record.inline_nacks
         for db_key, value in self.out.rows(PEL, pack_number(record.number)):
-            yield open_row(PEL, db_key, value, "NACK page")
+            yield db_key, open_row(PEL, db_key, value, "NACK page")
+
+    def _is_sound(self, record: GroupRecord) -> bool:
+        """Return whether the pages can stay as they are."""
+        highest: Id | None = None
+        orders: set[bytes] = set()  # of the earliest NACKs, by which pages are found
+        for db_key, page in self._pages_of(record):
+            if db_key and record.inline_nacks:
+                return False
+            try:
+                found = examine_page(page, *_key_id(db_key))
+            except CorruptionError:
+                return False
+            order = first_order_key(page)
+            above = highest is None or _key_id(db_key) > highest
+            if found.misplaced or not above or order in orders:
+                return False
+            orders.add(order)
+            highest = found.last
+        return True
+
+    def _rewrite(self, record: GroupRecord) -> None:
+        """Write all valid NACKs into new pages, each ID once, with an order of its own."""
+        nacks: dict[Id, Nack] = {}
+        for _, page in self._pages_of(record):
+            for nack in _nacks_in(page):
+                nacks.setdefault(nack.id(), nack)
+        taken = -1
+        for nack in sorted(nacks.values(), key=lambda one: one.order_key):
+            taken = max(taken + 1, int.from_bytes(nack.order_key, "big"))
+            nack.order_key = taken.to_bytes(len(nack.order_key), "big")
+        ids = sorted(nacks)
+        pages: dict[bytes, bytes] = {}
+        if len(ids) <= INLINE_NACKS:
+            record.inline_nacks = b"".join(_encoded(nacks[one]) for one in ids)
+        else:
+            record.inline_nacks = b""
+            for at in range(0, len(ids), PAGE_NACKS):
+                page = b"".join(_encoded(nacks[one]) for one in ids[at : at + PAGE_NACKS])
+                pages[page_key(record.number, *ids[at])] = page
+        self.out.replace(PEL, pack_number(record.number), pages)
+
+    def _index(self, record: GroupRecord) -> dict[int, int]:
+        """Index and count the NACKs; return how many each consumer owns."""
+        prefix = pack_number(record.number)
+        owned: dict[int, int] = {}
+        for db_key, page in self._pages_of(record):
+            place = _key_id(db_key)
+            found = examine_page(page, *place)
+            record.next_order = max(record.next_order, found.highest_order + 1)
+            for consumer, count in found.owners.items():
+                owned[consumer] = owned.get(consumer, 0) + count
+            if db_key:
+                self.out.put_row(PEL_ORDER, prefix + first_order_key(page), db_key[_NUMBER_SIZE:])
+                for consumer in owners_of(page):
+                    self.out.put_row(CONSUMER_PEL, owned_key(record.number, consumer, *place), b"")
+        record.pending, record.nacked = sum(owned.values()), owned.pop(0, 0)
+        return owned
 
     # --- consumers ------------------------------------------------------------------------------
 
@@ -330,38 +306,27 @@ def _decode(db_key: bytes, value: bytes) -> GroupRecord:
     return decode_group(open_row(GROUPS, db_key, value, "group"), "group")
 
 
-def _key_id(db_key: bytes) -> tuple[int, int]:
+def _key_id(db_key: bytes) -> Id:
     return int.from_bytes(db_key[8:16], "big"), int.from_bytes(db_key[16:24], "big")
 
 
 def _nacks_in(page: bytes) -> Iterator[Nack]:
-    """Yield the valid NACKs of a page, sorted, each ID once; correct values out of range."""
-    whole = len(page) // NACK_SIZE * NACK_SIZE
-    nacks = [decode_nack(page[:whole], index) for index in range(whole // NACK_SIZE)]
-    previous = None
-    for nack in sorted(nacks, key=lambda one: (one.id(), one.order_key)):
-        if nack.id() == previous or nack.delivery_count > MAX_COUNT:
+    """Yield the valid NACKs of a page, with values that are possible."""
+    for index in range(len(page) // NACK_SIZE):
+        nack = decode_nack(page[index * NACK_SIZE : (index + 1) * NACK_SIZE], 0)
+        if nack.delivery_count > MAX_COUNT:
             continue
-        previous = nack.id()
         if nack.consumer > LAST_MEMBER:
             nack.consumer = 0  # no consumer can have such a number
-        if nack.delivery_time >= OWNED:
+        owned = nack.consumer != 0
+        if not owned or nack.delivery_time >= OWNED:
             nack.delivery_time = 0  # unknown: any consumer may claim it
-        if nack.order() >= ORDERS:
-            nack.order_key = nack.order_key[:6] + (nack.order() % ORDERS).to_bytes(6, "big")
+        by = max(nack.delivery_time, order_time(nack.order_key)) if owned else 0
+        nack.order_key = make_order_key(owned, by, nack.order() % ORDERS)
         yield nack
 
 
-def _encoded(nacks: list[Nack]) -> bytes:
-    """Return a page of NACKs, with the ordering times corrected."""
-    page = b""
-    for nack in nacks:
-        owned = nack.consumer != 0
-        time = nack.delivery_time if owned else 0
-        order_key = nack.order_key
-        zone = order_key[0] & 0x80 != 0
-        if zone != owned or (owned and order_time(order_key) < time) or not owned:
-            by = max(time, order_time(order_key)) if owned else 0
-            order_key = make_order_key(owned, by, nack.order())
-        page += encode_nack(nack.ms, nack.seq, nack.consumer, time, nack.delivery_count, order_key)
-    return page
+def _encoded(nack: Nack) -> bytes:
+    return encode_nack(
+        nack.ms, nack.seq, nack.consumer, nack.delivery_time, nack.delivery_count, nack.order_key
+    )
