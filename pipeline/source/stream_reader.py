@@ -190,7 +190,8 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
             txn = snapshot.txn
             for key, last in ends.items():
                 begin = begins.get(key, BEGINNING)
-                if was != planned or begin.number != last.number:  # the query meets the stream
+                met = was != planned or begin.number != last.number
+                if met:
                     begin = Position(last.number, MIN_ID, 0, next=last.first)
                 stream = txn.find_stream(key)
                 there = stream is not None and stream.number == last.number
@@ -200,7 +201,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
                     continue
                 try:
                     check_same_stream(txn, key, last)
-                    if begin.id > MIN_ID or begin.next is not None:
+                    if not met or last.first is not None:  # else all was lost before it was met
                         check_nothing_trimmed(txn, self.options, key, begin)
                 except DataLossError as error:
                     self._lose(begin, error)

@@ -512,11 +512,12 @@ def resumed(
             losses.append((position, error))
         else:
             found[key] = position
-    for key, met in trigger_streams(txn, options):
-        if key not in found and met.last > MIN_ID:
-            lost = trimmed_before(key, met)
+    for key, number in find_streams(txn, options, all_there=False).items():
+        stream = None if key in found else txn.find_stream(key)
+        if stream is not None and stream.number == number:
+            lost = trimmed_before(key, TriggerStream(txn, stream, options.source))
             if lost is not None:
-                losses.append((Position(met.number, MIN_ID), lost))
+                losses.append((Position(number, MIN_ID), lost))
     return found, losses
 
 

@@ -400,6 +400,21 @@ def test_a_stream_that_was_trimmed_before_a_query_met_it(
     assert len(batch(strict, offset)[0]) == 81
 
 
+def test_a_stream_that_was_empty_when_the_query_began(store: Store[bytes], query: Query) -> None:
+    for starting in ("latest", "earliest"):
+        store.delete("s")
+        store.xgroup_create("s", "g", "$", mkstream=True)
+        reader = query(startingOffsets=starting)
+        offset = reader.initialOffset()
+        assert batch(reader, offset)[0] == []
+        add(store, 1, 1000)
+        store.xtrim("s", maxlen=10, approximate=False)
+        with pytest.raises(DataLossError, match=r"990 entries after 0-0 were trimmed"):
+            batch(reader, offset)
+        forgiving = query(startingOffsets=starting, failOnDataLoss=False)
+        assert (len(batch(forgiving, offset)[0]), lost(forgiving)) == (10, 990)
+
+
 @pytest.mark.parametrize("limit", [{}, {"maxEntriesPerTrigger": 40}])
 def test_another_store_under_the_same_path_is_noticed(
     open_store: Callable[..., Store[bytes]], limit: dict[str, int], tmp_path: Path
