@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from streamkeep.engine.api.command_base import Key
@@ -26,7 +25,7 @@ from streamkeep.format.humanize import count_text
 from streamkeep.transfer.aof import CommandFailure, OpenMulti, Replay, read_stream
 from streamkeep.transfer.formats import LoadFormat, load_format
 from streamkeep.transfer.loading.append import Appender, Choice, batches, sorted_rows
-from streamkeep.transfer.loading.staged import Existing, Load, leftovers
+from streamkeep.transfer.loading.staged import Existing
 from streamkeep.transfer.loading.tables import (
     MAX_LINE,
     Columns,
@@ -36,11 +35,10 @@ from streamkeep.transfer.loading.tables import (
     read_rows,
     row_of,
 )
-from streamkeep.transfer.loading.whole import WholeLoader
+from streamkeep.transfer.loading.whole import CallerError, Given, WholeLoader
 from streamkeep.transfer.stores import (
     DAMAGED,
     AnyStore,
-    Progress,
     ProgressCallback,
     SourceFile,
     Target,
@@ -188,7 +186,7 @@ def load(
         )  # fmt: skip
         try:
             return loading.run()
-        except _CallerError as stopped:
+        except CallerError as stopped:
             raise stopped.error from None
 
 
@@ -215,32 +213,8 @@ def from_rdb(
     )
 
 
-class _CallerError(BaseException):
-    """What the caller's progress function raised, on its way past the handlers of the load."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-@dataclass
-class _Loading:
-    """One load; options that the caller has not given are None, or empty."""
-
-    file: SourceFile
-    kind: LoadFormat
-    key: bytes | None
-    target: Target
-    progress: ProgressCallback | None
-    existing: Existing | None
-    database: int | None
-    columns: Columns
-    sort: bool
-    drop_empty: bool
-    batch: int | None
-    from_line: int | None
-    skip: tuple[str, ...]
-    max_line: int
+class _Loading(Given):
+    """One load."""
 
     def run(self) -> LoadReport:
         """Load the file; return what it has brought."""
@@ -294,13 +268,6 @@ class _Loading:
         if kind == "commands" and self.key is not None:
             raise ArgumentError("commands name their streams: leave key= out")
 
-    def _moved(self, entries: int) -> None:
-        if self.progress is not None:
-            try:
-                self.progress(Progress(entries, self.file.done, self.file.size))
-            except Exception as error:
-                raise _CallerError(error) from None
-
     def _refused(
         self, error: RowError, outcome: str, *, hint: str = "", done: int = 0
     ) -> LoadError:
@@ -319,25 +286,14 @@ class _Loading:
     def _streams(self, stream: Any) -> LoadReport:
         name = self.file.name
         published: int | None = None
-        load: Load | None = None
-        unfinished: tuple[bytes, ...] = ()
-
-        def begin() -> Load:
-            nonlocal load, unfinished
-            store = self.target.store()
-            unfinished = tuple(leftovers(store))
-            load = Load(store, self.existing or "refuse", self.target.sync)
-            return load
-
-        loader = WholeLoader(begin, name, self.key, self.database, self.max_line, self._moved)
+        loader = WholeLoader(self)
         try:
             try:
-                loader.read(self.kind, stream)
+                loader.read(stream)
                 with uninterrupted():
                     published = loader.publish()
             finally:
-                if load is not None:
-                    load.discard()
+                loader.discard()
         except KeyboardInterrupt as error:
             told = "nothing" if published is None else "all"
             error.add_note(f"{name}: interrupted; {told} was loaded")
@@ -362,7 +318,7 @@ class _Loading:
             entries=loader.entries,
             skipped=loader.skipped,
             dropped=dict(loader.losses),
-            unfinished=unfinished,
+            unfinished=loader.unfinished,
         )
 
     # --- commands ---------------------------------------------------------------------------
@@ -370,7 +326,7 @@ class _Loading:
     def _commands(self, stream: Any) -> LoadReport:
         name = self.file.name
         first = self.from_line or 1
-        replay = Replay(self.target, first, self.skip, self._moved)
+        replay = Replay(self.target, first, self.skip, self.moved)
         try:
             replay.run(read_stream(stream, name))
         except (CommandFailure, OpenMulti, CorruptionError) as error:
@@ -423,9 +379,9 @@ class _Loading:
                 found = (row_of(*one) for one in read_parquet(stream))
             rows = choice.rows(row for row in found if row.line >= first)
             if self.sort:
-                rows = iter(sorted_rows(rows, lambda: self._moved(0)))
+                rows = iter(sorted_rows(rows, lambda: self.moved(0)))
             for part in batches(rows, self.batch or BATCH):
-                appender.append(part, lambda: self._moved(appender.stored))
+                appender.append(part, lambda: self.moved(appender.stored))
             choice.check(may_be_empty=True)
         except RowError as error:
             raise self._refused(

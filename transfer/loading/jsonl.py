@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from streamkeep.engine.commands.retention import RetentionChange
 from streamkeep.format.core.entry import StreamId
@@ -27,11 +27,7 @@ from streamkeep.transfer.loading.tables import RowError, flat_fields
 
 _decode: Final = json.JSONDecoder().decode
 
-
-class _Parsed(NamedTuple):
-    line: int
-    kind: str
-    members: dict[str, Any]
+_Line = tuple[int, dict[str, Any]]  # its number, and its members
 
 
 class JsonReader:
@@ -50,8 +46,8 @@ class JsonReader:
         self._begin = begin
         self.entries = Entries(moved)
         self.line = self.streams = 0
-        self._lines: Iterator[_Parsed] = iter(())
-        self._next: _Parsed | None = None
+        self._lines: Iterator[_Line] = iter(())
+        self._next: _Line | None = None
 
     def read(self, stream: Iterator[bytes]) -> None:
         """Load all lines; raise RowError for one that is wrong."""
@@ -63,7 +59,7 @@ class JsonReader:
 
     def _read(self, stream: Iterator[bytes]) -> None:
         self._lines = self._parsed(stream)
-        self._step()
+        self._next = next(self._lines, None)
         head = self._taken("dump")
         if head["version"] != JSONL_VERSION:
             raise RowError(self.line, f"a dump of version {head['version']}, not {JSONL_VERSION}")
@@ -75,9 +71,10 @@ class JsonReader:
             problem = f"the summary counts {summary['streams']} streams and {summary['entries']}"
             raise RowError(self.line, f"{problem} entries, found {found[0]} and {found[1]}")
         if self._next is not None:
-            raise RowError(self._next.line, f"a {self._next.kind} line after the summary")
+            line, members = self._next
+            raise RowError(line, f"a {members['type']} line after the summary")
 
-    def _parsed(self, stream: Iterator[bytes]) -> Iterator[_Parsed]:
+    def _parsed(self, stream: Iterator[bytes]) -> Iterator[_Line]:
         for number, data in enumerate(stream, 1):
             if data.isspace():
                 continue
@@ -87,24 +84,21 @@ class JsonReader:
                 raise RowError(number, f"not JSON: {error}") from None
             if not isinstance(members, dict) or not isinstance(members.get("type"), str):
                 raise RowError(number, "not a line of a dump: an object with a 'type' is expected")
-            yield _Parsed(number, members["type"], members)
-
-    def _step(self) -> None:
-        self._next = next(self._lines, None)
+            yield number, members
 
     def _is(self, kind: str) -> bool:
-        return self._next is not None and self._next.kind == kind
+        return self._next is not None and self._next[1]["type"] == kind
 
     def _taken(self, kind: str) -> dict[str, Any]:
         """Return the next line, which must be of a kind."""
-        taken = self._next
-        if taken is None:
+        if self._next is None:
             raise RowError(self.line, f"the dump is cut off: a {kind} line is expected after it")
-        self.line = taken.line
-        if taken.kind != kind:
-            raise RowError(self.line, f"a {taken.kind} line, where a {kind} line is expected")
-        self._step()
-        return taken.members
+        self.line, members = self._next
+        if members["type"] != kind:
+            problem = f"a {members['type']} line, where a {kind} line is expected"
+            raise RowError(self.line, problem)
+        self._next = next(self._lines, None)
+        return members
 
     def _stream(self, head: dict[str, Any]) -> None:
         key = from_json(head["key"])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from streamkeep.format.core.errors import CorruptionError
@@ -19,14 +20,16 @@ from streamkeep.format.redis.stream_dump import Losses, read_payload
 from streamkeep.transfer.formats import DELIMITERS, LoadFormat
 from streamkeep.transfer.loading.append import Choice
 from streamkeep.transfer.loading.jsonl import JsonReader
-from streamkeep.transfer.loading.staged import Entries, Incoming, Load
+from streamkeep.transfer.loading.staged import Entries, Existing, Incoming, Load, leftovers
 from streamkeep.transfer.loading.tables import (
+    Columns,
     FlatRow,
     RowError,
     bounded_lines,
     read_dump_csv,
     read_parquet,
 )
+from streamkeep.transfer.stores import Progress, ProgressCallback, SourceFile, Target
 
 # A stream in one piece, also as base64: a server dumps at most 512 MiB.
 _MAX_PAYLOAD: Final = 1 << 30
@@ -36,55 +39,81 @@ _PAYLOAD_LINE: Final = re.compile(
 )
 
 
+class CallerError(BaseException):
+    """What the caller's progress function raised, on its way past the handlers of the load."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass
+class Given:
+    """What a load was given; options that the caller has left out are None, or empty."""
+
+    file: SourceFile
+    kind: LoadFormat
+    key: bytes | None
+    target: Target
+    progress: ProgressCallback | None
+    existing: Existing | None
+    database: int | None
+    columns: Columns
+    sort: bool
+    drop_empty: bool
+    batch: int | None
+    from_line: int | None
+    skip: tuple[str, ...]
+    max_line: int
+
+    def moved(self, entries: int) -> None:
+        """Report how many entries have been read, or are stored."""
+        if self.progress is not None:
+            try:
+                self.progress(Progress(entries, self.file.done, self.file.size))
+            except Exception as error:
+                raise CallerError(error) from None
+
+
 class WholeLoader:
     """Loads the streams of one file.
-
-    Args:
-        make_load: begins the load. It is called for the first stream, so that a file of another
-            kind creates no store.
-        name: the name of the file, for messages.
-        key: load this stream only; for a payload, which has no name, its name.
-        database: load only from this database of an RDB file.
-        max_line: how many bytes a line of text may have.
-        moved: is called with the number of entries that have been read so far.
 
     Attributes:
         entries: how many belong to the streams that are loaded.
         skipped: how many streams were left as they were in the store.
         losses: what the file holds and a store cannot.
+        unfinished: temporary names of streams of other loads.
     """
 
-    def __init__(
-        self,
-        make_load: Callable[[], Load],
-        name: str,
-        key: bytes | None,
-        database: int | None,
-        max_line: int,
-        moved: Callable[[int], None],
-    ) -> None:
-        self._make_load = make_load
-        self._made: Load | None = None
-        self._name = name
-        self._key = key
-        self._choice = Choice(key)
-        self._database = database
-        self._max_line = max_line
-        self._moved = moved
+    def __init__(self, given: Given) -> None:
+        self._given = given
+        self._name = given.file.name
+        self._choice = Choice(given.key)
+        self._begun: Load | None = None
         self.losses = Losses()
-        self.entries = 0
-        self.skipped = 0
+        self.entries = self.skipped = 0
+        self.unfinished: tuple[bytes, ...] = ()
 
     def _load(self) -> Load:
-        if self._made is None:
-            self._made = self._make_load()
-        return self._made
+        """Begin the load with the first stream, so that a file of another kind makes no store."""
+        if self._begun is None:
+            target = self._given.target
+            store = target.store()
+            self.unfinished = tuple(leftovers(store))
+            self._begun = Load(store, self._given.existing or "refuse", target.sync)
+        return self._begun
 
-    def read(self, kind: LoadFormat, stream: Any) -> None:
-        """Read a file of a format to its end."""
+    def discard(self) -> None:
+        """Delete the streams that were not published."""
+        if self._begun is not None:
+            self._begun.discard()
+
+    def read(self, stream: Any) -> None:
+        """Read the file to its end."""
+        kind, given = self._given.kind, self._given
         if kind == "jsonl":
-            reader = JsonReader(self._begin, self._moved)
-            reader.read(bounded_lines(stream, self._max_line))
+            reader = JsonReader(self._begin, given.moved)
+            reader.read(bounded_lines(stream, given.max_line))
             self.entries = reader.entries.loaded
         elif kind == "rdb":
             self._rdb(stream)
@@ -93,7 +122,7 @@ class WholeLoader:
         elif kind == "parquet":
             self._table(read_parquet(stream), "row")
         else:
-            self._table(read_dump_csv(stream, DELIMITERS[kind], self._max_line), "line")
+            self._table(read_dump_csv(stream, DELIMITERS[kind], given.max_line), "line")
 
     def publish(self) -> int:
         """Give the streams their names; return how many came in."""
@@ -110,7 +139,7 @@ class WholeLoader:
 
     def _count(self, entries: int) -> None:
         self.entries += entries
-        self._moved(self.entries)
+        self._given.moved(self.entries)
 
     # --- formats ----------------------------------------------------------------------------
 
@@ -122,11 +151,11 @@ class WholeLoader:
                     self.losses.add("checksum, which the file does not have")
             elif isinstance(record, StreamObject):
                 self._rdb_stream(record)
-            elif self._database in (None, record.database):
+            elif self._given.database in (None, record.database):
                 self.losses.add(record.kind)
 
     def _rdb_stream(self, record: StreamObject) -> None:
-        wanted = self._database in (None, record.database)
+        wanted = self._given.database in (None, record.database)
         incoming = self._begin(record.key) if wanted else None
         for part in record.parts:  # all of them, to reach the next record
             if incoming is not None:
@@ -135,7 +164,7 @@ class WholeLoader:
             self._count(incoming.entries)
             if record.expires_ms is not None:
                 self.losses.add("time of a stream to expire")
-            if record.database and self._database is None:
+            if record.database and self._given.database is None:
                 self.losses.add("number of a database, of a stream")
 
     def _payloads(self, stream: BinaryIO) -> None:
@@ -144,17 +173,17 @@ class WholeLoader:
         if not start:
             return  # the dump of a store without streams
         if start == b"{":
-            longest = max(self._max_line, _MAX_PAYLOAD)
+            longest = max(self._given.max_line, _MAX_PAYLOAD)
             for number, line in enumerate(bounded_lines(stream, longest, start), 1):
                 key, data = _payload_line(number, line)
                 self._take_payload(key, data)
             return
-        if self._key is None:
+        if self._given.key is None:
             raise RowError(None, "a payload does not name its stream", hint="key=KEY names it")
         payload = start + stream.read(_MAX_PAYLOAD)
         if len(payload) > _MAX_PAYLOAD:
             raise CorruptionError(self._name, f"a payload of more than {_MAX_PAYLOAD:,} bytes")
-        self._take_payload(self._key, payload)
+        self._take_payload(self._given.key, payload)
 
     def _take_payload(self, key: bytes, payload: bytes) -> None:
         incoming = self._begin(key)
@@ -165,7 +194,7 @@ class WholeLoader:
 
     def _table(self, rows: Iterable[FlatRow], unit: str) -> None:
         known: dict[bytes, Incoming | None] = {}
-        entries = Entries(self._moved, unit)
+        entries = Entries(self._given.moved, unit)
         for number, key, ms, seq, flat in rows:
             if key is None:
                 hint = "key=KEY appends the rows to the stream KEY"
