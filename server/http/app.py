@@ -58,8 +58,7 @@ register_url_convertor("encoded", _Encoded())
 class App:
     """The ASGI application for one store; `create_app` makes it."""
 
-    def __init__(self, routes: Starlette, guarded: ASGIApp, state: State) -> None:
-        self.routes = routes
+    def __init__(self, guarded: ASGIApp, state: State) -> None:
         self.state = state
         self._guarded = guarded
 
@@ -128,7 +127,7 @@ def create_app(
             allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"],
         )
-    return App(routes, guarded, state)
+    return App(guarded, state)
 
 
 def _paths(state: State, page: bool) -> list[Route | Mount]:
