@@ -353,6 +353,10 @@ class ArchiveSalvage:
         assert value is not None
         self.out.delete(RETIRED, db_key)
         envelope = decode_envelope(value, "retired node")
+        live = self.out.get(NODES, db_key)
+        if live is not None and decode_envelope(live, "node").listpack == envelope.listpack:
+            self.report.stale += 1  # the live node itself, which a swapped page of `retired` held
+            return
         data = history_form(envelope.listpack, envelope.ms, envelope.seq, envelope.trimmed)
         why = "a retired node overlaps others"
         self._keep(number, None, live_slots(data, envelope.ms, envelope.seq), why)
