@@ -403,7 +403,7 @@ def check_nothing_trimmed(txn: Txn, options: ReadOptions, key: bytes, position: 
         if position.read is not None:
             lost = max(1, current.missing_after(after, position.read, first))
         what = f"{lost} entries from {position.next} on"
-    elif position.read is not None:
+    elif position.read is not None and options.source != ARCHIVE:
         lost = current.total() - position.read
         lost -= current.source_nodes.count(after.next(), MAX_ID).entries
         if lost <= 0:
@@ -512,6 +512,8 @@ def resumed(
             losses.append((position, error))
         else:
             found[key] = position
+    if options.source == ARCHIVE:  # what was deleted before it came there is no loss of a read
+        return found, losses
     for key, number in find_streams(txn, options, all_there=False).items():
         stream = None if key in found else txn.find_stream(key)
         if stream is not None and stream.number == number:

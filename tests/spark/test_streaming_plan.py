@@ -400,6 +400,31 @@ def test_a_stream_that_was_trimmed_before_a_query_met_it(
     assert len(batch(strict, offset)[0]) == 81
 
 
+def test_deleting_live_nodes_is_no_loss_of_a_query_on_the_archive(
+    open_store: Callable[..., Store[bytes]],
+) -> None:
+    store = open_store("archiving", node_max_entries=7)
+    given = {"path": str(store.path), "subscribePattern": ".*", "source": "archive"}
+    reader = StreamkeepStreamReader(parse_read({**given, "startingOffsets": "earliest"}), SCHEMA)
+    store.set_retention("s", archive=True)
+    expected = add(store, 1, 100)
+    store.xtrim("s", maxlen=30, approximate=False)
+    store.archive()
+    found, offset = batch(reader, reader.initialOffset())
+    store.xdel("s", *expected[80:])
+    offsets: list[dict[str, Any]] = [{}, offset]  # of a query that meets it, and of this one
+    for maxlen in (1, 0):
+        store.xtrim("s", maxlen=maxlen, approximate=False)
+        store.archive()
+        for at, offset in enumerate(offsets):
+            more, offsets[at] = batch(reader, offset)
+            found += more if at else []
+    store.xtrim("s", maxlen=0, approximate=False)
+    assert found == expected[: len(found)]
+    assert len(found) == 80
+    reader.stop()
+
+
 def test_a_stream_that_was_empty_when_the_query_began(store: Store[bytes], query: Query) -> None:
     for starting in ("latest", "earliest"):
         store.delete("s")
