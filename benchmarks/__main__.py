@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from benchmarks import (
     archive,
@@ -91,7 +90,6 @@ def run_latency(report: Report, options: argparse.Namespace) -> None:
             consumers=options.consumers,
             pending=10_000 if options.quick else options.pending,
             variants=tuple(options.variants),
-            plot=options.plot,
         ),
     )
 
@@ -170,7 +168,6 @@ def main() -> int:
         metavar="NAME",
         help=f"run only this one; may be repeated: {names}",
     )
-    only.add_argument("--plot", type=Path, metavar="PNG", help="plot the distributions")
     only.add_argument(
         "--seconds", type=float, help=f"how long each runs [default: {latency.SECONDS:g}]"
     )

@@ -7,19 +7,16 @@ and recovering one of a killed process are measured as well, because both read t
 from __future__ import annotations
 
 import os
-import signal
-import sqlite3
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import streamkeep
-from benchmarks.common import Report, entries, process_figure, scratch
+from benchmarks.common import Child, Report, entries, process_figure, scratch, sqlite_insert
 
 KEY: Final = b"s"
 GROUP: Final = b"workers"
@@ -125,10 +122,10 @@ def singles(report: Report, size: Size) -> None:
     """Measure single commands in turns with SQLite's insert."""
     batch = entries(size.turn)
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
-        insert = _sqlite(folder)
+        insert = sqlite_insert(folder, "off")
         store.xgroup_create(KEY, GROUP, id=0, mkstream=True)
         calls: dict[str, Callable[[int], object]] = {
-            "sqlite": lambda one: insert(tuple(batch[one].values())),
+            "sqlite": lambda one: insert(batch[one]),
             "xadd": lambda one: store.xadd(KEY, batch[one]),
             "read": lambda one: (store.xadd(KEY, batch[one]), store.xrevrange(KEY, count=1)),
         }
@@ -147,7 +144,7 @@ def singles(report: Report, size: Size) -> None:
         alone, beside = [], []
         for _ in range(5):  # in turns
             alone.append(_rate(store, size))
-            with _started(_READER, folder / "store"):
+            with Child("-c", _READER, folder / "store"):
                 beside.append(_rate(store, size))
         rate = statistics.median(beside)
         report.figure("xadd beside a process that reads once a second", rate, "entries/s")
@@ -169,13 +166,12 @@ def processes(report: Report, size: Size) -> None:
         with streamkeep.open(path, sync="none") as store:
             store.xgroup_create(KEY, GROUP, id=0, mkstream=True)
         with (
-            _started(_WORKER, path, cycles) as worker,
-            _started(_PRODUCER, path, cycles) as producer,
+            Child("-c", _WORKER, path, cycles) as worker,
+            Child("-c", _PRODUCER, path, cycles) as producer,
         ):
-            assert worker.stdout is not None
-            _go(worker)
-            _go(producer)
-            rate = float(worker.stdout.readline())
+            worker.go()
+            producer.go()
+            rate = float(worker.line())
         report.figure("one producer and one worker that blocks, COUNT 1", rate, "entries/s")
     for command in ("xadd", "xrevrange"):
         with scratch() as folder:
@@ -248,11 +244,8 @@ def openings(report: Report, size: Size) -> None:
             store.close()
         report.figure("opening a clean store", statistics.median(times), "ms, median", most=5)
         killed = folder / "killed"
-        with _started(_SINGLES, killed, str(size.recovered)) as worker:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "done\n"
-            worker.send_signal(signal.SIGKILL)
-            worker.wait()
+        with Child("-c", _SINGLES, killed, size.recovered) as worker:  # killed at the end
+            assert worker.line() == "done"
         start = time.perf_counter()
         with streamkeep.open(killed) as store:
             seconds = time.perf_counter() - start
@@ -261,33 +254,6 @@ def openings(report: Report, size: Size) -> None:
             assert store.xlen(KEY) == size.recovered // 1000 * 1000
             report.figure(f"recovery after {size.recovered:,} single appends", seconds, "s", most=5)
             report.figure("  commits replayed from the journal", recovery.replayed, "")
-
-
-class _started:
-    """A process that runs a program, killed at the end of the block if it still runs."""
-
-    def __init__(self, code: str, path: Path, *args: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, str(path), *args],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> subprocess.Popen[str]:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
-        return self._process
-
-    def __exit__(self, *raised: object) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-def _go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("go\n")
-    process.stdin.flush()
 
 
 def _rate(store: Store, size: Size) -> float:
@@ -303,31 +269,24 @@ def _rate(store: Store, size: Size) -> float:
 
 def _cycles(path: Path, count: int, cycles: int) -> tuple[float, float]:
     """Return the cycles per second of some processes together, and the slowest hundredth, in s."""
-    workers = [
-        _started(_CYCLES, path, str(cycles), f"group-{number}").__enter__()
-        for number in range(count)
-    ]
-    for worker in workers:
-        _go(worker)
-    rates, slowest = 0.0, 0.0
-    for worker in workers:
-        assert worker.stdout is not None
-        rate, slow = map(float, worker.stdout.readline().split())
-        rates, slowest = rates + rate, max(slowest, slow)
-        worker.wait()
-    return rates, slowest
+    with ExitStack() as stack:
+        children = [Child("-c", _CYCLES, path, cycles, f"group-{one}") for one in range(count)]
+        workers = [stack.enter_context(one) for one in children]
+        for worker in workers:
+            worker.go()
+        found = [tuple(map(float, worker.line().split())) for worker in workers]
+        return sum(rate for rate, _ in found), max(slow for _, slow in found)
 
 
 def _turns(path: Path, command: str, count: int) -> float:
     """Return how long an `xadd` and then a command of another process take, in us."""
     times = []
-    with streamkeep.open(path, sync="none") as store, _started(_TURNS, path, command) as other:
-        assert other.stdout is not None
+    with streamkeep.open(path, sync="none") as store, Child("-c", _TURNS, path, command) as other:
         for _ in range(count):
             start = time.perf_counter()
             store.xadd(KEY, {"f": "v"})
-            _go(other)
-            assert other.stdout.readline() == "done\n"
+            other.go()
+            assert other.line() == "done"
             times.append(time.perf_counter() - start)
     return statistics.median(times) * 1e6
 
@@ -341,14 +300,6 @@ def _commits(store: Store, work: Callable[[int], None]) -> int:
     for thread in threads:
         thread.join()
     return store.durability().last_commit - before
-
-
-def _sqlite(folder: Path) -> Callable[[tuple[bytes, ...]], object]:
-    connection = sqlite3.connect(folder / "sqlite.db", isolation_level=None)
-    connection.execute("pragma journal_mode=wal")
-    connection.execute("pragma synchronous=off")
-    connection.execute("create table s (id integer primary key, a blob, b blob, c blob)")
-    return lambda row: connection.execute("insert into s (a, b, c) values (?, ?, ?)", row)
 
 
 def _device_bytes(folder: Path) -> int:

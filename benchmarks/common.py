@@ -6,12 +6,13 @@ import os
 import platform
 import random
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,85 @@ def scratch() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path)
+
+
+class Child:
+    """A process of this Python that says "ready", begins when told, and is killed at the end."""
+
+    def __init__(
+        self, *arguments: object, handles: tuple[int, ...] = (), under: Sequence[str] = ()
+    ) -> None:
+        """Start it.
+
+        Args:
+            handles: descriptors that it gets.
+            under: the words of a program that starts it, such as strace.
+        """
+        self.process = subprocess.Popen(
+            [*under, sys.executable, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=handles,
+            text=True,
+        )
+
+    def __enter__(self) -> Child:
+        assert self.line() == "ready"
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def go(self) -> None:
+        """Send a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def line(self) -> str:
+        """Wait for a line."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+
+@contextmanager
+def server(words: Sequence[object], path: Path) -> Iterator[None]:
+    """Run a server that listens on a Unix socket."""
+    nothing = subprocess.DEVNULL
+    running = subprocess.Popen([*map(str, words)], stdout=nothing, stderr=nothing)
+    try:
+        while True:
+            try:
+                with socket.socket(socket.AF_UNIX) as one:
+                    one.connect(str(path))
+                break
+            except OSError:
+                if running.poll() is not None:
+                    raise
+                time.sleep(0.05)
+        yield
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def redis_words(path: Path, fsync: str | None, *more: object) -> list[object]:
+    """Return the command of a redis-server; `fsync` None for one without an append-only file."""
+    words = ["redis-server", "--port", 0, "--unixsocket", path, "--dir", path.parent, "--save", ""]
+    if fsync is not None:
+        words += ["--appendonly", "yes", "--appendfsync", fsync]
+    return [*words, *more]
+
+
+def sqlite_insert(folder: Path, synchronous: str) -> Callable[[dict[bytes, bytes]], object]:
+    """Return what inserts an entry of three fields into a table of SQLite, with its WAL."""
+    connection = sqlite3.connect(folder / "sqlite.db", isolation_level=None)
+    connection.execute("pragma journal_mode=wal")
+    connection.execute(f"pragma synchronous={synchronous}")
+    connection.execute("create table s (id integer primary key, a blob, b blob, c blob)")
+    query = "insert into s (a, b, c) values (?, ?, ?)"
+    return lambda fields: connection.execute(query, tuple(fields.values()))
 
 
 def process_figure(name: str, file: str = "status") -> int:

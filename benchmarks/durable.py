@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +18,7 @@ import lmdb
 
 import streamkeep
 import streamkeep.aio
-from benchmarks.common import Report, entries, scratch
+from benchmarks.common import Child, Report, entries, scratch, sqlite_insert
 
 KEY: Final = b"s"
 PAGE: Final = 4096
@@ -47,10 +45,11 @@ def commits(report: Report, *, quick: bool) -> None:
         with streamkeep.open(folder / "store") as store:
             store.xadd(KEY, batch[0])
             probe_file = _probe_file(folder)
+            insert = sqlite_insert(folder, "full")
             calls: dict[str, Callable[[int], object]] = {
                 "probe": lambda one: os.pwrite(probe_file, bytes(PAGE), one * PAGE),
                 "lmdb": _lmdb_put(folder),
-                "sqlite": _sqlite_insert(folder, batch),
+                "sqlite": lambda one: insert(batch[one]),
                 "xadd": lambda one: store.xadd(KEY, batch[one]),
             }
             rocks = _rocks_put(folder, batch)
@@ -171,19 +170,6 @@ def _lmdb_put(folder: Path) -> Callable[[int], None]:
     return put
 
 
-def _sqlite_insert(folder: Path, batch: list[dict[bytes, bytes]]) -> Callable[[int], None]:
-    connection = sqlite3.connect(folder / "sqlite.db", isolation_level=None)
-    connection.execute("pragma journal_mode=wal")
-    connection.execute("pragma synchronous=full")
-    connection.execute("create table s (id integer primary key, a blob, b blob, c blob)")
-    rows = [tuple(fields.values()) for fields in batch]
-
-    def insert(one: int) -> None:
-        connection.execute("insert into s (a, b, c) values (?, ?, ?)", rows[one])
-
-    return insert
-
-
 def _rocks_put(folder: Path, batch: list[dict[bytes, bytes]]) -> Callable[[int], None] | None:
     """Return what writes an entry to RocksDB; None where its package is not installed."""
     try:
@@ -239,25 +225,9 @@ async def _tasks(path: Path, tasks: int, batch: list[dict[bytes, bytes]]) -> flo
 def _processes(path: Path, count: int, each: int, sync: str = "commit") -> float:
     """Return the entries per second that several processes append together."""
     code = _WRITER.replace("open(sys.argv[1])", f"open(sys.argv[1], sync={sync!r})")
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(path), str(each)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(count)
-    ]
-    rates = 0.0
-    for worker in workers:
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    for worker in workers:
-        assert worker.stdout is not None
-        rates += float(worker.stdout.readline())
-        worker.wait()
-    return rates
+    with ExitStack() as stack:
+        children = [Child("-c", code, path, each) for _ in range(count)]
+        workers = [stack.enter_context(one) for one in children]
+        for worker in workers:
+            worker.go()
+        return sum(float(worker.line()) for worker in workers)

@@ -21,16 +21,14 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import streamkeep
-from benchmarks.common import Report, scratch
+from benchmarks.common import Child, Report, redis_words, scratch, server
 from benchmarks.latency_clients import GROUP, KEY, MESSAGE, SENT, WARM, Spec
 from benchmarks.server import streamkeep_server
 
@@ -132,7 +130,6 @@ class Options:
     consumers: int = CONSUMERS
     pending: int = PENDING
     variants: tuple[str, ...] = ()
-    plot: Path | None = None
 
 
 class Run:
@@ -159,20 +156,14 @@ class Run:
 
 
 def run(report: Report, options: Options) -> None:
-    """Measure all variants, or those that are named, and plot them."""
-    done: list[Run] = []
+    """Measure all variants, or those that are named."""
     for variant in VARIANTS:
         if options.variants and variant.name not in options.variants:
             continue
         if variant.engine in ("redis", "serve") and (reason := _no_redis(variant.engine)):
             report.note(f"{variant.title}: skipped, {reason}")
             continue
-        one = measure(variant, options)
-        _print(report, one)
-        done.append(one)
-    if options.plot is not None and done:
-        plot(done, options.plot)
-        report.note(f"plotted: {options.plot}")
+        _print(report, measure(variant, options))
 
 
 def measure(variant: Variant, options: Options) -> Run:
@@ -245,44 +236,22 @@ def _run_pipes(spec: Spec, count: int) -> tuple[list[Any], Any]:
     return _collect(consumers, producer)
 
 
-def _start(role: str, spec: Spec, handles: tuple[int, ...] = ()) -> subprocess.Popen[str]:
+def _start(role: str, spec: Spec, handles: tuple[int, ...] = ()) -> Child:
     text = json.dumps(dataclasses.asdict(spec))
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.latency_clients", role, text],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=handles,
-        text=True,
-    )
+    return Child("-m", "benchmarks.latency_clients", role, text, handles=handles)
 
 
-def _collect(
-    consumers: list[subprocess.Popen[str]], producer: subprocess.Popen[str]
-) -> tuple[list[Any], Any]:
+def _collect(consumers: list[Child], producer: Child) -> tuple[list[Any], Any]:
     """Start all at once when all are ready; return what they have seen."""
-    everybody = [*consumers, producer]
-    try:
-        for process in everybody:
-            if _line(process) != "ready":
-                raise RuntimeError("a client did not start")
-        for process in everybody:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            if process is consumers[-1]:
-                time.sleep(0.2)  # all of them wait
-        seen = [json.loads(_line(process)) for process in (producer, *consumers)]
-        return seen[1:], seen[0]
-    finally:
-        for process in everybody:
-            if process.poll() is None and sys.exc_info()[0] is not None:
-                process.kill()
-            process.communicate()
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    with ExitStack() as stack:
+        for child in (*consumers, producer):
+            stack.enter_context(child)
+        for child in consumers:
+            child.go()
+        time.sleep(0.2)  # all of them wait
+        producer.go()
+        seen = json.loads(producer.line())
+        return [json.loads(child.line()) for child in consumers], seen
 
 
 # --- what they work on ----------------------------------------------------------------------
@@ -320,33 +289,12 @@ def _redis(folder: Path, fsync: str) -> Iterator[Any]:
     """A Redis server with an append-only file, on a socket in the folder; stopped afterwards."""
     import redis
 
-    options = {
-        "port": "0",
-        "unixsocket": str(folder / "socket"),
-        "dir": str(folder),
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": fsync,
-        "auto-aof-rewrite-percentage": "0",
-        "logfile": str(folder / "log"),
-    }
-    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-    server = subprocess.Popen(["redis-server", *arguments], cwd=folder)
-    try:
-        client = redis.Redis(unix_socket_path=options["unixsocket"], protocol=2)
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                if time.monotonic() > deadline or server.poll() is not None:
-                    raise
-                time.sleep(0.05)
+    path = folder / "socket"
+    with (
+        server(redis_words(path, fsync, "--auto-aof-rewrite-percentage", 0), path),
+        redis.Redis(unix_socket_path=str(path), protocol=2) as client,
+    ):
         yield client
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def _server_seconds(client: Any) -> float:
@@ -388,40 +336,3 @@ def _print(report: Report, one: Run) -> None:
         report.figure("    of the server", one.server_us, "us")
     report.figure("  sleeps per entry", one.sleeps, "")
     report.figure("  load of the machine", one.load, "")
-
-
-def plot(runs: list[Run], path: Path) -> None:
-    """Plot what share of the entries was older than a time; both axes are logarithmic."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
-    styles = {"streamkeep": "-", "redis": "--", "serve": "-.", "pipe": ":"}
-    least = 100.0
-    for one in runs:
-        count = len(one.ages)
-        least = min(least, 100 / count)
-        older = [100 * (count - place) / count for place in range(count)]
-        style = styles[one.variant.engine]
-        axes.step(one.ages, older, style, where="post", label=one.variant.title, linewidth=1.4)
-    for target_us, share in ((1000, 0.2), (5000, 0.1)):
-        axes.plot(target_us, share, "kx")
-        axes.annotate(
-            f"{100 - share:g} % within {target_us / 1000:g} ms",
-            (target_us, share),
-            xytext=(6, 6),
-            textcoords="offset points",
-            fontsize=8,
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_ylim(least / 2, 130)
-    axes.set_xlabel("age when a consumer has it, in microseconds")
-    axes.set_ylabel("entries older than that, in %")
-    axes.set_title("Latency test of Redis Streams: one producer, a group of consumers")
-    axes.grid(visible=True, which="major", alpha=0.4)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)

@@ -7,7 +7,6 @@ one run, without syncs, so that the disk is not measured.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from pathlib import Path
 from statistics import quantiles
 
 import streamkeep
-from benchmarks.common import Report, scratch
+from benchmarks.common import Child, Report, scratch
 from streamkeep.jobs import Queue, Worker
 
 _PAUSE_S = 0.005  # in which the waiting process falls asleep again
@@ -51,23 +50,19 @@ def _measure(what: str, count: int) -> list[float]:
             queue = Queue(store)
             queue.core.set_up()
             task = queue.task(name="note")(_never)
-            command = [sys.executable, "-m", "benchmarks.queue_wakes", what, path, str(count)]
-            child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            assert child.stdout is not None
-            child.stdout.readline()
-            time.sleep(0.5)
-            for _ in range(count):
-                now = time.time()
-                if what == "read":
-                    store.xadd("s", {"at": repr(now)})
-                elif what == "put":
-                    task.delay(now)
-                else:
-                    at = datetime.now(UTC) + timedelta(seconds=_LATER_S)
-                    task.options(at=at).delay(round(at.timestamp() * 1000) / 1000)
-                time.sleep(_PAUSE_S)
-            out, _ = child.communicate()
-            return [float(one) for one in json.loads(out)]
+            with Child("-m", "benchmarks.queue_wakes", what, path, count) as child:
+                time.sleep(0.5)
+                for _ in range(count):
+                    now = time.time()
+                    if what == "read":
+                        store.xadd("s", {"at": repr(now)})
+                    elif what == "put":
+                        task.delay(now)
+                    else:
+                        at = datetime.now(UTC) + timedelta(seconds=_LATER_S)
+                        task.options(at=at).delay(round(at.timestamp() * 1000) / 1000)
+                    time.sleep(_PAUSE_S)
+                return [float(one) for one in json.loads(child.line())]
 
 
 def _never(at: float) -> None:

@@ -28,12 +28,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.common import Report, scratch
+from benchmarks.common import Child, Report, redis_words, scratch, server
 from streamkeep.jobs import Job
 from streamkeep.jobs.job import NOTHING
 
@@ -228,22 +228,10 @@ def _served(name: str, *, counted: bool = False) -> Iterator[tuple[Path, Path]]:
         if name != "taskiq":
             yield folder, syncs
             return
-        command = ["redis-server", "--port", "0", "--unixsocket", str(folder / _SOCKET)]
-        command += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", "always"]
-        if counted:
-            command = [*_SYNCS, str(syncs), *command]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            while not (folder / _SOCKET).exists():
-                time.sleep(0.01)
+        path = folder / _SOCKET
+        command = redis_words(path, "always")
+        with server([*_SYNCS, syncs, *command] if counted else command, path):
             yield folder, syncs
-        finally:
-            subprocess.run(
-                ["redis-cli", "-s", str(folder / _SOCKET), "shutdown", "nosave"],
-                stdout=subprocess.DEVNULL,
-                check=False,
-            )
-            server.wait()
 
 
 def _together(call: str, name: str, count: int) -> float:
@@ -256,26 +244,16 @@ def _together(call: str, name: str, count: int) -> float:
 
 def _run_together(call: str, name: str, folder: Path, count: int, *traced: str) -> float:
     """Run processes that begin at the same time; return for how many seconds they ran."""
-    workers = [
-        subprocess.Popen(
-            [*traced, *_command(f"together {call}", name, folder, count // _WORKERS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(_WORKERS)
-    ]
-    for worker in workers:
-        assert worker.stdout is not None
-        worker.stdout.readline()
-    start = time.perf_counter()
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    for worker in workers:
-        worker.communicate()
-    return time.perf_counter() - start
+    words = ("-m", "benchmarks.queues", f"together {call}", name, folder, count // _WORKERS)
+    with ExitStack() as stack:
+        children = [Child(*words, under=traced) for _ in range(_WORKERS)]
+        workers = [stack.enter_context(one) for one in children]
+        start = time.perf_counter()
+        for worker in workers:
+            worker.go()
+        for worker in workers:
+            worker.process.wait()
+        return time.perf_counter() - start
 
 
 def _syncs(name: str, call: str, count: int = 50) -> float:

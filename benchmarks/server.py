@@ -13,7 +13,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Final, NamedTuple
 
 import redis
 
-from benchmarks.common import Report, scratch
+from benchmarks.common import Report, redis_words, scratch, server
 
 _TURNS: Final = 3
 _ENTRY: Final = ("sensor-id", "1234", "temperature", "25.5", "message", "m" * 40)
@@ -90,8 +89,8 @@ def _compare(report: Report, servers: tuple[Address, Address], row: Row, quick: 
             else max(turn[place].rate for turn in found)
             for place in range(2)
         ]
-        for value, server in zip(best, ("Redis", "streamkeep serve"), strict=True):
-            report.figure(f"  {name}, {way}: {server}", value, "us" if trips else "requests/s")
+        for value, whose in zip(best, ("Redis", "streamkeep serve"), strict=True):
+            report.figure(f"  {name}, {way}: {whose}", value, "us" if trips else "requests/s")
         bound: dict[str, float] = {"most" if trips else "least": target}
         report.figure("    ours to Redis", best[1] / best[0], "times", **bound)
 
@@ -138,10 +137,7 @@ def _measured(
 def _redis(folder: Path, always: bool) -> Iterator[Address]:
     """Run a redis-server; yield where it listens."""
     path, port = folder / "redis.sock", _free_port()
-    arguments = ["--port", str(port), "--unixsocket", str(path), "--save", "", "--dir", str(folder)]
-    if always:
-        arguments += ["--appendonly", "yes", "--appendfsync", "always"]
-    with _running(["redis-server", *arguments], path):
+    with server(redis_words(path, "always" if always else None, "--port", port), path):
         yield Address(path, port)
 
 
@@ -149,26 +145,6 @@ def _redis(folder: Path, always: bool) -> Iterator[Address]:
 def streamkeep_server(folder: Path, sync: str) -> Iterator[Address]:
     """Run `streamkeep serve`; yield where it listens."""
     path, port = folder / "streamkeep.sock", _free_port()
-    words = ["serve", str(folder / "store"), "--socket", str(path), "--sync", sync]
-    words += ["--bind", f"127.0.0.1:{port}"]
-    with _running([sys.executable, "-m", "streamkeep", *words], path):
+    words = [sys.executable, "-m", "streamkeep", "serve", folder / "store", "--socket", path]
+    with server([*words, "--sync", sync, "--bind", f"127.0.0.1:{port}"], path):
         yield Address(path, port)
-
-
-@contextmanager
-def _running(words: list[str], path: Path) -> Iterator[None]:
-    server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while True:
-            try:
-                with socket.socket(socket.AF_UNIX) as one:
-                    one.connect(str(path))
-                break
-            except OSError:
-                if server.poll() is not None:
-                    raise
-                time.sleep(0.05)
-        yield
-    finally:
-        server.terminate()
-        server.wait()

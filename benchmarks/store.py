@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 import time
 from itertools import islice
-from pathlib import Path
 
 import streamkeep
-from benchmarks.common import Report, best, entries, median_us, process_figure, scratch, unpinned
+from benchmarks.common import (
+    Report,
+    best,
+    entries,
+    median_us,
+    process_figure,
+    scratch,
+    sqlite_insert,
+    unpinned,
+)
 
 BATCH = 20_000
 
@@ -42,25 +49,10 @@ def appends(report: Report) -> None:
         report.figure(
             "xadd_many of 1,000", BATCH / best(by_thousands), "entries/s", least=1_000_000
         )
-        sqlite = BATCH / _sqlite(folder, batch)
+        insert = sqlite_insert(folder, "off")
+        sqlite = BATCH / best(lambda: [insert(fields) for fields in batch], 3)
         report.figure("SQLite, WAL, synchronous=OFF, one by one", sqlite, "rows/s")
         report.figure("xadd against SQLite", rate / sqlite, "times", least=1)
-
-
-def _sqlite(folder: Path, batch: list[dict[bytes, bytes]]) -> float:
-    connection = sqlite3.connect(folder / "sqlite.db", isolation_level=None)
-    connection.execute("pragma journal_mode=wal")
-    connection.execute("pragma synchronous=off")
-    connection.execute("create table s (id integer primary key, a blob, b blob, c blob)")
-    rows = [tuple(fields.values()) for fields in batch]
-
-    def insert() -> None:
-        for row in rows:
-            connection.execute("insert into s (a, b, c) values (?, ?, ?)", row)
-
-    seconds = best(insert, 3)
-    connection.close()
-    return seconds
 
 
 def reads(report: Report, count: int) -> None:
