@@ -39,7 +39,6 @@ from streamkeep.format.rows.records import STREAM_RECORD
 from streamkeep.format.rows.retention import RETENTION_SECTION
 from streamkeep.format.segment.index import INDEX_HEADER, INDEX_ROW, TRAILER
 from streamkeep.format.segment.manifest import ERASURE, SEGMENT_RECORD
-from streamkeep.recovery.fsck.catalogue import CATALOGUE, REBUILD, SALVAGE
 from streamkeep.tools.base.statuses import MEANINGS
 
 HERE: Final = Path(__file__).parent
@@ -80,17 +79,6 @@ def render_locks() -> str:
     order = runpy.run_path(str(HERE.parent / "tests" / "lock_order.py"))["ORDER"]
     rows = [f"| {lock.name} | `{lock.where}` | {lock.protects} |" for lock in order]
     return "\n".join(["| lock | where | protects |", "|---|---|---|", *rows])
-
-
-def render_invariants() -> str:
-    """Return every finding code with its meaning and advice."""
-    short = {REBUILD: "repair: no loss", SALVAGE: "repair: with loss"}
-    rows = [
-        f"| {code} | {kind.severity.name.lower()} | {kind.meaning} "
-        f"| {short.get(kind.advice, kind.advice)} |"
-        for code, kind in sorted(CATALOGUE.items())
-    ]
-    return "\n".join(["| code | severity | meaning | advice |", "|---|---|---|---|", *rows])
 
 
 # --- docs/decisions -----------------------------------------------------------------------------
@@ -178,7 +166,6 @@ PARTS: Final = (
     Part("reference/format.md", "segment record", SEGMENT_RECORD.table),
     Part("reference/format.md", "erasure", ERASURE.table),
     Part("internals/locks.md", "locks", render_locks),
-    Part("reference/findings.md", "findings", render_invariants),
 )
 
 

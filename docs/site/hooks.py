@@ -2,6 +2,7 @@
 
 - A `folder/*` of the navigation in mkdocs.yml becomes the pages of that folder.
 - The help texts of the commands become Markdown, for mkdocs-click, which shows them.
+- The page of the findings gets their table.
 - Guides come before internals in the results of a search.
 - llms.txt lies beside the pages, with their addresses.
 - Lists are written as code hosts read them. Python-Markdown needs an empty line before them, and
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import click
 
+from streamkeep.recovery.fsck.catalogue import CATALOGUE, REBUILD, SALVAGE
 from streamkeep.tools.base import common
 from streamkeep.tools.cli import main
 
@@ -87,10 +89,21 @@ def expanded(items: list[Any], docs: Path, elsewhere: set[str]) -> list[Any]:
 
 
 def on_page_markdown(text: str, page: Any, **_: Any) -> str:
-    """Rank a page for the search, and rewrite its lists; mkdocs calls this."""
+    """Rank a page for the search, fill in findings, and rewrite lists; mkdocs calls this."""
     folder = page.file.src_uri.partition("/")[0]
     page.meta.setdefault("search", {"boost": RANKS.get(folder, 2)})
-    return with_lists(text)
+    return with_lists(text.replace("<!-- findings -->", findings()))
+
+
+def findings() -> str:
+    """Return a table of every code of fsck, with its meaning and advice."""
+    short = {REBUILD: "repair: no loss", SALVAGE: "repair: with loss"}
+    rows = [
+        f"| {code} | {kind.severity.name.lower()} | {kind.meaning} "
+        f"| {short.get(kind.advice, kind.advice)} |"
+        for code, kind in sorted(CATALOGUE.items())
+    ]
+    return "\n".join(["| code | severity | meaning | advice |", "|---|---|---|---|", *rows])
 
 
 def with_lists(text: str) -> str:

@@ -18,6 +18,7 @@ import pytest
 from browser import Browser
 from conftest import ROOT
 from patience import PATIENCE_S
+from streamkeep.recovery.fsck.catalogue import CATALOGUE
 
 DOCS = ROOT / "docs"
 
@@ -56,6 +57,12 @@ def test_lists_get_the_empty_line_and_the_columns_that_they_need() -> None:
     assert hooks().with_lists(text) == (
         "Two:\n\n1. one\n    and more\n    - below\n2. two\n\nText.\n\n```\nx:\n- no list\n```\n"
     )
+
+
+def test_the_page_of_findings_gets_a_row_for_each_code() -> None:
+    rows = hooks().findings().splitlines()[2:]
+    assert [row.split()[1] for row in rows] == sorted(CATALOGUE)
+    assert "<!-- findings -->" in (DOCS / "reference" / "findings.md").read_text(encoding="utf-8")
 
 
 def test_what_a_page_loads_from_elsewhere_or_misses_is_reported(tmp_path: Path) -> None:
