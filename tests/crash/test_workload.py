@@ -15,7 +15,7 @@ from crash.workload.controls import CONTROLS, with_defect
 
 TESTS = Path(__file__).resolve().parent.parent
 LONG_S = 1800
-CONTROL_S = 120
+CONTROL_S = 600  # each takes seconds, unless the machine is busy
 
 
 def run(
@@ -60,7 +60,7 @@ def test_stores_hold_what_was_acknowledged_for_long(
 
 @pytest.mark.slow
 @pytest.mark.crash
-@pytest.mark.timeout(10 * CONTROL_S)
+@pytest.mark.timeout(2 * CONTROL_S)
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_known_defect_is_found(tmp_path: Path, name: str) -> None:
     sources = with_defect(name, tmp_path / "src")

@@ -16,6 +16,7 @@ from typing import Any, Final
 from crash.workload.oracle import (
     ARCHIVED,
     COMMON,
+    QUEUE,
     Operation,
     State,
     View,
@@ -25,7 +26,7 @@ from crash.workload.oracle import (
     token_of,
 )
 
-ALONE: Final = ("erase", "archive", "maintain", "sync", "checkpoint")  # in no transaction
+ALONE: Final = ("erase", "archive", "maintain", "sync", "checkpoint", "work")  # in no transaction
 _MOST_LIVE: Final = 40  # entries of an actor in one stream; beyond it, the oldest go
 _SIZES: Final = (0, 10, 10, 40, 40, 150, 700, 3000)
 _BIG: Final = (20_000, 140_000)  # a record of 128 KiB or more ends a deferred transaction
@@ -47,6 +48,7 @@ class Style:
         rest_s: how long it rests between two transactions, at most.
         served: it is a client of a server, and knows only Redis's commands.
         archived: its own streams have an archive.
+        jobs: it puts jobs into a queue of its own, and does them.
         erases: it erases entries now and then.
     """
 
@@ -60,6 +62,7 @@ class Style:
     rest_s: float = 0.0
     served: bool = False
     archived: bool = False
+    jobs: bool = False
     erases: bool = False
 
 
@@ -93,6 +96,7 @@ class Actor:
     common: list[str]
     notes: Path
     seed: int
+    queue: Any = None  # that it uses, where it is at work
     random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -138,8 +142,11 @@ class Actor:
         how = "single" if len(operations) == 1 else self.random.choice(self.style.hows)
         if how == "single" and operations[0][0] not in ALONE and self.random.random() < 0.1:
             how = self.random.choice(self.style.hows)
+        if how == "pipeline" and "put" in [one[0] for one in operations]:
+            how = "transaction"
         home = self.style.syncs[0]
-        sync = home if how == "pipeline" else self.random.choice(self.style.syncs)
+        free = how == "transaction" or operations[0][0] != "put"
+        sync = home if how == "pipeline" or not free else self.random.choice(self.style.syncs)
         if operations[0][0] in ALONE:  # only "sync" promises something
             sync = "commit" if operations[0][0] == "sync" else "none"
         step = Step(self.number - 1, sync, operations, how)
@@ -158,6 +165,11 @@ class Actor:
                 return [self.random.choice(["sync", "checkpoint", "maintain"]), ""]
             if chance < 0.02:
                 return ["archive", ""]
+        if self.style.jobs and chance < 0.1:
+            key = f"{QUEUE}:{self.name}"
+            if not part and self.random.random() < 0.3:
+                return ["work", key, self.random.randrange(1, 6)]
+            return ["put", key, list(range(self.random.randrange(1, 4)))]
         key = self._key()
         view = self.state.get(key) or View()
         if kind_of(key) not in (COMMON, ARCHIVED):

@@ -85,6 +85,7 @@ class Faults:
 
 
 _now: list[Faults] = []
+_calls: list[bool] = []  # a call of the main thread that an interrupt may end
 _happened: set[str] = set()
 
 
@@ -96,7 +97,7 @@ def trouble() -> bool:
 def poisoned() -> bool:
     """Return whether a failed write or sync may have stopped all writing."""
     one = _now[0] if _now else Faults()
-    return bool(one.syncs_fail or one.writes_fail or one.others_fail)
+    return bool(one.syncs_fail or one.writes_fail or one.file_limit or one.others_fail)
 
 
 def server_fails() -> bool:
@@ -115,6 +116,7 @@ def explains(error: BaseException) -> bool:
 def inside(one: Faults) -> Iterator[None]:
     """Have the faults of a process happen during the block."""
     _now.append(one)
+    signal.signal(signal.SIGINT, _interrupt)
     random_ = random.Random(one.seed)
     lock = threading.Lock()
 
@@ -127,7 +129,7 @@ def inside(one: Faults) -> Iterator[None]:
     def passed(name: str) -> None:
         if name.startswith(one.at) and happens(one.dies):
             os.kill(os.getpid(), signal.SIGKILL)
-        if happens(one.waits):
+        if happens(one.waits * (20 if name == "commit:failed" else 1)):  # that one is rare
             time.sleep(0.003)
         if name == "commit:journaled" and happens(one.raises):
             raise Injected("halfway")
@@ -161,6 +163,25 @@ def inside(one: Faults) -> Iterator[None]:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             threading.Thread(target=_limit_files, args=(random_,), daemon=True).start()
         yield
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGINT end the block, if it is in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _calls.append(True)
+    try:
+        yield
+    finally:
+        _calls.clear()
+
+
+def _interrupt(number: int, frame: object) -> None:
+    if _calls:
+        _calls.clear()
+        raise KeyboardInterrupt
 
 
 def _failing(

@@ -24,9 +24,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from streamkeep.jobs import Queue
+from streamkeep.jobs.queue import queue_names
+
 OWN: Final = "own"
 COMMON: Final = "common"
 ARCHIVED: Final = "archived"  # common streams whose trimmed entries go to the archive
+QUEUE: Final = "queue"
+PRIVATE: Final = (OWN, QUEUE)  # an actor has them for itself
 GROUP: Final = "g"
 
 Operation = list[Any]  # its name, its key, and what else it needs; see `apply`
@@ -71,6 +76,7 @@ class Found:
         last: the ID of the last delivery, as a number; -1 without a group.
         pending: the consumer of each pending ID.
         archived: trimmed entries go to the archive.
+        jobs: of a queue, which shows nothing else: how many were put, and have ended well.
     """
 
     live: dict[str, str] = field(default_factory=dict)
@@ -78,16 +84,15 @@ class Found:
     last: int = -1
     pending: dict[str, str] = field(default_factory=dict)
     archived: bool = False
+    jobs: tuple[int, int] = (0, 0)
 
 
 @dataclass
 class Dump:
-    """A store as it is found: its streams, its jobs by token, and what is wrong in itself."""
+    """A store as it is found: its streams and queues, and what is wrong in itself."""
 
     streams: dict[str, Found] = field(default_factory=dict)
-    jobs: set[str] = field(default_factory=set)  # that have not ended
     problems: list[str] = field(default_factory=list)
-    lost: int = 0  # commits, as the recovery has counted them
 
 
 def order(one: str) -> int:
@@ -99,8 +104,6 @@ def order(one: str) -> int:
 def dump(store: Any) -> Dump:
     """Read all of a store that was opened with `decode_responses`."""
     result = Dump()
-    last = store.durability().last_recovery
-    result.lost = getattr(last, "lost", 0) if last is not None else 0
     for key in sorted(store.keys()):
         if kind_of(key) not in (OWN, COMMON, ARCHIVED):
             continue
@@ -117,6 +120,10 @@ def dump(store: Any) -> Dump:
                 result.problems.append(f"{key}: {group['pending']} pending, but {len(rows)} rows")
         if store.xlen(key) != len(one.live):
             result.problems.append(f"{key}: XLEN {store.xlen(key)}, but {len(one.live)} entries")
+    for name in queue_names(store):
+        stats = Queue(store, name).stats()
+        put = stats.waiting + stats.running + stats.delayed + stats.dead + stats.done
+        result.streams[f"{QUEUE}:{name}"] = Found(jobs=(put, stats.done))
     return result
 
 
@@ -147,7 +154,7 @@ class View:
         fresh: tokens in a stream of its own that were not delivered.
         pending: IDs that were delivered to it and not acknowledged.
         group, archived: whether the stream has a group and an archive.
-        jobs: tokens of jobs, for a queue.
+        put, done: how many jobs it has put, and ended.
     """
 
     def __init__(self) -> None:
@@ -158,9 +165,12 @@ class View:
         self.pending: dict[str, None] = {}
         self.group = False
         self.archived = False
+        self.put = self.done = 0
 
     def shown(self, key: str) -> Shown:
         """Return what of it a store shows."""
+        if kind_of(key) == QUEUE:
+            return self.put, self.done
         pending = tuple(sorted(self.pending, key=order))
         if kind_of(key) == ARCHIVED:
             return tuple(sorted(self.live)), pending
@@ -185,6 +195,7 @@ def view_of(actor: str, key: str, found: Found | None) -> View:
     if found is None:
         return view
     view.exists = True
+    view.put, view.done = found.jobs
     archived = kind_of(key) == ARCHIVED
     shown = found.history if archived else found.live
     view.live = {token: one for one, token in shown.items() if actor_of(token) == actor}
@@ -236,6 +247,10 @@ def apply(view: View, operation: Operation, result: Any = None) -> None:
         view.fresh = dict.fromkeys(view.live)
     elif name == "retain":
         view.archived = True
+    elif name == "put":
+        view.put += len(more[0])
+    elif name == "work":
+        view.done += result or 0
 
 
 class Version(NamedTuple):
@@ -243,7 +258,7 @@ class Version(NamedTuple):
 
     number: int
     shown: Shown
-    open: bool = False  # more may be pending than it says: a delivery that nobody was told of
+    open: bool = False  # more may be pending, or done, than it says: nobody was told
 
 
 @dataclass
@@ -295,7 +310,7 @@ class Promise(NamedTuple):
 
     def whole(self, one: Transaction) -> bool:
         """Return whether an erasure was not cut off: it is many commits."""
-        return self.at is None and one.ended is not None and not one.refused
+        return self.at is None and one.ended is not None
 
 
 class Oracle:
@@ -318,7 +333,7 @@ class Oracle:
         """Return what an actor has in each stream at the settlement."""
         state = {}
         for key, found in self.base.streams.items():
-            if kind_of(key) != OWN or key.split(":")[1] == actor:
+            if kind_of(key) not in PRIVATE or key.split(":")[1] == actor:
                 state[key] = view_of(actor, key, found)
         return state
 
@@ -331,13 +346,9 @@ class Oracle:
             notes: the transactions of each actor.
         """
         wrong = list(found.problems)
-        known = {key for key in self.base.streams if kind_of(key) == OWN}
+        known = set(self.base.streams)
         known |= {one[1] for its in notes.values() for t in its.values() for one in t.operations}
-        wrong += [
-            f"{key}: unknown stream" for key in found.streams.keys() - known if kind_of(key) == OWN
-        ]
-        for key in found.streams.keys() - self.base.streams.keys() - known:
-            wrong.append(f"{key}: unknown stream")
+        wrong += [f"{key}: unknown" for key in sorted(found.streams.keys() - known)]
         fitting: dict[str, list[int]] = {}
         for actor, its in notes.items():
             told, last = self._fitting(actor, its, found, to)
@@ -357,7 +368,9 @@ class Oracle:
         first = self.numbers.get(actor, 0) - 1
         versions, unsure = self._versions(actor, notes, first, to)
         keys = versions.keys() | {
-            key for key in found.streams if kind_of(key) != OWN or key.split(":")[1] == actor
+            key
+            for key in found.streams
+            if kind_of(key) not in PRIVATE or key.split(":")[1] == actor
         }
         numbers = [first, *sorted(notes)]
         fits: dict[str, set[int]] = {}
@@ -398,7 +411,9 @@ class Oracle:
                 view = state.setdefault(key, View())
                 versions.setdefault(key, [Version(first, View().shown(key))])
                 apply(view, operation, result)
-                changed[key] = changed.get(key, False) or (name == "take" and result is None)
+                changed[key] = changed.get(key, False) or (
+                    name in ("take", "work") and result is None
+                )
             for key, is_open in changed.items():
                 versions[key].append(Version(number, state[key].shown(key), is_open))
         return versions, unsure
@@ -459,7 +474,9 @@ def _fitting_numbers(
     for version, end in zip(versions, following, strict=True):
         mine = _without(version.shown, unsure)
         same = mine == shown
-        if version.open and not same:
+        if version.open and not same and isinstance(mine[-1], int):
+            same = mine[0] == shown[0] and mine[1] <= shown[1]
+        elif version.open and not same:
             same = mine[:-1] == shown[:-1] and set(mine[-1]) <= set(shown[-1])
         if same:
             fitting.update(

@@ -7,12 +7,16 @@ import pickle
 import random
 import shutil
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final
 
 import streamkeep
@@ -33,9 +37,11 @@ from crash.workload.oracle import (
 from crash.workload.worker import Work, fork, run
 from patience import PATIENCE_S
 from streamkeep import recovery
+from streamkeep.engine.api.views import Sync
+from streamkeep.engine.txn import begin
 from streamkeep.recovery.fsck.findings import Severity
 
-MODES: Final = ("commit", "interval", "none")
+MODES: Final[tuple[Sync, ...]] = ("commit", "interval", "none")
 _ONLY_ROOM: Final = ("SK311", "SK312")  # files that a killed archiver has left
 
 
@@ -143,17 +149,22 @@ class Run:
         self.figures.transactions += self.oracle.transactions
         self.oracle.transactions = 0
 
-    def _works(self, *, alone: bool = False, big: float = 0.0, **faults: Any) -> list[Work]:
+    def works(
+        self, *, alone: bool = False, least: int = 1, big: float = 0.0, **faults: Any
+    ) -> list[Work]:
         """Choose processes, and share the actors among them.
 
         Args:
             alone: one process.
+            least: at least so many processes, if there are as many actors.
             big: how often an entry is big, at least.
-            faults: of the first process; the others only share its consequences.
+            faults: of the first process, which the others only see the consequences of; but a
+                full disk is full for all.
         """
         names = list(self.actors)
         self.random.shuffle(names)
-        shares = 1 if alone else min(len(names), self.random.choice([1, 1, 1, 2, 3, 4]))
+        shares = 1 if alone else max(least, self.random.choice([1, 1, 1, 2, 3, 4]))
+        shares = min(len(names), shares)
         works: list[Work] = []
         for number in range(shares):
             mine = names[number::shares]
@@ -167,22 +178,25 @@ class Run:
                 server.socket = path
                 works.append(server)
             works.append(self._work(kind, path, sync, mine, big))
+        if not alone and self.random.random() < 0.3:
+            works.append(self._work("visits", self.path, self.random.choice(MODES), []))
         seed = self.random.randrange(1 << 30)
         common = {
             "small": alone or self.random.random() < 0.3,
             "waits": self.random.choice([0.0, 0.02]),
-            "full": False,
+            "full": bool(faults.pop("full", False)),
         }
-        fails = any(faults.get(name) for name in ("writes_fail", "syncs_fail"))
+        fails = any(faults.get(name) for name in ("writes_fail", "syncs_fail", "file_limit"))
         for number, work in enumerate(works):
             its = faults if number == 0 else {"others_fail": fails}
-            work.defers = self.random.random() < 0.6
+            work.defers = self.random.random() < 0.6 or bool(its.get("image_fails"))
             work.faults = Faults(seed + number, **{**common, **its})
-        if works[0].kind == "server":
-            works[1].faults.served = not works[0].faults.quiet()
+        for server, clients in pairwise(works):
+            if server.kind == "server":
+                clients.faults.served = not server.faults.quiet()
         return works
 
-    def _work(self, kind: str, path: Path, sync: str, names: list[str], big: float = 0.0) -> Work:
+    def _work(self, kind: str, path: Path, sync: Sync, names: list[str], big: float = 0.0) -> Work:
         actors = []
         hows = self.random.choice([("pipeline",), ("pipeline",), ("transaction", "pipeline")])
         for name in names:
@@ -190,6 +204,7 @@ class Run:
             style.big = max(style.big, big)
             style.served = kind == "clients"
             style.hows = hows
+            style.jobs = kind == "threads" and self.random.random() < 0.3
             style.syncs = (
                 (sync, *MODES) if kind != "clients" and self.random.random() < 0.3 else (sync,)
             )
@@ -225,8 +240,12 @@ class Run:
         notes = [self._notes(name) for name in self.actors]
         return sum(path.stat().st_size for path in notes if path.exists())
 
-    def let_work(self, least: int = 80_000, most_s: float = 1.0) -> None:
-        """Wait until the actors have done something; a process may end before."""
+    def let_work(self, least: int = 80_000, most_s: float = 1.0, *, surely: bool = True) -> None:
+        """Wait until the actors have done something; a process may end before.
+
+        Args:
+            surely: they cannot be kept from doing something for long.
+        """
         before = self.noted()
         wanted = self.random.randrange(least // 4, least * 2)
         began = time.monotonic()
@@ -234,7 +253,7 @@ class Run:
             self.reap()
             if all(one.status is not None for one in self.children):
                 return
-            if time.monotonic() - began > most_s and self.noted() > before:
+            if time.monotonic() - began > most_s and (self.noted() > before or not surely):
                 return
             if time.monotonic() - began > PATIENCE_S:
                 raise Failure(f"nothing was done in {PATIENCE_S:.0f} s: {self.errors()}")
@@ -391,7 +410,7 @@ def in_child(work: Callable[[], str], errors: Path) -> str:
 
 def kills(run: Run, **faults: Any) -> None:
     """Processes are killed at any moment; sometimes others go on for a while."""
-    run.start(run._works(**faults))
+    run.start(run.works(**faults))
     run.let_work()
     run.end_by_kills()
     run.verify()
@@ -418,7 +437,7 @@ def failpoints(run: Run) -> None:
 
 def stops(run: Run) -> None:
     """Processes are stopped for a moment, wherever they are, before they are killed."""
-    run.start(run._works())
+    run.start(run.works())
     for _ in range(run.random.randrange(2, 12)):
         run.let_work(10_000, 0.2)
         for child in run.alive():
@@ -437,7 +456,8 @@ def halfway(run: Run) -> None:
 
 def lmdb_fails(run: Run) -> None:
     """LMDB cannot make the commits that one process has deferred; others go on."""
-    kills(run, image_fails=run.random.choice([0.05, 0.5]), waits=0.05, big=0.1)
+    fails = run.random.choice([0.05, 0.2])
+    kills(run, image_fails=fails, waits=0.05, big=0.2, least=2)
 
 
 def writes_fail(run: Run) -> None:
@@ -455,11 +475,57 @@ def no_growth(run: Run) -> None:
     kills(run, file_limit=True)
 
 
+def interrupts(run: Run) -> None:
+    """Ctrl-C ends calls of main threads; other threads and processes go on."""
+    run.start(run.works())
+    for _ in range(run.random.randrange(1, 6)):
+        run.let_work(10_000, 0.2)
+        for child in run.alive():
+            if child.work.kind == "threads":
+                os.kill(child.pid, signal.SIGINT)
+    run.let_work(10_000, 0.2, surely=False)
+    run.end_by_kills()
+    run.verify()
+
+
+def full_disk(run: Run) -> None:
+    """The disk of all processes is full, and has room again, several times."""
+    mount = run.folder / "disk"
+    mount.mkdir()
+    used = sum(path.stat().st_size for path in run.path.rglob("*"))
+    size = used + run.random.choice([2, 8, 32]) * (1 << 20)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(mount)]
+    subprocess.run(command, check=True)
+    try:
+        copy_store(run.path, mount / "store")
+        shutil.rmtree(run.path)
+        run.path = mount / "store"
+        run.start(run.works(full=True))
+        for _ in range(run.random.randrange(1, 4)):
+            run.let_work(20_000, 0.5, surely=False)
+            with open(mount / "ballast", "wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+            time.sleep(run.random.choice([0.01, 0.1, 0.5]))
+            (mount / "ballast").unlink()
+        run.end_by_kills()
+        more = ["mount", "-o", f"remount,size={size + (64 << 20)}", str(mount)]
+        subprocess.run(more, check=True)  # a recovery needs room
+        run.verify()
+        kept = run.folder / f"store-{run.round}"
+        if run.path != kept:
+            copy_store(run.path, kept)
+            run.path = kept
+    finally:
+        subprocess.run(["umount", "-l", str(mount)], check=True)
+    mount.rmdir()
+
+
 def losses(run: Run) -> None:
     """The power is lost at moments while one process works; each is compared."""
     folder = run.folder / "losses"
     folder.mkdir()
-    work = run._works(alone=True, losses=folder, store=run.path)
+    work = run.works(alone=True, losses=folder, store=run.path)
     run.start(work)
     run.let_work(40_000)
     run.end_by_kills()
@@ -483,7 +549,7 @@ def losses(run: Run) -> None:
 
 def damages(run: Run) -> None:
     """A part of the journal is damaged after a kill: no opening loses anything without a word."""
-    run.start(run._works())
+    run.start(run.works())
     run.let_work()
     run.end_by_kills()
     copy = run.folder / "damaged"
@@ -529,5 +595,8 @@ ROUNDS: Final[dict[str, Callable[[Run], None]]] = {
         no_growth,
         losses,
         damages,
+        *([full_disk] if os.geteuid() == 0 else []),
+        # Between two steps of interpreted code an interrupt may take a lock away.
+        *([] if isinstance(begin.run_write, FunctionType) else [interrupts]),
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import itertools
 import os
 import signal
 import threading
@@ -22,11 +23,14 @@ from crash.workload.oracle import GROUP, OWN, contents, kind_of
 from inside import defer_again, defer_for_long, environment_of
 from resp_peer import Line, Peer, decode
 from streamkeep import aio
+from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import (
     RecoveryNeededError,
     StoreClosedError,
+    StoreError,
     StoreLockedError,
 )
+from streamkeep.jobs import Queue
 from streamkeep.server import serve
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -41,7 +45,7 @@ class Work:
     """What a process is to do.
 
     Attributes:
-        kind: "threads", "tasks", "server" or "clients".
+        kind: "threads", "tasks", "server", "clients" or "visits".
         path: of the store, or of the socket for clients.
         sync: the mode that the store is opened in.
         defers: LMDB gets commits late, however slow the machine is.
@@ -51,7 +55,7 @@ class Work:
 
     kind: str
     path: Path
-    sync: str
+    sync: Sync
     actors: list[Actor]
     errors: Path
     defers: bool = False
@@ -88,10 +92,15 @@ def fork(work: Callable[[], object], errors: Path) -> int:
 def run(work: Work) -> None:
     """Be the process."""
     threading.excepthook = end_at_once
+    kinds = {
+        "threads": _threads,
+        "tasks": _tasks,
+        "server": _serve,
+        "clients": _clients,
+        "visits": _visit,
+    }
     with faults.inside(work.faults):
-        {"threads": _threads, "tasks": _tasks, "server": _serve, "clients": _clients}[work.kind](
-            work
-        )
+        kinds[work.kind](work)
 
 
 # --- one step -----------------------------------------------------------------------------------
@@ -118,6 +127,13 @@ def perform(on: Any, actor: Actor, operation: list[Any]) -> Any:
         return on.xgroup_create(key, GROUP, id="0", mkstream=True)
     if name == "retain":
         return on.set_retention(key, archive=True)
+    if name == "put":  # in a transaction that this thread has begun, a part of it
+        return actor.queue.put_many(more[0])
+    if name == "work":
+        jobs = actor.queue.get_many(more[0])
+        if jobs:
+            actor.queue.done_many(jobs)
+        return len(jobs)
     return getattr(on, name)()
 
 
@@ -129,7 +145,7 @@ def told(operation: list[Any], result: Any) -> Any:
     if name in ("take", "read"):
         entries = result[0][1] if result else []
         return [entry[0] if isinstance(entry, list) else entry.id for entry in entries]
-    return None
+    return result if name == "work" else None
 
 
 def attempt(actor: Actor, call: Callable[[Step], list[Any]]) -> bool:
@@ -137,7 +153,8 @@ def attempt(actor: Actor, call: Callable[[Step], list[Any]]) -> bool:
     step = actor.step()
     actor.begin(step)
     try:
-        results = call(step)
+        with faults.interruptible():
+            results = call(step)
     except BaseException as error:
         return failed(actor, step, error)
     actor.done(step, [told(*one) for one in zip(step.operations, results, strict=True)])
@@ -158,6 +175,8 @@ def failed(actor: Actor, step: Step, error: BaseException) -> bool:
     if isinstance(error, ServerError) and faults.server_fails() and "Injected" not in str(error):
         return False
     if isinstance(error, Halfway) or faults.explains(error) or _injected(error):
+        if step.operations[0][0] == "erase":
+            return False  # it is many commits: some of them may have been made
         actor.refused(step)
         return True
     raise error
@@ -213,17 +232,30 @@ def in_transaction(txn: Any, actor: Actor, step: Step) -> list[Any]:
 # --- the kinds of processes -----------------------------------------------------------------------
 
 
-def _open(work: Work) -> dict[str, Any]:
-    return {"sync": work.sync, "interval_ms": 30, "decode_responses": True}
+def _open(work: Work) -> Any:
+    """Open the store; again, if a fault prevents it."""
+    while True:
+        try:
+            store = streamkeep.open(
+                work.path, sync=work.sync, interval_ms=30, decode_responses=True
+            )
+        except StoreError:
+            if not faults.trouble():
+                raise
+            time.sleep(0.02)
+        else:
+            break
+    if work.defers:
+        defer_for_long(store)
+    return store
 
 
 def _threads(work: Work) -> None:
     """A thread for each actor; the first one has the main thread, where interrupts come."""
-    store: Any = streamkeep.open(work.path, **_open(work))
-    if work.defers:
-        defer_for_long(store)
+    store = _open(work)
 
     def act(actor: Actor) -> None:
+        actor.queue = Queue(store, actor.name)
         for number in range(work.steps):
             if work.defers:
                 defer_again(store)
@@ -275,9 +307,7 @@ def _tasks(work: Work) -> None:
                 await asyncio.sleep(actor.random.random() * actor.style.rest_s)
 
     async def main() -> None:
-        store = await aio.open(work.path, **_open(work))
-        if work.defers:
-            defer_for_long(store._store)
+        store = aio.AsyncStore(await asyncio.to_thread(_open, work))
         await asyncio.gather(*(act(store, one) for one in work.actors))
         if not faults.poisoned():
             await store.close()
@@ -304,9 +334,28 @@ async def on_async_store(store: Any, sync: str, actor: Actor, step: Step) -> lis
     return list(await store.run(lambda txn: in_transaction(txn, actor, step), sync=step.sync))
 
 
+def _visit(work: Work) -> None:
+    """Open the store, read, and close it, again and again."""
+    for readonly in itertools.cycle([True, False]):
+        try:
+            with streamkeep.open(work.path, readonly=readonly) as store, store.snapshot() as one:
+                for key in one:
+                    entries = one.xrange(key)
+                    assert len(entries) == one.xlen(key)
+        except StoreError as error:
+            refused = isinstance(error, (RecoveryNeededError, StoreLockedError))
+            if not (refused and readonly) and not faults.trouble():
+                raise
+        time.sleep(0.01)
+
+
 def _serve(work: Work) -> None:
     options = serve.Options(unix=work.socket)
-    serve.run(work.path, options, sync=work.sync)  # type: ignore[arg-type]
+    try:
+        serve.run(work.path, options, sync=work.sync)
+    except StoreError:
+        if not faults.trouble():
+            raise
 
 
 def _clients(work: Work) -> None:
