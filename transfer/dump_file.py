@@ -148,7 +148,10 @@ def dump(
         )
     began = time.perf_counter()
     with reading(store) as snapshot:
-        source = Source(snapshot, _keys(keys), limits)
+        if isinstance(keys, (bytes, str, memoryview, int, float)):
+            keys = [keys]
+        chosen_keys = None if keys is None else [to_bytes(one, "keys") for one in keys]
+        source = Source(snapshot, chosen_keys, limits)
         if progress is not None:
             report, total = progress, source.total()
             source.moved = lambda entries: report(Progress(entries, entries, total))
@@ -221,14 +224,6 @@ def dump_group(
             writer = TextWriter(Source(snapshot, None, Limits()), out.write)
             writer.group(found, lag(stream.record, found.record))
         out.flush()
-
-
-def _keys(keys: Key | Iterable[Key] | None) -> list[bytes] | None:
-    if keys is None:
-        return None
-    if isinstance(keys, (bytes, str, memoryview, int, float)):
-        return [to_bytes(keys, "keys")]
-    return [to_bytes(one, "keys") for one in keys]
 
 
 @contextmanager

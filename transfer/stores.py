@@ -263,7 +263,10 @@ class SourceFile:
             given = getattr(source, "name", None)
             self.name = name or (given if isinstance(given, str) else "the file")
         self._counting = CountingReader(self._file)
-        self.size = _size_of(self._file)
+        self.size: int | None = None
+        with suppress(OSError, AttributeError):  # not a file of the system
+            status = os.fstat(self._file.fileno())
+            self.size = status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def __enter__(self) -> SourceFile:
         return self
@@ -290,11 +293,3 @@ class SourceFile:
             problem = f"{self.name}: Parquet is read from a file, not from a pipe"
             raise LoadError(problem, source=self.name)
         return self._file
-
-
-def _size_of(file: BinaryIO) -> int | None:
-    try:
-        status = os.fstat(file.fileno())
-    except (OSError, AttributeError):  # not a file of the system
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None

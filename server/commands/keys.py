@@ -104,7 +104,9 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
     So a key that exists during the whole iteration is returned exactly once, also after RENAME.
     Strings, which are few, come with the last streams.
     """
-    cursor = _cursor(words[1])
+    if not words[1].isdigit() or len(words[1]) > 20 or int(words[1]) >= 1 << 64:
+        raise CommandError("invalid cursor")
+    cursor = int(words[1])
     count, matcher, kind = 10, None, b""
     at = 2
     while at < len(words):
@@ -129,12 +131,6 @@ def run_scan(txn: Txn, words: list[bytes], shape: int) -> object:
     if not following and kind in (b"", b"STRING"):
         found += strings.strings(txn)
     return [b"%d" % following, [name for name in found if matcher is None or matcher.matches(name)]]
-
-
-def _cursor(word: bytes) -> int:
-    if not word.isdigit() or len(word) > 20 or int(word) >= 1 << 64:
-        raise CommandError("invalid cursor")
-    return int(word)
 
 
 def run_randomkey(txn: Txn, words: list[bytes], shape: int) -> object:

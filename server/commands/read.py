@@ -129,7 +129,12 @@ class _Options:
         words = self.words
         name = option(words[at])
         if name == b"STREAMS" and more:
-            self._check_balance(more, has_group)
+            if more % 2:
+                what = "an ID or '>'" if has_group else "an ID, '+', or '$'"
+                raise CommandError(
+                    f"Unbalanced '{'xreadgroup' if has_group else 'xread'}' list of streams: for "
+                    f"each stream key {what} must be specified."
+                )
             self.first = at + 1
             return 1
         if name == b"COUNT" and more:
@@ -162,15 +167,6 @@ class _Options:
         else:
             raise syntax()
         return 2
-
-    def _check_balance(self, count: int, has_group: bool) -> None:
-        if count % 2:
-            what = "an ID or '>'" if has_group else "an ID, '+', or '$'"
-            name = "xreadgroup" if has_group else "xread"
-            raise CommandError(
-                f"Unbalanced '{name}' list of streams: for each stream key {what} must be "
-                "specified."
-            )
 
     def streams(self) -> list[tuple[bytes, bytes]]:
         """Return (key, text of its ID) of each stream."""

@@ -102,7 +102,7 @@ def create_app(
     access = access or Access()
     state = State(store, write=write, heartbeat_s=heartbeat_s, stall_s=stall_s)
     routes = Starlette(
-        routes=_paths(state, page),
+        routes=[*served(state), Route("/openapi.json", _description), *(_PAGE if page else ())],
         exception_handlers={
             404: _answer,
             405: _answer,
@@ -130,19 +130,15 @@ def create_app(
     return App(guarded, state)
 
 
-def _paths(state: State, page: bool) -> list[Route | Mount]:
-    found: list[Route | Mount] = [*served(state), Route("/openapi.json", _description)]
-    if page:
-        found += [Route("/", _to_page, methods=["GET"]), Mount("/page", static_files())]
-    return found
-
-
 async def _description(request: Request) -> Response:
     return json_reply(document(request.scope.get("root_path", "")))
 
 
 async def _to_page(request: Request) -> Response:
     return RedirectResponse(f"{request.scope.get('root_path', '')}{PAGE}", 307)
+
+
+_PAGE: Final = (Route("/", _to_page, methods=["GET"]), Mount("/page", static_files()))
 
 
 async def _answer(request: Request, error: Exception) -> Response:

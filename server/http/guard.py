@@ -132,9 +132,13 @@ class Guard:
             raise Problem(400, "the path has a NUL")
         below = path[len(scope.get("root_path", "")) :]
         is_open = below in ("", "/", *_OPEN_PATHS) or below.startswith(self._open_below)
-        user = self._user(headers.get("authorization"))
+        header = headers.get("authorization")
+        user = self._access.anonymous
+        if header is not None and (user is None or len(self._access.users) > 1):
+            given = _given(header)
+            user = None if given is None else self._access.log_in(*given)
         if user is None and not is_open:
-            if "authorization" in headers:
+            if header is not None:
                 await asyncio.sleep(REFUSED_S)
             raise Problem(
                 401,
@@ -143,14 +147,6 @@ class Guard:
                 headers={"www-authenticate": 'Bearer realm="streamkeep"'},
             )
         return {**scope, "path": path, USER_AT: user or _NOBODY}
-
-    def _user(self, header: str | None) -> User | None:
-        """Return the user of a request with this `Authorization` header; None to refuse it."""
-        anonymous = self._access.anonymous
-        if header is None or (anonymous is not None and len(self._access.users) == 1):
-            return anonymous
-        given = _given(header)
-        return None if given is None else self._access.log_in(*given)
 
     def _check_host(self, host: str) -> None:
         if self._hosts is None:

@@ -338,20 +338,16 @@ class BlockedClients(Watcher):
                 if notes:
                     self._note(turn.write_txn(), blocked)
                 else:
-                    self._run_again(turn, blocked)
+                    found = self._try(turn, turn.write_txn(), blocked)
+                    blocked.wait.owes = blocked.client.served_here = False
+                    if not found:
+                        self._fresh.append(blocked)
             except Exception:
                 turn.run_apart()
                 if notes:
                     self._note_apart(turn, blocked)
                 self._later()  # the others share the transaction of another turn
                 return
-
-    def _run_again(self, turn: Turn, blocked: Blocked) -> None:
-        found = self._try(turn, turn.write_txn(), blocked)
-        blocked.wait.owes = False
-        blocked.client.served_here = False
-        if not found:
-            self._fresh.append(blocked)
 
     def _note(self, txn: WriteTxn, blocked: Blocked) -> None:
         if blocked.waiting.call.unseen:
