@@ -251,7 +251,7 @@ class Run:
         began = time.monotonic()
         while self.noted() - before < wanted:
             self.reap()
-            if all(one.status is not None for one in self.children):
+            if not self.busy():
                 return
             if time.monotonic() - began > most_s and (self.noted() > before or not surely):
                 return
@@ -291,6 +291,11 @@ class Run:
         """Return the processes that have not ended."""
         self.reap()
         return [one for one in self.children if one.status is None]
+
+    def busy(self) -> list[Child]:
+        """Return the processes whose actors can go on: they live, and so does their server."""
+        gone = {one.work.socket for one in self.children if one.status is not None}
+        return [one for one in self.alive() if one.work.actors and one.work.path not in gone]
 
     def errors(self) -> str:
         """Return what the processes of the round have printed."""
@@ -479,7 +484,7 @@ def interrupts(run: Run) -> None:
     """Ctrl-C ends calls of main threads; other threads and processes go on."""
     run.start(run.works())
     for _ in range(run.random.randrange(1, 6)):
-        run.let_work(10_000, 0.2)
+        run.let_work(10_000, 0.2, surely=False)
         for child in run.alive():
             if child.work.kind == "threads":
                 os.kill(child.pid, signal.SIGINT)
