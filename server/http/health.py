@@ -31,7 +31,7 @@ _MOST_FINDINGS: Final = 200
 _MANY_COMMITS: Final = 10_000  # of a snapshot that keeps pages
 
 
-@route("GET /health")
+@route("GET /health", open=True)
 async def health(call: Call) -> Found:
     """Whether the store can be read. Needs no secret."""
     await call.state.async_store.exists("")

@@ -87,7 +87,7 @@ def _operation(route: Route) -> dict[str, Any]:
         }
         schema = {"type": "object", "properties": members} if members else {}
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
-    if route.path == "/health":
+    if route.open:
         found["security"] = []
     return found
 

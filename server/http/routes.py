@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -94,8 +94,8 @@ class Call(Parameters):
         members: the members of the body, where the route takes JSON.
     """
 
-    def __init__(self, request: Request, state: State, known: Iterable[str]) -> None:
-        super().__init__(request, [*known])
+    def __init__(self, request: Request, state: State, known: Sequence[str] | None) -> None:
+        super().__init__(request, known)
         self.request = request
         self.state = state
         self.store = state.store
@@ -166,6 +166,7 @@ class Route(NamedTuple):
         takes_any: the function reads the body itself.
         whole: the commands are about the whole store; the caller must see every key.
         heavy: it reads much, so that few may run at a time.
+        open: it needs no secret, and passes over parameters.
     """
 
     method: str
@@ -180,6 +181,7 @@ class Route(NamedTuple):
     status: int
     whole: bool
     heavy: bool
+    open: bool
 
 
 ROUTES: Final[list[Route]] = []
@@ -197,12 +199,13 @@ def route(
     status: int = 200,
     whole: bool = False,
     heavy: bool = False,
+    open: bool = False,
 ) -> Callable[[Function], Function]:
     """Return a decorator for the function that serves a method and path; see `Route`."""
 
     def add(function: Function) -> Function:
         method, path = place.split()
-        more = (body or {}, takes_any, types.split(), headers or {}, status, whole, heavy)
+        more = (body or {}, takes_any, types.split(), headers or {}, status, whole, heavy, open)
         ROUTES.append(Route(method, path, function, commands.split(), query.split(), *more))
         return function
 
@@ -231,7 +234,7 @@ async def _serve(state: State, path: str, request: Request) -> Response:
     """Check a request, and have its route serve it."""
     named = ["group", "action"] if path.startswith("/groups") else []
     one = _find(path, request)
-    call = Call(request, state, [*one.query, *named])
+    call = Call(request, state, None if one.open else [*one.query, *named])
     if one.whole:
         call.allow_whole(*one.commands)
     else:

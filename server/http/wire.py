@@ -126,14 +126,16 @@ class Parameters:
     A parameter with a typing error must not be ignored: `maxlem=1000` would trim nothing.
     """
 
-    def __init__(self, request: Request, known: Sequence[str]) -> None:
+    def __init__(self, request: Request, known: Sequence[str] | None) -> None:
+        """Take the query; `known` None for a route that passes over all parameters."""
         self._given: dict[str, bytes] = {}
         for name, value in query_pairs(request.scope["query_string"]):
             text = name.decode("utf-8", "replace")
             if text in self._given:
                 raise Problem(400, f"the parameter {text!r} is given twice")
             self._given[text] = value
-        self.check(known)
+        if known is not None:
+            self.check(known)
 
     def check(self, known: Sequence[str]) -> None:
         """Raise for a parameter that is none of these."""

@@ -88,3 +88,7 @@ def test_a_store_that_decodes_is_refused(tmp_path: Path) -> None:
         pytest.raises(streamkeep.ArgumentError, match="without decode_responses"),
     ):
         create_app(store)  # type: ignore[arg-type]
+
+
+def test_health_passes_over_what_load_balancers_add(client: Client) -> None:
+    assert client.get("/health?t=1718004800") == {"status": "ok"}
