@@ -322,8 +322,9 @@ def _restore(on: Replay, words: list[bytes]) -> None:
     key, ttl, payload = words[1:4]
     replace = [word for word in words[4:] if word.upper() == b"REPLACE"]
     if payload[:1] and payload[0] in STREAM_TYPES:
+        expires = integer(ttl)  # before anything changes
         keys.run_restore(on.txn, [b"RESTORE", key, b"0", payload, *replace], 0)
-        if integer(ttl):
+        if expires:
             on.losses.add(EXPIRES)
         return
     if replace:

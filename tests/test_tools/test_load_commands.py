@@ -173,6 +173,16 @@ def test_streams_are_renamed_copied_and_restored() -> None:
         assert [one["pending"] for one in store.xinfo_groups("copy")] == [3, 2]
 
 
+def test_a_restore_that_is_refused_has_changed_nothing() -> None:
+    with streamkeep.open("other") as store:
+        store.xadd("r", {"a": "b"}, "7-0")
+        payload = store.dump("r")
+    assert payload is not None
+    told = load(*FIVE, encode_command("RESTORE", "r", "soon", payload), status=1)
+    assert "RESTORE: ERR value is not an integer" in told
+    assert [one["key"] for one in objects("streams", "s")[:-1]] == ["k"]
+
+
 # --- transactions, annotations, quotes ----------------------------------------------------------
 
 
