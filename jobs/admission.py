@@ -14,20 +14,9 @@ import struct
 from typing import Final
 
 from streamkeep.engine.commands.xadd import ANY_ID, xadd
+from streamkeep.jobs import layout
 from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.layout import (
-    CONCURRENCY,
-    DELAYED,
-    GROUP,
-    ID,
-    KEY,
-    PLACE,
-    PRIORITIES,
-    PRIORITY,
-    QUEUED,
-    TASK,
-    UNIQUE,
-    UNIQUE_NAME,
     Fields,
     Place,
     gate_key,
@@ -64,9 +53,9 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
     Raises:
         QueueDrainingError, QueueFullError: nothing was put.
     """
-    unique = fields.get(UNIQUE_NAME)
+    unique = fields.get(layout.UNIQUE_NAME)
     if unique is not None:
-        holder = step.row(UNIQUE + short(unique))
+        holder = step.row(layout.UNIQUE + short(unique))
         if holder is not None:
             return Put(holder.decode(), False)
     if not always:
@@ -76,7 +65,7 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
     else:
         job_id = admit(step, fields, priority)
     if unique is not None:
-        step.put_row(UNIQUE + short(unique), job_id.encode())
+        step.put_row(layout.UNIQUE + short(unique), job_id.encode())
     return Put(job_id, True)
 
 
@@ -133,7 +122,7 @@ def next_waiting(step: Step, priority: int) -> tuple[Place, Fields] | None:
     """Return the next entry of a stream that the group has not read; None if it has read all."""
     name = step.stream(priority)
     for group in step.txn.xinfo_groups(name):
-        if group["name"] in (GROUP, GROUP.decode()):
+        if group["name"] in (layout.GROUP, layout.GROUP.decode()):
             last = group["last-delivered-id"]
             start = b"(" + (last if isinstance(last, bytes) else last.encode())
             found = step.txn.xrange(name, start, "+", 1)
@@ -156,8 +145,8 @@ def drop_oldest(step: Step) -> bool:
     place, fields = oldest
     name = step.stream(place.priority)
     # Delivered first, so that the counters of the group stay exact.
-    step.txn.xreadgroup(GROUP, b"(limits)", {name: ">"}, count=1)
-    step.txn.xackdel(name, GROUP, place.entry_id, ref_policy="ACKED")
+    step.txn.xreadgroup(layout.GROUP, b"(limits)", {name: ">"}, count=1)
+    step.txn.xackdel(name, layout.GROUP, place.entry_id, ref_policy="ACKED")
     bury(step, place, fields, reason="the queue was full", attempts=0)
     return True
 
@@ -169,10 +158,10 @@ def delay(step: Step, fields: Fields, priority: int, due_ms: int) -> str:
     """Store a job until its time; return its ID."""
     number = _give_number(step, fields, priority)
     step.put_numbered(number, fields)
-    step.schedule(due_ms, DELAYED, pack_time(number))
-    step.put_row(PLACE + _id_part(fields), b"s" + pack_time(due_ms))
+    step.schedule(due_ms, layout.DELAYED, pack_time(number))
+    step.put_row(layout.PLACE + _id_part(fields), b"s" + pack_time(due_ms))
     step.counters.delayed += 1
-    return fields[ID].decode()
+    return fields[layout.ID].decode()
 
 
 def admit(step: Step, fields: Fields, priority: int, passed: int = 0) -> str:
@@ -188,23 +177,25 @@ def admit(step: Step, fields: Fields, priority: int, passed: int = 0) -> str:
         step.make_stream(priority)
     pairs: list[bytes] = []
     for name, value in fields.items():
-        if name != PRIORITY:
+        if name != layout.PRIORITY:
             pairs += (name, value)
     added = xadd(step.writer(), step.stream(priority), pairs, ANY_ID, False, None, None)
     assert added is not None
     place = place_of(priority, added)
-    if ID in fields:
-        step.put_row(PLACE + _id_part(fields), place.pack())
+    if layout.ID in fields:
+        step.put_row(layout.PLACE + _id_part(fields), place.pack())
     return job_id_of(place, fields)
 
 
 def gates_of(fields: Fields) -> list[tuple[bytes, int]]:
     """Return the gates of a job in their order, each with its limit."""
     gates: list[tuple[bytes, int]] = []
-    if KEY in fields:
-        gates.append((b"k" + short(fields[KEY]), 1))
-    if CONCURRENCY in fields:
-        gates.append((b"t" + short(fields.get(TASK, b"")), number_of(fields, CONCURRENCY)))
+    if layout.KEY in fields:
+        gates.append((b"k" + short(fields[layout.KEY]), 1))
+    if layout.CONCURRENCY in fields:
+        gates.append(
+            (b"t" + short(fields.get(layout.TASK, b"")), number_of(fields, layout.CONCURRENCY))
+        )
     return gates
 
 
@@ -213,19 +204,23 @@ def _give_number(step: Step, fields: Fields, priority: int) -> int:
     number = step.number_of(fields)
     if not number:
         number = step.take_number()
-        fields[ID] = f"{JOB_PREFIX}{number}".encode()
-        fields[QUEUED] = str(step.now_ms).encode()
-    fields[PRIORITY] = PRIORITIES[priority].encode()
+        fields[layout.ID] = f"{JOB_PREFIX}{number}".encode()
+        fields[layout.QUEUED] = str(step.now_ms).encode()
+    fields[layout.PRIORITY] = layout.PRIORITIES[priority].encode()
     return number
 
 
 def priority_of(fields: Fields) -> int:
     """Return the number of the priority of a numbered job."""
-    return PRIORITIES.index(fields[PRIORITY].decode()) if PRIORITY in fields else NORMAL_NUMBER
+    return (
+        layout.PRIORITIES.index(fields[layout.PRIORITY].decode())
+        if layout.PRIORITY in fields
+        else NORMAL_NUMBER
+    )
 
 
 def _id_part(fields: Fields) -> bytes:
-    return short(fields[ID])
+    return short(fields[layout.ID])
 
 
 # --- gates --------------------------------------------------------------------------------------
@@ -263,10 +258,10 @@ def _hold(step: Step, fields: Fields, priority: int, gate: bytes, index: int) ->
     step.put_numbered(number, fields)
     key = held_prefix(gate) + pack_time(order)
     step.put_row(key, pack_time(number) + bytes((index,)))
-    step.put_row(PLACE + _id_part(fields), b"h" + key)
+    step.put_row(layout.PLACE + _id_part(fields), b"h" + key)
     _save_gate(step, gate, inside, held + 1, limit)
     step.counters.held += 1
-    return fields[ID].decode()
+    return fields[layout.ID].decode()
 
 
 def release(step: Step, fields: Fields) -> None:
@@ -312,5 +307,5 @@ def cancel_held(step: Step, key: bytes) -> Fields | None:
     inside, held, limit = _load_gate(step, gate)
     _save_gate(step, gate, inside, max(held - 1, 0), limit)
     if fields is not None and value[8]:  # it is through its first gate, that of its key
-        release(step, {name: one for name, one in fields.items() if name == KEY})
+        release(step, {name: one for name, one in fields.items() if name == layout.KEY})
     return fields

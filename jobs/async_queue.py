@@ -7,28 +7,23 @@ thousand tasks may wait for results. Jobs are those of `Queue`, with methods to 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import partial, wraps
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import CommandError
-from streamkeep.jobs import cancelling
-from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.errors import QueueFullError
 from streamkeep.jobs.job import NOTHING, Job, note_ended, plan_end
 from streamkeep.jobs.options import Options, check_options
-from streamkeep.jobs.periodic import Rule
 from streamkeep.jobs.putting import collect, has_room, plan_put
 from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.results import look_for, open_result
-from streamkeep.jobs.running import Outcome
-from streamkeep.jobs.state import Settings, load_settings
-from streamkeep.jobs.stats import QueueStats
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.task import Task
 from streamkeep.jobs.times import Duration, at_least, milliseconds
@@ -38,8 +33,31 @@ Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 
 
+def _awaited(
+    method: Callable[Concatenate[Any, Parameters], Result],
+) -> Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]]:
+    """Return a method of `Queue` or `Job` as one that is awaited, and runs in a thread."""
+
+    @wraps(method)
+    async def run(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        plain = self.job if isinstance(self, AsyncJob) else self.queue
+        return await asyncio.to_thread(method, plain, *args, **kwargs)
+
+    return run
+
+
 class AsyncJob:
     """A job of an `AsyncQueue`: a `Job` whose methods are awaited. `job` is that `Job`."""
+
+    id: str  # these are properties of `Job`; see below
+    is_new: bool
+    payload: Any
+    attempt: int
+    task: str
+    key: str | None
+    priority: str
+    queued_ms: int
+    headers: dict[str, str]
 
     def __init__(self, queue: AsyncQueue, job: Job) -> None:
         self.queue = queue
@@ -47,51 +65,6 @@ class AsyncJob:
 
     def __repr__(self) -> str:
         return repr(self.job)
-
-    @property
-    def id(self) -> str:
-        """The ID."""
-        return self.job.id
-
-    @property
-    def is_new(self) -> bool:
-        """False if a put found a job that has the same unique name, and this is that one."""
-        return self.job.is_new
-
-    @property
-    def payload(self) -> Any:
-        """What was put; see `Job.payload`."""
-        return self.job.payload
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, from 1 on."""
-        return self.job.attempt
-
-    @property
-    def task(self) -> str:
-        """The name of its task; empty for a job that was put without one."""
-        return self.job.task
-
-    @property
-    def key(self) -> str | None:
-        """The key that it was put with."""
-        return self.job.key
-
-    @property
-    def priority(self) -> str:
-        """Its priority."""
-        return self.job.priority
-
-    @property
-    def queued_ms(self) -> int:
-        """When it was put, in Unix milliseconds."""
-        return self.job.queued_ms
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Texts that travel with it."""
-        return self.job.headers
 
     def set_result(self, result: Any) -> None:
         """Set what the end of an `async with` block stores as the result."""
@@ -101,45 +74,26 @@ class AsyncJob:
         """Wait for the result; see `Job.result`."""
         return await self.queue.result_of(self.id, timeout)
 
-    async def state(self) -> str:
-        """Return what the job does now; see `Job.state`."""
-        return self.job.state()
-
-    async def cancel(self) -> bool:
-        """Remove it if it has not started; see `Job.cancel`."""
-        return await asyncio.to_thread(self.job.cancel)
-
     async def done(self, result: Any = NOTHING) -> None:
         """End the job; see `Job.done`."""
         await self.queue.done_many([self], [result])
-
-    async def retry(self, after: Duration | None = None, reason: str = "the worker asked") -> bool:
-        """End this attempt as a failed one; see `Job.retry`."""
-        return await asyncio.to_thread(self.job.retry, after, reason)
-
-    async def fail(self, reason: str) -> None:
-        """End the job for good; see `Job.fail`."""
-        await asyncio.to_thread(self.job.fail, reason)
-
-    async def give_back(self) -> None:
-        """Return the job to the queue at once; see `Job.give_back`."""
-        await asyncio.to_thread(self.job.give_back)
-
-    async def postpone(self, after: Duration) -> None:
-        """Return the job to the queue for later; see `Job.postpone`."""
-        await asyncio.to_thread(self.job.postpone, after)
-
-    async def lost(self) -> bool:
-        """Return whether the job is not this worker's any more; see `Job.lost`."""
-        return self.job.lost()
 
     def begin(self) -> None:
         """Note that this process works on the job now; see `Job.begin`."""
         self.job.begin()
 
-    async def extend(self, max_runtime: Duration | None = None) -> None:
-        """Let the job run for its `max_runtime` again; see `Job.extend`."""
-        await asyncio.to_thread(self.job.extend, max_runtime)
+    state = _awaited(Job.state)
+    cancel = _awaited(Job.cancel)
+    retry = _awaited(Job.retry)
+    fail = _awaited(Job.fail)
+    give_back = _awaited(Job.give_back)
+    postpone = _awaited(Job.postpone)
+    lost = _awaited(Job.lost)
+    extend = _awaited(Job.extend)
+
+
+for _name in AsyncJob.__annotations__:
+    setattr(AsyncJob, _name, property(attrgetter(f"job.{_name}"), doc=getattr(Job, _name).__doc__))
 
 
 class AsyncQueue:
@@ -191,12 +145,12 @@ class AsyncQueue:
 
     async def put(self, payload: Any, **options: Unpack[Options]) -> AsyncJob:
         """Put a payload, with the options of `Queue.put`; return its job."""
-        return (await self._put([(payload, check_options(options))]))[0]
+        return (await self.put_prepared([(payload, check_options(options))]))[0]
 
     async def put_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[AsyncJob]:
         """Put several payloads in one transaction."""
         chosen = check_options(options)
-        return await self._put([(payload, chosen) for payload in payloads])
+        return await self.put_prepared([(payload, chosen) for payload in payloads])
 
     async def delay(
         self, task: Task[Parameters, Any], /, *args: Parameters.args, **kwargs: Parameters.kwargs
@@ -208,17 +162,12 @@ class AsyncQueue:
                 was put.
         """
         payload, common = task.call_of(args, kwargs)
-        return (await self._put([(payload, task.put_options)], common))[0]
+        return (await self.put_prepared([(payload, task.put_options)], common))[0]
 
     async def put_prepared(
-        self, payloads: list[tuple[Any, Options]], common: dict[bytes, bytes]
-    ) -> list[AsyncJob]:
-        """Put payloads with options of their own, and fields that all get; for adapters."""
-        return await self._put(payloads, common)
-
-    async def _put(
         self, payloads: list[tuple[Any, Options]], common: dict[bytes, bytes] | None = None
     ) -> list[AsyncJob]:
+        """Put payloads with options of their own, and fields that all get; for adapters."""
         store = await self._store()
         work, jobs = plan_put(self.queue.core, payloads, common or {})
         if not collect(self.queue.core, work):
@@ -297,63 +246,11 @@ class AsyncQueue:
         await self._apply(store, plan_end(self.queue.core, its, results), frees=True)
         note_ended(self.queue.core, its)
 
-    async def execute(self, job: Job) -> Outcome:
-        """Run the handler of a job, a coroutine function, and end the job."""
-        return await self.queue.core.aexecute(job)
-
     # --- jobs by their ID, and control ------------------------------------------------------------
 
     def job(self, job_id: str) -> AsyncJob:
         """Return a handle on a job, of which nothing is checked."""
         return AsyncJob(self, self.queue.job(job_id))
-
-    async def find(self, job_id: str) -> cancelling.Found:
-        """Return where a job is; see `Queue.find`."""
-        await self._store()
-        return self.queue.find(job_id)
-
-    async def cancel(self, job_id: str) -> bool:
-        """Remove a job that has not started; see `Queue.cancel`."""
-        return await asyncio.to_thread(self.queue.cancel, job_id)
-
-    async def run_now(self, job_id: str) -> bool:
-        """Let a job start that waits for its time or its retry; see `Queue.run_now`."""
-        return await asyncio.to_thread(self.queue.run_now, job_id)
-
-    async def purge(self) -> int:
-        """Remove every job that has not started; see `Queue.purge`."""
-        return await asyncio.to_thread(self.queue.purge)
-
-    async def dead_letters(
-        self, *, count: int | None = None, reason: str | None = None, task: str | None = None
-    ) -> list[Letter]:
-        """Return dead letters, the oldest first; see `Queue.dead_letters`."""
-        look = partial(self.queue.dead_letters, count=count, reason=reason, task=task)
-        return await asyncio.to_thread(look)
-
-    async def requeue(
-        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
-    ) -> int:
-        """Put dead letters into the queue again, as new jobs; see `Queue.requeue`."""
-        return await asyncio.to_thread(
-            partial(self.queue.requeue, *letters, reason=reason, task=task)
-        )
-
-    async def drop_dead(
-        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
-    ) -> int:
-        """Remove dead letters for good; see `Queue.drop_dead`."""
-        return await asyncio.to_thread(
-            partial(self.queue.drop_dead, *letters, reason=reason, task=task)
-        )
-
-    async def schedules(self) -> list[Rule]:
-        """Return the rules of the periodic tasks in the store; see `Queue.schedules`."""
-        return await asyncio.to_thread(self.queue.schedules)
-
-    async def unschedule(self, name: str) -> bool:
-        """Remove the rule of a periodic task; see `Queue.unschedule`."""
-        return await asyncio.to_thread(self.queue.unschedule, name)
 
     async def result_of(self, job_id: str, timeout: Duration | None = None) -> Any:
         """Wait for the result of a job; see `Job.result`. A thousand tasks may wait."""
@@ -370,31 +267,21 @@ class AsyncQueue:
             await store.sync()
         return open_result(core, job_id, found)
 
-    async def settings(self) -> Settings:
-        """Return the settings that all programs of the queue share."""
-        await self._store()
-        return self.queue.core.read(lambda one: load_settings(one, self.queue.core.names))
-
-    async def stats(self) -> QueueStats:
-        """Return the figures of the queue; see `Queue.stats`."""
-        await self._store()
-        return self.queue.stats()
-
-    async def pause(self) -> None:
-        """Let no worker take a job; see `Queue.pause`."""
-        await asyncio.to_thread(self.queue.pause)
-
-    async def resume(self) -> None:
-        """End `pause` and `drain`."""
-        await asyncio.to_thread(self.queue.resume)
-
-    async def drain(self, timeout: Duration | None = None) -> bool:
-        """Take no new jobs, and wait until all have ended; see `Queue.drain`."""
-        return await asyncio.to_thread(self.queue.drain, timeout)
-
-    async def set_limits(self, **limits: Any) -> Settings:
-        """Set limits of the queue; see `Queue.set_limits`."""
-        return await asyncio.to_thread(lambda: self.queue.set_limits(**limits))
+    find = _awaited(Queue.find)
+    cancel = _awaited(Queue.cancel)
+    run_now = _awaited(Queue.run_now)
+    purge = _awaited(Queue.purge)
+    dead_letters = _awaited(Queue.dead_letters)
+    requeue = _awaited(Queue.requeue)
+    drop_dead = _awaited(Queue.drop_dead)
+    schedules = _awaited(Queue.schedules)
+    unschedule = _awaited(Queue.unschedule)
+    settings = _awaited(Queue.settings)
+    stats = _awaited(Queue.stats)
+    pause = _awaited(Queue.pause)
+    resume = _awaited(Queue.resume)
+    drain = _awaited(Queue.drain)
+    set_limits = _awaited(Queue.set_limits)
 
 
 async def atake(

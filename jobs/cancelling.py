@@ -25,7 +25,7 @@ from streamkeep.jobs.layout import (
     unpack_fields,
     unpack_time,
 )
-from streamkeep.jobs.policy import DEFAULT_RESULT_TTL_MS
+from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, find_place, number_in
 
 WAITING: Final = "waiting"
@@ -113,9 +113,14 @@ def cancel(step: Step, job_id: str) -> bool:
         forget(step, found.place, found.fields, 1)
     else:
         return False
+    note_cancelled(step, job_id)
+    return True
+
+
+def note_cancelled(step: Step, job_id: str) -> None:
+    """Count a job that was removed before it started, and tell who waits for it, or for room."""
     step.counters.cancelled += 1
     put_result(step, job_id, Stored(step.now_ms + DEFAULT_RESULT_TTL_MS, CANCELLED, JSON, b"null"))
     step.txn.wake(step.names.result_bell(job_id))
     if step.settings.limited:
         step.txn.wake(step.names.room_bell)
-    return True

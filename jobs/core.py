@@ -25,7 +25,7 @@ from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.lazy_store import LazyStore
-from streamkeep.jobs.policy import Policy
+from streamkeep.jobs.options import Policy
 from streamkeep.jobs.running import Again, Done, Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.strays import has_strays, schedule_strays

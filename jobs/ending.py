@@ -16,37 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.commands.xack import acknowledge, first_lost
+from streamkeep.jobs import layout
 from streamkeep.jobs.admission import release
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.error_texts import plain
 from streamkeep.jobs.errors import JobLostError, QueueError
-from streamkeep.jobs.layout import (
-    DEATHS,
-    EXPIRY,
-    GROUP,
-    ID,
-    PLACE,
-    PRIORITIES,
-    PRIORITY,
-    QUEUED,
-    RESULT,
-    RETRY,
-    RUNTIME,
-    UNIQUE,
-    UNIQUE_NAME,
-    Fields,
-    Names,
-    Place,
-    due_key,
-    pack_time,
-    short,
-    unpack_time,
-)
+from streamkeep.jobs.layout import Fields, Names, Place, due_key, pack_time, short, unpack_time
 from streamkeep.jobs.state import Step, job_id_of
 
 if TYPE_CHECKING:
-    from streamkeep.jobs.policy import Policy
+    from streamkeep.jobs.options import Policy
     from streamkeep.jobs.taking import Taken
 
 DONE: Final = b"d"
@@ -92,7 +72,7 @@ def check_owned(step: Step, jobs: Sequence[Taken]) -> None:
     for (priority, consumer), its in by_stream.items():
         deliveries = [(job.place.ms, job.place.seq, job.deliveries) for job in its]
         name = step.stream(priority)
-        lost = first_lost(step.writer(), name, GROUP, consumer, deliveries)
+        lost = first_lost(step.writer(), name, layout.GROUP, consumer, deliveries)
         for job in its:
             if (job.place.ms, job.place.seq) == lost:
                 job_id = job_id_of(job.place, job.fields)
@@ -135,10 +115,10 @@ def finish(step: Step, ends: Sequence[End]) -> None:
     for priority, ids in by_stream.items():
         name = step.stream(priority)
         if len(ends) < AT_ONCE:
-            acknowledge(step.writer(), name, GROUP, ids)
+            acknowledge(step.writer(), name, layout.GROUP, ids)
         else:
             texts = [f"{ms}-{seq}" for ms, seq in ids]
-            step.txn.xackdel(name, GROUP, *texts, ref_policy="ACKED")
+            step.txn.xackdel(name, layout.GROUP, *texts, ref_policy="ACKED")
     for job, result, ttl_ms, _ in ends:
         if job.runtime_key:
             step.unschedule(job.runtime_key)
@@ -153,7 +133,7 @@ def finish(step: Step, ends: Sequence[End]) -> None:
 def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:
     """Remove the rows of a job that has ended, and let those in that it held back."""
     if deliveries > 1:
-        step.delete_row(DEATHS + place.pack())
+        step.delete_row(layout.DEATHS + place.pack())
     give_up_names(step, fields)
     release(step, fields)
     if step.settings.concurrency:
@@ -164,10 +144,10 @@ def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:
 
 def give_up_names(step: Step, fields: Fields) -> None:
     """Remove the rows under the names of a job."""
-    if ID in fields:
-        step.delete_row(PLACE + short(fields[ID]))
-    if UNIQUE_NAME in fields:
-        step.delete_row(UNIQUE + short(fields[UNIQUE_NAME]))
+    if layout.ID in fields:
+        step.delete_row(layout.PLACE + short(fields[layout.ID]))
+    if layout.UNIQUE_NAME in fields:
+        step.delete_row(layout.UNIQUE + short(fields[layout.UNIQUE_NAME]))
 
 
 def _tell(step: Step, job_id: str) -> None:
@@ -186,13 +166,13 @@ def retry(step: Step, job: Taken, due_ms: int, *, counts: bool, delivered: bool 
     """
     name = step.stream(job.place.priority)
     mode: Literal["FAIL", "SILENT"] = "FAIL" if counts or delivered else "SILENT"
-    step.txn.xnack(name, GROUP, mode, job.place.entry_id)
+    step.txn.xnack(name, layout.GROUP, mode, job.place.entry_id)
     if job.runtime_key:
         step.unschedule(job.runtime_key)
     step.counters.retrying += 1
     if counts:
         step.counters.count_failed(step.now_ms)
-    step.schedule(due_ms, RETRY, job.place.pack())
+    step.schedule(due_ms, layout.RETRY, job.place.pack())
     if step.settings.concurrency:
         step.wake_workers()
 
@@ -227,7 +207,7 @@ def fail_attempt(
         return True
     step.counters.count_failed(step.now_ms)
     name = step.stream(job.place.priority)
-    step.txn.xackdel(name, GROUP, job.place.entry_id, ref_policy="ACKED")
+    step.txn.xackdel(name, layout.GROUP, job.place.entry_id, ref_policy="ACKED")
     if job.runtime_key:
         step.unschedule(job.runtime_key)
     bury(
@@ -259,19 +239,21 @@ def bury(
     reason = plain(reason)
     error_type, text, traceback_text = map(plain, error)
     letter: dict[bytes, bytes | str | int] = {
-        name: value for name, value in fields.items() if name not in (PRIORITY, QUEUED)
+        name: value
+        for name, value in fields.items()
+        if name not in (layout.PRIORITY, layout.QUEUED)
     }
     letter.update(
         {
             b"job": job_id,
-            b"from": PRIORITIES[place.priority],
+            b"from": layout.PRIORITIES[place.priority],
             b"reason": reason,
             b"error": error_type,
             b"message": text,
             b"traceback": traceback_text,
             b"attempts": attempts,
             b"deaths": deaths,
-            b"queued": fields.get(QUEUED, str(place.ms).encode()),
+            b"queued": fields.get(layout.QUEUED, str(place.ms).encode()),
             b"failed": step.now_ms,
         }
     )
@@ -295,8 +277,8 @@ def begin_run(
         return b""
     due_ms = step.now_ms + policy.max_runtime_ms + RUN_GRACE_MS
     reference = place.pack() + pack_time(deliveries)
-    step.schedule(due_ms, RUNTIME, reference, json.dumps(policy.pack()).encode())
-    return due_key(due_ms, RUNTIME, reference)
+    step.schedule(due_ms, layout.RUNTIME, reference, json.dumps(policy.pack()).encode())
+    return due_key(due_ms, layout.RUNTIME, reference)
 
 
 def extend(step: Step, job: Taken, policy: Policy) -> Taken:
@@ -314,20 +296,20 @@ def put_result(step: Step, job_id: str, stored: Stored) -> None:
     value = b"".join(
         (pack_time(stored.expires_ms), stored.state, stored.codec.encode(), _SEPARATOR, stored.data)
     )
-    step.put_row(RESULT + key, value)
-    step.put_row(EXPIRY + pack_time(stored.expires_ms) + key, b"")
+    step.put_row(layout.RESULT + key, value)
+    step.put_row(layout.EXPIRY + pack_time(stored.expires_ms) + key, b"")
     remove_expired(step, _EXPIRED_AT_ONCE)
 
 
 def remove_expired(step: Step, count: int) -> int:
     """Remove results that have expired, at most `count`; return how many there were."""
-    last = EXPIRY + pack_time(step.now_ms)
-    found = step.rows(EXPIRY, last, count)
+    last = layout.EXPIRY + pack_time(step.now_ms)
+    found = step.rows(layout.EXPIRY, last, count)
     for key, _ in found:
         step.delete_row(key)
-        value = step.row(RESULT + key[9:])
+        value = step.row(layout.RESULT + key[9:])
         if value is not None and unpack_time(value) == unpack_time(key[1:9]):
-            step.delete_row(RESULT + key[9:])
+            step.delete_row(layout.RESULT + key[9:])
     return len(found)
 
 
@@ -339,5 +321,5 @@ def parse_result(data: bytes) -> Stored:
 
 def load_result(reader: Any, space: bytes, job_id: str) -> Stored | None:
     """Return the result of a job; None if there is none."""
-    data = reader.row_get(space, RESULT + short(job_id.encode()))
+    data = reader.row_get(space, layout.RESULT + short(job_id.encode()))
     return None if data is None else parse_result(data)

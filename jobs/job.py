@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.liveness.marks import Marks
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import codecs, ending
+from streamkeep.jobs import codecs, ending, layout
 from streamkeep.jobs.admission import Put
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
 from streamkeep.jobs.job_transaction import JobTransaction
-from streamkeep.jobs.layout import CODEC, HEADERS, KEY, PAYLOAD, PRIORITIES, QUEUED, TASK, Fields
+from streamkeep.jobs.layout import Fields
 from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step, job_id_of
 from streamkeep.jobs.taking import Taken, park
@@ -92,18 +92,18 @@ class Job:
     @property
     def task(self) -> str:
         """The name of its task; empty for a job that was put without one."""
-        return self.fields.get(TASK, b"").decode(errors="replace")
+        return self.fields.get(layout.TASK, b"").decode(errors="replace")
 
     @property
     def key(self) -> str | None:
         """The key that it was put with."""
-        value = self.fields.get(KEY)
+        value = self.fields.get(layout.KEY)
         return None if value is None else value.decode(errors="replace")
 
     @property
     def priority(self) -> str:
         """Its priority."""
-        return PRIORITIES[self._taken().place.priority]
+        return layout.PRIORITIES[self._taken().place.priority]
 
     @property
     def attempt(self) -> int:
@@ -115,13 +115,13 @@ class Job:
     def queued_ms(self) -> int:
         """When it was put, in Unix milliseconds."""
         taken = self._taken()
-        return int(taken.fields.get(QUEUED, taken.place.ms))
+        return int(taken.fields.get(layout.QUEUED, taken.place.ms))
 
     @property
     def headers(self) -> dict[str, str]:
         """Texts that travel with it."""
         try:
-            found = json.loads(self.fields.get(HEADERS, b"{}"))
+            found = json.loads(self.fields.get(layout.HEADERS, b"{}"))
         except (ValueError, RecursionError):  # another program has put it
             return {}
         if not isinstance(found, dict):
@@ -136,8 +136,8 @@ class Job:
             PayloadError: the bytes cannot be decoded.
         """
         if self._payload is NOTHING:
-            codec = self.fields.get(CODEC, b"json").decode(errors="replace")
-            data = self.fields.get(PAYLOAD)
+            codec = self.fields.get(layout.CODEC, b"json").decode(errors="replace")
+            data = self.fields.get(layout.PAYLOAD)
             what = f"the payload of job {self.id}"
             if data is None:
                 raise PayloadError(f"{what} is missing: the entry has no field `payload`")

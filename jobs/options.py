@@ -1,17 +1,29 @@
-"""The options of jobs and tasks, each declared once: keywords of `put`, `options`, `task` and more.
+"""The options of jobs and tasks, each declared once: keyword, field of an entry, check and default.
 
 An option that is left out, or None, means what the task says, or else the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
-from streamkeep.jobs.times import Backoff, Duration
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs import layout
+from streamkeep.jobs.layout import Fields, number_of
+from streamkeep.jobs.times import (
+    DEFAULT_BACKOFF,
+    Backoff,
+    Duration,
+    at_least,
+    backoff_of,
+    milliseconds,
+)
 
 Errors = type[BaseException] | tuple[type[BaseException], ...]
+
+DEFAULT_RESULT_TTL_MS: Final = 3_600_000
 
 
 class SharedOptions(TypedDict, total=False):
@@ -48,23 +60,112 @@ class TaskOptions(SharedOptions, total=False):
 NO_OPTIONS: Final = Options()
 _OF_A_JOB: Final = SharedOptions.__annotations__.keys() | Options.__annotations__.keys()
 _OF_A_TASK: Final = SharedOptions.__annotations__.keys() | TaskOptions.__annotations__.keys()
+_PutWith = Literal["key", "unique", "priority", "expires"]
+PUT_WITH: Final[tuple[_PutWith, ...]] = ("key", "unique", "priority", "expires")  # others: policy
+
+
+class Policy(NamedTuple):
+    """The options of a job for its end.
+
+    Attributes:
+        retries: how many attempts may follow the first.
+        max_runtime_ms: 0 for no limit.
+        result_ttl_ms: how long the result is kept; 0 for not at all.
+        max_deaths: the number of workers that died while they ran it that makes it a dead letter.
+    """
+
+    retries: int = 3
+    backoff: Backoff = DEFAULT_BACKOFF
+    max_runtime_ms: int = 0
+    result_ttl_ms: int = DEFAULT_RESULT_TTL_MS
+    max_deaths: int = 5
+
+    def of_job(self, fields: Fields) -> Policy:
+        """Return the policy of a job: this one, with the options in its fields.
+
+        Raises:
+            ValueError, ArgumentError: another program has put something else into them.
+        """
+        changes: dict[str, Any] = {}
+        for _, field, member, _ in _IN_FIELDS:
+            if field in fields:
+                changes[member] = (
+                    backoff_of(fields[field].decode())
+                    if field == layout.BACKOFF
+                    else number_of(fields, field)
+                )
+        return self._replace(**changes) if changes else self
+
+    def with_options(self, options: Mapping[str, Any]) -> Policy:
+        """Return this one with the options that are given; raise ArgumentError for a wrong one."""
+        return self._replace(
+            **{
+                member: check(options[name], name)
+                for name, _, member, check in _IN_FIELDS
+                if options.get(name) is not None
+            }
+        )
+
+    def pack(self) -> list[int]:
+        """Return it for JSON."""
+        return [*self[:1], *self.backoff, *self[2:]]
+
+    @staticmethod
+    def unpack(values: list[int]) -> Policy:
+        """Return what `pack` made."""
+        return Policy(values[0], Backoff(values[1], values[2]), *values[3:6])
+
+
+def _at_least_0(value: int, name: str) -> int:
+    return at_least(value, 0, name)
+
+
+def _backoff(value: str | Duration | Backoff, name: str) -> Backoff:
+    return backoff_of(value)
+
+
+# The options that an entry carries and `Policy` has: the keyword, the field, the member, and what
+# makes that member of a value that a program gives. The text of the member is in the field.
+_Check = Callable[[Any, str], Any]
+_IN_FIELDS: Final[tuple[tuple[str, bytes, str, _Check], ...]] = (
+    ("retries", layout.RETRIES, "retries", _at_least_0),
+    ("backoff", layout.BACKOFF, "backoff", _backoff),
+    ("max_runtime", layout.MAX_RUNTIME, "max_runtime_ms", milliseconds),
+    ("result_ttl", layout.RESULT_TTL, "result_ttl_ms", milliseconds),
+)
+
+
+def fields_of(options: Mapping[str, Any]) -> Fields:
+    """Return the fields of an entry for its options; raise ArgumentError for a wrong one."""
+    return {
+        field: str(check(options[name], name)).encode()
+        for name, field, _, check in _IN_FIELDS
+        if options.get(name) is not None
+    }
 
 
 def check_options(options: Options) -> Options:
     """Return the options of a job that are given; raise TypeError for an unknown one."""
-    _check_names(options, _OF_A_JOB, "a job")
-    return {name: value for name, value in options.items() if value is not None}  # type: ignore[return-value]  # mypy sees no keys in items()
+    return _given(options, _OF_A_JOB, "a job")  # type: ignore[return-value]  # of known names
 
 
 def check_task_options(options: TaskOptions) -> TaskOptions:
     """Return the options of a task that are given; raise TypeError for an unknown one."""
-    _check_names(options, _OF_A_TASK, "a task")
-    return {name: value for name, value in options.items() if value is not None}  # type: ignore[return-value]  # mypy sees no keys in items()
+    return _given(options, _OF_A_TASK, "a task")  # type: ignore[return-value]  # of known names
 
 
-def _check_names(options: Mapping[str, Any], known: set[str], what: str) -> None:
+def _given(options: Mapping[str, Any], known: set[str], what: str) -> dict[str, Any]:
     for name in options:
         if name not in known:
             raise TypeError(
                 f"{what} has no option {name!r}; its options: {', '.join(sorted(known))}"
             )
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def check_priority(priority: str | None) -> int:
+    """Return the number of a priority; raise ArgumentError if there is none of that name."""
+    found = layout.NORMAL if priority is None else priority
+    if found not in layout.PRIORITIES:
+        raise ArgumentError(f"priority must be one of {layout.PRIORITIES}, not {priority!r}")
+    return layout.PRIORITIES.index(found)

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import admission, codecs
+from streamkeep.jobs import admission, codecs, layout
 from streamkeep.jobs.admission import Put
-from streamkeep.jobs.base import QueueBase
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.errors import QueueError, QueueFullError
 from streamkeep.jobs.job import Job, running_job
 from streamkeep.jobs.job_transaction import collecting
-from streamkeep.jobs.layout import (
-    BACKOFF,
-    CODEC,
-    EXPIRES,
-    HEADERS,
-    KEY,
-    MAX_RUNTIME,
-    PAYLOAD,
-    PRIORITIES,
-    RESULT_TTL,
-    RETRIES,
-    UNIQUE_NAME,
-    Fields,
-)
-from streamkeep.jobs.options import Options, check_options
+from streamkeep.jobs.layout import Fields
+from streamkeep.jobs.options import Options, check_priority, fields_of
 from streamkeep.jobs.state import Step, load_settings
-from streamkeep.jobs.times import at_least, backoff_of, milliseconds, unix_ms
+from streamkeep.jobs.times import milliseconds, unix_ms
 from streamkeep.jobs.tracing import outgoing
 
 MOST_PAYLOAD: Final = 16 << 20
@@ -47,38 +33,6 @@ class Prepared(NamedTuple):
     delay_ms: int
     at_ms: int
     expires_ms: int
-
-
-class PutMethods(QueueBase):
-    """Puts; a base of `Queue`."""
-
-    # --- put ------------------------------------------------------------------------------------
-
-    def put(self, payload: Any, **options: Unpack[Options]) -> Job:
-        """Put a payload, for `get`; return its job.
-
-        Args:
-            delay: how long it waits before it may be taken: seconds, or a text such as "5m".
-            at: when it may be taken, an aware datetime. One that is past is now.
-            key: jobs of one key are taken one at a time, in order; others are not held back.
-            unique: a name that one job at a time may have, from its put to its end. If it is taken,
-                nothing is put, and the job that has it is returned with `is_new` False.
-            priority: "high", "normal" or "low". Lower ones are served now and then in any case.
-            retries, backoff, max_runtime, result_ttl: instead of those of the queue.
-            expires: a job that was not taken by then becomes a dead letter.
-            headers: texts that travel with the job.
-            codec: instead of that of the queue.
-
-        Raises:
-            PayloadError: the payload cannot be encoded.
-            QueueFullError, QueueDrainingError: nothing was put.
-        """
-        return put_all(self.core, [(payload, check_options(options))], {})[0]
-
-    def put_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[Job]:
-        """Put several payloads in one transaction; all get the same options, which `put` has."""
-        chosen = check_options(options)
-        return put_all(self.core, [(payload, chosen) for payload in payloads], {})
 
 
 def put_all(core: Core, payloads: list[tuple[Any, Options]], common: Fields) -> list[Job]:
@@ -116,7 +70,7 @@ def plan_put(
             fields = dict(one.fields)
             if one.expires_ms:
                 from_ms = max(due_ms, step.now_ms)
-                fields[EXPIRES] = str(from_ms + one.expires_ms).encode()
+                fields[layout.EXPIRES] = str(from_ms + one.expires_ms).encode()
             try:
                 done = admission.put(step, fields, one.priority, due_ms, always=always)
             except QueueError as error:
@@ -132,27 +86,20 @@ def prepare(core: Core, payload: Any, options: Options, common: Fields) -> Prepa
     """Check the options of a put, and encode its payload, before any transaction."""
     chosen = options.get("codec")
     codec = core.codec if chosen is None else codecs.check_codec(chosen)
-    fields = {**common, PAYLOAD: codecs.encode(codec, payload, "the payload", MOST_PAYLOAD)}
+    encoded = codecs.encode(codec, payload, "the payload", MOST_PAYLOAD)
+    fields = {**common, layout.PAYLOAD: encoded, **fields_of(options)}
     if codec != codecs.JSON:
-        fields[CODEC] = codec.encode()
+        fields[layout.CODEC] = codec.encode()
     if (key := options.get("key")) is not None:
-        fields[KEY] = _text(key, "key")
+        fields[layout.KEY] = _text(key, "key")
     if (unique := options.get("unique")) is not None:
-        fields[UNIQUE_NAME] = _text(unique, "unique")
-    if (retries := options.get("retries")) is not None:
-        fields[RETRIES] = str(at_least(retries, 0, "retries")).encode()
-    if (backoff := options.get("backoff")) is not None:
-        fields[BACKOFF] = str(backoff_of(backoff)).encode()
-    if (max_runtime := options.get("max_runtime")) is not None:
-        fields[MAX_RUNTIME] = str(milliseconds(max_runtime, "max_runtime")).encode()
-    if (result_ttl := options.get("result_ttl")) is not None:
-        fields[RESULT_TTL] = str(milliseconds(result_ttl, "result_ttl")).encode()
+        fields[layout.UNIQUE_NAME] = _text(unique, "unique")
     headers = outgoing(options.get("headers"))
     if headers is not None:
-        fields[HEADERS] = json.dumps(check_headers(headers)).encode()
+        fields[layout.HEADERS] = json.dumps(check_headers(headers)).encode()
     expires, expires_ms = options.get("expires"), 0
     if isinstance(expires, datetime):
-        fields[EXPIRES] = str(unix_ms(expires, "expires")).encode()
+        fields[layout.EXPIRES] = str(unix_ms(expires, "expires")).encode()
     elif expires is not None:
         expires_ms = max(1, milliseconds(expires, "expires"))
     delay, at = options.get("delay"), options.get("at")
@@ -190,15 +137,6 @@ def runs_own_job(core: Core) -> bool:
     """Return whether a handler of this queue calls: its follow-ups are taken in any case."""
     job = running_job()
     return job is not None and job.queue.name == core.name
-
-
-def check_priority(priority: str | None) -> int:
-    """Return the number of a priority; raise ArgumentError if there is none of that name."""
-    if priority is None:
-        return admission.NORMAL_NUMBER
-    if priority not in PRIORITIES:
-        raise ArgumentError(f"priority must be one of {PRIORITIES}, not {priority!r}")
-    return PRIORITIES.index(priority)
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:

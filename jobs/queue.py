@@ -2,30 +2,302 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 from streamkeep.engine.api.store import Store
-from streamkeep.jobs import cancelling
-from streamkeep.jobs.control import ControlMethods
-from streamkeep.jobs.dead_letters import LetterMethods
+from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs import cancelling, codecs
+from streamkeep.jobs import dead_letters as dead
+from streamkeep.jobs import periodic as rules_of
+from streamkeep.jobs.core import Core
+from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.job import Job, end_jobs
 from streamkeep.jobs.layout import QUEUES_SPACE
-from streamkeep.jobs.tasks import TaskMethods
-from streamkeep.jobs.times import Duration, at_least
+from streamkeep.jobs.options import (
+    PUT_WITH,
+    Options,
+    Policy,
+    TaskOptions,
+    check_options,
+    check_priority,
+    check_task_options,
+)
+from streamkeep.jobs.periodic import Missed, Rule
+from streamkeep.jobs.putting import prepare, put_all
+from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
+from streamkeep.jobs.stats import QueueStats, stats_of
+from streamkeep.jobs.task import Task, check_errors
+from streamkeep.jobs.times import Backoff, Duration, at_least, backoff_of, milliseconds
 from streamkeep.jobs.waiting import take
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
-class Queue(TaskMethods, ControlMethods, LetterMethods):
+_FULL: Final = ("block", "error", "drop")
+
+
+class Queue:
     """A durable queue in a store. Threads and processes may share it.
 
     Every method that changes something is one transaction; when it returns, the change is as
     durable as the store's sync mode says. In a block of `store.transaction()` of the same store, it
     is a part of that transaction.
+
+    Attributes:
+        core: for adapters, what workers and the other parts of the package use.
     """
+
+    _core_type: ClassVar[type[Core]] = Core
+
+    def __init__(
+        self,
+        path_or_store: str | Path | Store[Any],
+        name: str = "default",
+        immediate: bool = False,
+        *,
+        codec: str = codecs.JSON,
+        retries: int = 3,
+        backoff: str | Duration | Backoff = "1s..10m",
+        result_ttl: Duration = "1h",
+        max_deaths: int = 5,
+        max_result_bytes: int = 1 << 20,
+        sync: Sync = "commit",
+    ) -> None:
+        """Name a queue; it is made when it is first used.
+
+        Args:
+            path_or_store: the directory of a store, which is opened at the first use, and again in
+                a forked child; or a store that is open.
+            immediate: for tests: a put runs what is due, in the calling thread, before it returns.
+            codec: of payloads and results: "json", "bytes", "msgspec", one of `register_codec`, or
+                "pickle", which runs code that a payload contains: only if all writers are trusted.
+            retries: how many attempts may follow the first one that failed.
+            backoff: how long a job waits before its next attempt: "1s..10m" is one second after
+                the first failure, twice as long after each further one, ten minutes at most; a half
+                of it is random. One duration for a fixed wait.
+            result_ttl: how long results are kept; 0 for not at all.
+            max_deaths: a job that this many workers ran when they died is a dead letter.
+            max_result_bytes: the largest result.
+            sync: with a path: when a change is durable; see `streamkeep.open`.
+        """
+        self.core = self._core_type(
+            self,
+            path_or_store,
+            name,
+            immediate=immediate,
+            codec=codec,
+            policy=Policy(
+                at_least(retries, 0, "retries"),
+                backoff_of(backoff),
+                0,
+                milliseconds(result_ttl, "result_ttl"),
+                at_least(max_deaths, 1, "max_deaths"),
+            ),
+            max_result_bytes=at_least(max_result_bytes, 1, "max_result_bytes"),
+            sync=sync,
+        )
+        self.name = name
 
     def __repr__(self) -> str:
         return f"<streamkeep.jobs.Queue {self.name!r}>"
+
+    @property
+    def store(self) -> Store[Any]:
+        """The store, which is opened if need be."""
+        return self.core.store
+
+    @property
+    def consumer(self) -> bytes:
+        """The consumer of this process in the groups of the queue."""
+        return self.core.consumer
+
+    def close(self) -> None:
+        """Close the store, if this queue has opened it. A later call opens it again."""
+        self.core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def run_until_idle(self, limit: int = 1_000_000) -> int:
+        """Run, in this thread, the jobs that are due, until there are none; return their number.
+
+        For tests, and for programs without a worker. Jobs of tasks only; `get` takes the others.
+        """
+        return self.core.run_until_idle(limit)
+
+    # --- put ------------------------------------------------------------------------------------
+
+    def put(self, payload: Any, **options: Unpack[Options]) -> Job:
+        """Put a payload, for `get`; return its job.
+
+        Args:
+            delay: how long it waits before it may be taken: seconds, or a text such as "5m".
+            at: when it may be taken, an aware datetime. One that is past is now.
+            key: jobs of one key are taken one at a time, in order; others are not held back.
+            unique: a name that one job at a time may have, from its put to its end. If it is taken,
+                nothing is put, and the job that has it is returned with `is_new` False.
+            priority: "high", "normal" or "low". Lower ones are served now and then in any case.
+            retries, backoff, max_runtime, result_ttl: instead of those of the queue.
+            expires: a job that was not taken by then becomes a dead letter.
+            headers: texts that travel with the job.
+            codec: instead of that of the queue.
+
+        Raises:
+            PayloadError: the payload cannot be encoded.
+            QueueFullError, QueueDrainingError: nothing was put.
+        """
+        return put_all(self.core, [(payload, check_options(options))], {})[0]
+
+    def put_many(self, payloads: Iterable[Any], **options: Unpack[Options]) -> list[Job]:
+        """Put several payloads in one transaction; all get the same options, which `put` has."""
+        chosen = check_options(options)
+        return put_all(self.core, [(payload, chosen) for payload in payloads], {})
+
+    # --- tasks ----------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[Parameters, Result], /) -> Task[Parameters, Result]: ...
+
+    @overload
+    def task(
+        self, **options: Unpack[TaskOptions]
+    ) -> Callable[[Callable[Parameters, Result]], Task[Parameters, Result]]: ...
+
+    def task(  # type: ignore[misc]  # mypy cannot match the parameters of a decorator
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        **options: Unpack[TaskOptions],
+    ) -> Any:
+        """Make a task of a function: `@queue.task(retries=5, backoff="2s..10m")`.
+
+        Args:
+            name: how jobs name it; by default the name of the function.
+            retries, backoff, result_ttl: instead of those of the queue.
+            retry_on: exceptions after which a job is tried again; after others it is a dead letter.
+            give_up_on: exceptions, among these, after which it is not.
+            max_runtime: how long a call may run. A worker that does not end it loses the job, and
+                the attempt has failed.
+            concurrency: how many of its jobs may run at a time, in all processes; 0 for no limit.
+            key, priority, unique, expires: of all its jobs, unless `options` says otherwise.
+
+        Raises:
+            ArgumentError: the queue has another task of that name in this program.
+        """
+        given = check_task_options(options)
+        policy = self.core.policy.with_options(given)
+        check_priority(given.get("priority"))
+        retry_on = check_errors(given.get("retry_on", Exception), "retry_on")
+        give_up_on = check_errors(given.get("give_up_on", ()), "give_up_on")
+        concurrency = at_least(given.get("concurrency", 0), 0, "concurrency")
+        of_jobs: Options = {}
+        for option in PUT_WITH:
+            if option in given:
+                of_jobs[option] = given[option]
+
+        def make(made_of: Callable[..., Any]) -> Task[Any, Any]:
+            task: Task[Any, Any] = Task(
+                self.core.queue,
+                made_of,
+                name=given.get("name") or made_of.__name__,
+                policy=policy,
+                retry_on=retry_on,
+                give_up_on=give_up_on,
+                concurrency=concurrency,
+                options=of_jobs,
+            )
+            known = self.core.tasks.get(task.name)
+            if known is not None and not _same_function(known.call, made_of):
+                raise ArgumentError(
+                    f"the queue {self.name!r} has another task called {task.name!r}; give one of "
+                    "them a name: @queue.task(name=...)"
+                )
+            self.core.tasks[task.name] = task
+            return task
+
+        return make if function is None else make(function)
+
+    def periodic(
+        self,
+        cron: str,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "skip",
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Callable[[Callable[Parameters, Result]], Task[Parameters, Result]]:
+        """Make a task that runs at the times of a cron expression: `@queue.periodic("0 3 * * *")`.
+
+        Workers store the rule when they start (`register_periodic`). Each time fires once, however
+        many workers run. A rule stays until `unschedule`, also if no program has it any more.
+
+        Args:
+            cron: minute, hour, day of the month, month, weekday.
+            tz: the name of the time zone that these are in.
+            missed: what happens after times at which no worker ran. "skip": nothing; "once": one
+                job for all of them; "all": one for each.
+            args, kwargs: what the function is called with.
+            options: those of `task`; `name` names the rule and the task, by default as the
+                function.
+
+        Raises:
+            ArgumentError: the expression, the zone or the rule is wrong.
+            TypeError: the function does not take `args` and `kwargs`.
+        """
+        if missed not in rules_of.MISSED:
+            raise ArgumentError(f"missed must be one of {rules_of.MISSED}, not {missed!r}")
+        rules_of.next_time(cron, tz, 0)
+        name = check_task_options(options).get("name")
+
+        def make(made_of: Callable[Parameters, Result]) -> Task[Parameters, Result]:
+            found = self.core.tasks.get(name or made_of.__name__)
+            if isinstance(made_of, Task):
+                task: Any = made_of
+            elif found is not None and _same_function(found.call, made_of):
+                task = found
+            else:
+                task = self.task(**options)(made_of)
+            payload, fields = task.call_of(args, kwargs or {})
+            one = prepare(self.core, payload, task.put_options, fields)
+            rule_name = name or task.name
+            self.core.rules[rule_name] = Rule(rule_name, cron, tz, missed, one.priority, one.fields)
+            return task  # type: ignore[no-any-return]
+
+        return make
+
+    def register_periodic(self) -> None:
+        """Store the rules of `periodic` that this program has; workers do so when they start."""
+        rules = list(self.core.rules.values())
+
+        def store_rules(step: Step) -> None:
+            for rule in rules:
+                rules_of.register(step, rule)
+
+        if rules:
+            self.core.step(store_rules)
+
+    def unschedule(self, name: str) -> bool:
+        """Remove the rule of a periodic task from the store; return whether there was one."""
+        self.core.rules.pop(name, None)
+        return self.core.step(lambda step: rules_of.remove(step, name))
+
+    def schedules(self) -> list[Rule]:
+        """Return the rules of the periodic tasks in the store, each with its next time."""
+        return self.core.read(lambda one: rules_of.rules(one, self.core.names))
 
     # --- get and end ----------------------------------------------------------------------------
 
@@ -85,7 +357,207 @@ class Queue(TaskMethods, ControlMethods, LetterMethods):
         """Remove a job that has not started; return False if it has, or if there is none."""
         return self.core.step(lambda step: cancelling.cancel(step, job_id), frees=True)
 
+    # --- dead letters ---------------------------------------------------------------------------
+
+    def dead_letters(
+        self, *, count: int | None = None, reason: str | None = None, task: str | None = None
+    ) -> list[Letter]:
+        """Return dead letters, the oldest first.
+
+        Args:
+            count: how many at most.
+            reason: only those with this text in their reason, error or message.
+            task: only those of this task.
+        """
+        found: list[Letter] = []
+
+        def look(snapshot: Snapshot[Any]) -> list[Letter]:
+            for letter in dead.letters(snapshot, self.core.names.dead):
+                if dead.matches(letter, reason, task):
+                    found.append(letter)
+                    if count is not None and len(found) >= count:
+                        break
+            return found
+
+        return self.core.read(look)
+
+    def requeue(
+        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
+    ) -> int:
+        """Put dead letters into the queue again, as new jobs; return how many.
+
+        Each letter leaves `NAME:dead` in the transaction that puts its job. One whose unique name
+        is taken by another job stays.
+
+        Args:
+            letters: or their IDs, or the IDs of their jobs; none for all that match the others.
+            reason, task: as in `dead_letters`.
+
+        Raises:
+            ArgumentError: a text names two letters: it is the ID of one, and of another one's job.
+                Nothing was changed.
+        """
+        return self._each(letters, reason, task, dead.requeue)
+
+    def drop_dead(
+        self, *letters: str | Letter, reason: str | None = None, task: str | None = None
+    ) -> int:
+        """Remove dead letters for good; return how many. The arguments are those of `requeue`."""
+        return self._each(letters, reason, task, dead.drop)
+
+    def _each(
+        self,
+        letters: tuple[str | Letter, ...],
+        reason: str | None,
+        task: str | None,
+        change: Callable[[Step, Letter], bool],
+    ) -> int:
+        """Change the letters that match, in transactions of a bounded size."""
+        chosen = self.core.read(
+            lambda one: dead.chosen(one, self.core.names, letters, reason, task)
+        )
+        changed = 0
+        for start in range(0, len(chosen), dead.AT_ONCE):
+            some = chosen[start : start + dead.AT_ONCE]
+            changed += self.core.step(
+                partial(dead.change_all, letters=some, change=change), frees=True
+            )
+        return changed
+
+    # --- now, and never -------------------------------------------------------------------------
+
+    def run_now(self, job_id: str) -> bool:
+        """Let a job start that waits for its time or its retry; return False if it does not."""
+
+        for _ in range(dead.TRIES):
+            # The schedule is long, and has no index by jobs. Writers need not wait for this look.
+            key = self._outside(lambda one: dead.retry_row(one, self.core.names, job_id))
+            if (hurried := self.core.step(partial(dead.hurry, job_id=job_id, key=key))) is not None:
+                return hurried
+        return False
+
+    def _outside(self, look: Callable[[Snapshot[Any] | Transaction[Any]], Result]) -> Result:
+        """Look at a snapshot, or at the transaction that this thread has open."""
+        if self.core.store.open_transaction() is None:
+            return self.core.read(look)
+        return self.core.step(lambda step: look(step.txn))
+
+    def purge(self) -> int:
+        """Remove every job that has not started, as `cancel` does; return how many.
+
+        Jobs that run, that wait for a retry, and dead letters stay. It runs in transactions of a
+        bounded size, so jobs that are put in the meantime may stay.
+        """
+        removed = 0
+        for some in (dead.purge_waiting, dead.purge_numbered):
+            while count := self.core.step(some, frees=True):
+                removed += count
+        parked = self._outside(lambda one: dead.parked(one, self.core.names))
+        for start in range(0, len(parked), dead.AT_ONCE):
+            some_ids = parked[start : start + dead.AT_ONCE]
+            removed += self.core.step(partial(dead.cancel_all, job_ids=some_ids), frees=True)
+        return removed
+
+    # --- control --------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Let no worker take a job, in any process, until `resume`. Running jobs continue."""
+        self.core.step(lambda step: step.change_settings(paused=True))
+
+    def resume(self) -> None:
+        """End `pause` and `drain`."""
+
+        def resume(step: Step) -> None:
+            step.change_settings(paused=False, draining=False)
+            step.wake_workers(EVERYONE)
+
+        self.core.step(resume)
+
+    def drain(self, timeout: Duration | None = None) -> bool:
+        """Take no new jobs, except for follow-ups of its own, and wait until all have ended.
+
+        `resume` ends it. When it returns True, the ends of all jobs are on disk, if the store's
+        sync mode is "commit".
+
+        Args:
+            timeout: seconds, or a text; None for no limit, 0 for no wait.
+
+        Returns:
+            Whether nothing waits, runs, or is delayed.
+        """
+        self.core.step(lambda step: step.change_settings(draining=True))
+        if self.core.immediate and not self.core.runs_now():
+            self.run_until_idle()
+        wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
+
+        def is_empty(snapshot: Snapshot[Any]) -> list[bool]:
+            found = stats_of(snapshot.as_bytes(), self.core.names)
+            return [] if found.waiting or found.running or found.delayed else [True]
+
+        if wait_ms == 0:
+            ended = self.core.read(is_empty)
+        else:
+            bell = self.core.names.end_bell
+            ended = self.core.store.read_when(is_empty, [(bell, None)], block=wait_ms or 0)
+        if ended:
+            self.core.sync_seen()
+        return bool(ended)
+
+    def set_limits(
+        self,
+        *,
+        max_length: int | None = None,
+        max_age: Duration | None = None,
+        when_full: str | None = None,
+        concurrency: int | None = None,
+    ) -> Settings:
+        """Set limits of the queue, in the store, for all its programs; return all settings.
+
+        A setting that is None stays as it is; 0 removes a limit.
+
+        Args:
+            max_length: how many jobs may wait (not those that are delayed, or run).
+            max_age: how long the oldest may wait.
+            when_full: what a put does beyond one of these limits. "error": it raises
+                QueueFullError. "block": it waits, and raises inside of a transaction. "drop": it
+                makes the oldest waiting jobs dead letters; jobs that have waited for longer than
+                `max_age` become dead letters when they are taken.
+            concurrency: how many jobs of the queue may run at a time, in all processes.
+        """
+        changes: dict[str, Any] = {}
+        if max_length is not None:
+            changes["max_length"] = at_least(max_length, 0, "max_length")
+        if max_age is not None:
+            changes["max_age_ms"] = milliseconds(max_age, "max_age")
+        if concurrency is not None:
+            changes["concurrency"] = at_least(concurrency, 0, "concurrency")
+        if when_full is not None:
+            if when_full not in _FULL:
+                raise ArgumentError(f"when_full must be one of {_FULL}, not {when_full!r}")
+            changes["when_full"] = when_full
+
+        def change(step: Step) -> Settings:
+            step.change_settings(**changes)
+            step.wake_workers(EVERYONE)
+            step.txn.wake(self.core.names.room_bell)
+            return step.settings
+
+        return self.core.step(change)
+
+    def settings(self) -> Settings:
+        """Return the settings that all programs of the queue share."""
+        return self.core.read(lambda one: load_settings(one, self.core.names))
+
+    def stats(self) -> QueueStats:
+        """Return how many jobs wait, run, are delayed and dead, and how many workers live."""
+        return self.core.read(lambda one: stats_of(one, self.core.names))
+
 
 def queue_names(store: Store[Any]) -> list[str]:
     """Return the names of the queues of a store."""
     return [key.decode() for key, _ in store.row_range(QUEUES_SPACE)]
+
+
+def _same_function(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Return whether two functions are the same one, perhaps of a module that was loaded again."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)

@@ -20,15 +20,8 @@ from streamkeep.engine.txn.context import CachedRow
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import NoSuchKeyError
+from streamkeep.jobs import layout
 from streamkeep.jobs.layout import (
-    COUNTERS,
-    GROUP,
-    MOST_DUE,
-    NUMBERED,
-    PLACE,
-    QUEUES_SPACE,
-    SCHEDULE,
-    SETTINGS,
     Counters,
     Due,
     Fields,
@@ -83,7 +76,7 @@ def load_settings(reader: Transaction[Any] | Snapshot[Any], names: Names) -> Set
 
 
 def _settings_in(txn: Txn, names: Names) -> Settings:
-    data = row_get(txn, names.prefix + SETTINGS)
+    data = row_get(txn, names.prefix + layout.SETTINGS)
     return DEFAULT_SETTINGS if data is None else parse_settings(data)
 
 
@@ -116,7 +109,7 @@ def _known_rows(txn: Txn, names: Names) -> KnownRows:
         found = txn.find_attached(key)
     if isinstance(found, KnownRows) and found.generation == txn.context.generation:
         return found
-    counters = row_get(txn, names.prefix + COUNTERS)
+    counters = row_get(txn, names.prefix + layout.COUNTERS)
     known = KnownRows(txn.context.generation, _settings_in(txn, names), counters or b"")
     if isinstance(txn, WriteTxn):
         txn.attach(key, known)
@@ -152,13 +145,13 @@ class Step:
         if self._counters is not None:
             data = self._counters.pack()
             if data != self._known.counters:
-                self.put_row(COUNTERS, data)
+                self.put_row(layout.COUNTERS, data)
                 self._known.counters = data
 
     def change_settings(self, **changes: Any) -> None:
         """Write settings."""
         self.settings = self._known.settings = self.settings._replace(**changes)
-        self.put_row(SETTINGS, json.dumps(self.settings._asdict()).encode())
+        self.put_row(layout.SETTINGS, json.dumps(self.settings._asdict()).encode())
 
     # --- rows of the queue ----------------------------------------------------------------------
 
@@ -210,8 +203,8 @@ class Step:
             groups = [one["name"] for one in self.txn.xinfo_groups(name)]
         except NoSuchKeyError:
             groups = []
-        if GROUP not in groups and GROUP.decode() not in groups:
-            self.txn.xgroup_create(name, GROUP, 0, mkstream=True)
+        if layout.GROUP not in groups and layout.GROUP.decode() not in groups:
+            self.txn.xgroup_create(name, layout.GROUP, 0, mkstream=True)
         if priority not in self.settings.streams:
             self.change_settings(streams=tuple(sorted({*self.settings.streams, priority})))
 
@@ -219,8 +212,8 @@ class Step:
         """Make the streams and the row of the queue, unless they exist."""
         for priority in self.settings.streams:
             self.make_stream(priority)
-        if self.txn.row_get(QUEUES_SPACE, self.names.name) is None:
-            self.txn.row_put(QUEUES_SPACE, self.names.name, b'{"version":1}')
+        if self.txn.row_get(layout.QUEUES_SPACE, self.names.name) is None:
+            self.txn.row_put(layout.QUEUES_SPACE, self.names.name, b'{"version":1}')
 
     def backlog(self) -> tuple[int, int]:
         """Return how many entries wait in the streams, and how many run."""
@@ -228,7 +221,7 @@ class Step:
 
     def wake_workers(self, count: int = 1) -> None:
         """Wake waiting workers after the commit."""
-        self.writer().events.append(Event(self.names.name, GROUP, wait_table.GROUP, count))
+        self.writer().events.append(Event(self.names.name, layout.GROUP, wait_table.GROUP, count))
 
     def ring(self, bell: bytes) -> None:
         """Wake the callers that wait for a key of the queue, after the commit."""
@@ -254,11 +247,11 @@ class Step:
         known = self._known
         if self.now_ms < known.first_due_ms:
             return []
-        last = SCHEDULE + pack_time(self.now_ms) + b"\xff"
-        found = self.rows(SCHEDULE, last, count)
+        last = layout.SCHEDULE + pack_time(self.now_ms) + b"\xff"
+        found = self.rows(layout.SCHEDULE, last, count)
         if not found:
-            first = self.rows(SCHEDULE, SCHEDULE + b"\xff" * 8, 1)
-            known.first_due_ms = parse_due(first[0][0]).due_ms if first else MOST_DUE
+            first = self.rows(layout.SCHEDULE, layout.SCHEDULE + b"\xff" * 8, 1)
+            known.first_due_ms = parse_due(first[0][0]).due_ms if first else layout.MOST_DUE
         return [(parse_due(key), value) for key, value in found]
 
     # --- numbered jobs --------------------------------------------------------------------------
@@ -269,11 +262,11 @@ class Step:
 
     def put_numbered(self, number: int, fields: Fields) -> None:
         """Store a job that is in no stream."""
-        self.put_row(NUMBERED + pack_time(number), pack_fields(fields))
+        self.put_row(layout.NUMBERED + pack_time(number), pack_fields(fields))
 
     def take_numbered(self, number: int) -> Fields | None:
         """Remove a job that is in no stream, and return its fields; None if it is gone."""
-        key = NUMBERED + pack_time(number)
+        key = layout.NUMBERED + pack_time(number)
         data = self.row(key)
         if data is None:
             return None
@@ -297,14 +290,14 @@ def backlog(
     waiting = running = 0
     for priority in settings.streams:
         for group in _groups(reader, names.streams[priority]):
-            if group["name"] in (GROUP, GROUP.decode()):
+            if group["name"] in (layout.GROUP, layout.GROUP.decode()):
                 lag = group["lag"]
                 if lag is None:  # entries were deleted that the group had not read
                     after = group["last-delivered-id"]
                     lag = _count_after(reader, names.streams[priority], after)
                 waiting += lag
                 if group["pending"]:
-                    owners = reader.xpending(names.streams[priority], GROUP)["consumers"]
+                    owners = reader.xpending(names.streams[priority], layout.GROUP)["consumers"]
                     running += sum(int(one["pending"]) for one in owners)
     return waiting, running
 
@@ -367,7 +360,7 @@ def find_place(
     """Return where a job is in a stream, and its fields; None if it is in none."""
     place = place_in(job_id)
     if place is None:
-        data = reader.row_get(names.space, PLACE + short(job_id.encode()))
+        data = reader.row_get(names.space, layout.PLACE + short(job_id.encode()))
         place = None if data is None or data[:1] in b"sh" else unpack_place(data)
     if place is None:
         return None

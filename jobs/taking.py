@@ -19,24 +19,10 @@ from streamkeep.engine.commands.reply_budget import ReplyBudget
 from streamkeep.engine.commands.xreadgroup import NEW, Delivery, Position, xreadgroup
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.node.node import PAIRS
+from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, gates_of, priority_of
 from streamkeep.jobs.ending import begin_run, bury, fail_attempt
 from streamkeep.jobs.layout import (
-    DEATHS,
-    DELAYED,
-    EXPIRES,
-    FIRING,
-    GROUP,
-    LATE,
-    MOST_PART,
-    OPTIONS,
-    PARKED,
-    PLACE_SIZE,
-    QUEUED,
-    RETRY,
-    RUNTIME,
-    SCHEDULE,
-    TASK,
     Due,
     Fields,
     Names,
@@ -49,8 +35,8 @@ from streamkeep.jobs.layout import (
     unpack_place,
     unpack_time,
 )
+from streamkeep.jobs.options import Policy
 from streamkeep.jobs.periodic import fire
-from streamkeep.jobs.policy import Policy
 from streamkeep.jobs.state import SOON_MS, Step, backlog, load_settings
 
 log = logging.getLogger("streamkeep.jobs")
@@ -134,13 +120,13 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
     room = -1  # asked for only if a retry is due
     ended = False
     for row, value in step.due(MOST_DUE_ROWS):
-        if row.kind == DELAYED:
+        if row.kind == layout.DELAYED:
             step.unschedule(row.key)
             step.counters.delayed -= 1
             fields = step.take_numbered(unpack_time(row.reference))
             if fields is not None:
                 admit(step, fields, priority_of(fields))
-        elif row.kind == RETRY:
+        elif row.kind == layout.RETRY:
             if room < 0:
                 room = 0 if step.settings.paused else _room(step, wanted.most)
             place = unpack_place(row.reference)
@@ -148,11 +134,11 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
             if len(taken) < room:
                 _take_again(step, wanted, taken, place)
             else:
-                step.put_row(LATE + row.key[1:], b"")
-        elif row.kind == RUNTIME:
+                step.put_row(layout.LATE + row.key[1:], b"")
+        elif row.kind == layout.RUNTIME:
             _end_run(step, row, value)
             ended = True
-        elif row.kind == FIRING:
+        elif row.kind == layout.FIRING:
             fire(step, row)
         else:
             step.unschedule(row.key)  # of a later version, which has left none that matter
@@ -163,7 +149,7 @@ def _take_late(step: Step, wanted: Taking, taken: list[Taken]) -> None:
     """Take jobs whose retry found no room when it was due."""
     if not step.counters.retrying or step.settings.paused:
         return
-    found = step.rows(LATE, LATE + b"\xff" * 32, wanted.most)
+    found = step.rows(layout.LATE, layout.LATE + b"\xff" * 32, wanted.most)
     room = _room(step, wanted.most) if found else 0
     for key, _ in found:
         if len(taken) >= room:
@@ -183,10 +169,10 @@ def _take_again(step: Step, wanted: Taking, taken: list[Taken], place: Place) ->
 def claim(step: Step, place: Place, consumer: bytes) -> tuple[Fields, int] | None:
     """Take a pending entry that has no consumer; return its fields and its delivery count."""
     name = step.stream(place.priority)
-    rows = step.txn.xpending_range(name, GROUP, place.entry_id, place.entry_id, 1)
+    rows = step.txn.xpending_range(name, layout.GROUP, place.entry_id, place.entry_id, 1)
     if not rows or rows[0]["consumer"]:
         return None
-    found = step.txn.xclaim(name, GROUP, consumer, 0, [place.entry_id])
+    found = step.txn.xclaim(name, layout.GROUP, consumer, 0, [place.entry_id])
     if not found:
         return None
     return dict(found[0][1] or {}), int(rows[0]["times_delivered"]) + 1
@@ -197,7 +183,7 @@ def _end_run(step: Step, row: Due, value: bytes) -> None:
     step.unschedule(row.key)
     place = unpack_place(row.reference)
     name = step.stream(place.priority)
-    rows = step.txn.xpending_range(name, GROUP, place.entry_id, place.entry_id, 1)
+    rows = step.txn.xpending_range(name, layout.GROUP, place.entry_id, place.entry_id, 1)
     deliveries = unpack_time(row.reference[17:])
     if not rows or not rows[0]["consumer"] or rows[0]["times_delivered"] != deliveries:
         return
@@ -234,7 +220,7 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
         before = len(taken)
         # Of the dead, with the count of deliveries in each entry.
         delivery = Delivery(
-            GROUP, wanted.consumer, room, False, None, shape, True, wanted.lease, True
+            layout.GROUP, wanted.consumer, room, False, None, shape, True, wanted.lease, True
         )
         seen = 0
         for name, entries in xreadgroup(writer, streams, delivery, ReplyBudget(room, 0)):
@@ -267,13 +253,13 @@ def _accept(
     counts = died and step.died_running(place, deliveries - 1)
     try:
         policy = wanted.policy_of(fields)
-        expires_ms = number_of(fields, EXPIRES)
-        number_of(fields, QUEUED)
+        expires_ms = number_of(fields, layout.EXPIRES)
+        number_of(fields, layout.QUEUED)
         gates_of(fields)
     except (ValueError, ArgumentError) as error:
         # Another program has put it. No worker can run it, and it must not hold up the others.
         _remove(step, place)
-        plain = {name: one for name, one in fields.items() if name not in OPTIONS}
+        plain = {name: one for name, one in fields.items() if name not in layout.OPTIONS}
         reason = f"its options cannot be read: {error}"
         bury(step, place, plain, reason=reason, attempts=0)
         return
@@ -282,7 +268,7 @@ def _accept(
         if died:
             deaths += counts
             lost += 1
-            step.put_row(DEATHS + place.pack(), pack_time(deaths) + pack_time(lost))
+            step.put_row(layout.DEATHS + place.pack(), pack_time(deaths) + pack_time(lost))
     if deaths and deaths >= policy.max_deaths:
         _remove(step, place)
         reason = f"{deaths} workers died while they ran it"
@@ -298,7 +284,7 @@ def _accept(
         _remove(step, place)
         bury(step, place, fields, reason="it waited too long", attempts=0)
         return
-    if wanted.known is not None and fields.get(TASK, b"") not in wanted.known:
+    if wanted.known is not None and fields.get(layout.TASK, b"") not in wanted.known:
         park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, lost, b""))
         return
     key = begin_run(step, place, deliveries, policy)
@@ -307,14 +293,14 @@ def _accept(
 
 def deaths_of(step: Step, place: Place) -> tuple[int, int]:
     """Return how many workers died while they ran a job, and how many while they had it."""
-    data = step.row(DEATHS + place.pack())
+    data = step.row(layout.DEATHS + place.pack())
     if data is None:
         return 0, 0
     return unpack_time(data), unpack_time(data[-8:])
 
 
 def _remove(step: Step, place: Place) -> None:
-    step.txn.xackdel(step.stream(place.priority), GROUP, place.entry_id, ref_policy="ACKED")
+    step.txn.xackdel(step.stream(place.priority), layout.GROUP, place.entry_id, ref_policy="ACKED")
 
 
 # --- jobs of unknown tasks ----------------------------------------------------------------------
@@ -322,10 +308,10 @@ def _remove(step: Step, place: Place) -> None:
 
 def park(step: Step, job: Taken) -> None:
     """Leave a job for workers that know its task; it stays pending."""
-    step.txn.xnack(step.stream(job.place.priority), GROUP, "SILENT", job.place.entry_id)
+    step.txn.xnack(step.stream(job.place.priority), layout.GROUP, "SILENT", job.place.entry_id)
     if job.runtime_key:
         step.unschedule(job.runtime_key)
-    name = job.fields.get(TASK, b"")
+    name = job.fields.get(layout.TASK, b"")
     log.warning(
         "the queue %r has a job of the task %r, which this worker does not know: %s stays pending "
         "for a worker that does",
@@ -343,21 +329,21 @@ def _parked_prefixes(
 ) -> list[bytes]:
     """Return what the keys of the parked jobs begin with whose tasks a worker knows."""
     if known is None:
-        return [PARKED]
+        return [layout.PARKED]
     found: list[bytes] = []
-    first, last = PARKED, PARKED + b"\xff" * 130
+    first, last = layout.PARKED, layout.PARKED + b"\xff" * 130
     while rows := reader.row_range(space, first, last, 1):  # one look for each task
         key = rows[0][0]
         prefix = key[: 2 + key[1]]
         if _knows(known, prefix[2:]):
             found.append(prefix)
-        first = prefix + b"\xff" * (PLACE_SIZE + 1)
+        first = prefix + b"\xff" * (layout.PLACE_SIZE + 1)
     return found
 
 
 def _knows(known: Collection[bytes], name: bytes) -> bool:
     """Say whether a name in a key, which may have been shortened, is one of those."""
-    if len(name) < MOST_PART:
+    if len(name) < layout.MOST_PART:
         return name in known
     return name in known or any(short(one) == name for one in known)
 
@@ -382,7 +368,7 @@ def pause(snapshot: Snapshot[Any], names: Names, known: Collection[bytes] | None
     """Return in how many milliseconds `take` may find something; -1 if only a commit decides."""
     settings = load_settings(snapshot, names)
     now_ms = snapshot.txn.now_ms()
-    found = snapshot.row_range(names.space, SCHEDULE, SCHEDULE + b"\xff" * 8, 1)
+    found = snapshot.row_range(names.space, layout.SCHEDULE, layout.SCHEDULE + b"\xff" * 8, 1)
     left = -1
     if found:
         row = parse_due(found[0][0])
@@ -394,10 +380,10 @@ def pause(snapshot: Snapshot[Any], names: Names, known: Collection[bytes] | None
         return left
     if settings.concurrency and backlog(snapshot, names, settings)[1] >= settings.concurrency:
         return left
-    if snapshot.row_range(names.space, LATE, LATE + b"\xff" * 32, 1):
+    if snapshot.row_range(names.space, layout.LATE, layout.LATE + b"\xff" * 32, 1):
         return 0
     streams = [names.streams[priority] for priority in settings.streams]
-    if snapshot.ready_in(GROUP, streams, claim_dead="owned") == 0:
+    if snapshot.ready_in(layout.GROUP, streams, claim_dead="owned") == 0:
         return 0
     for prefix in _parked_prefixes(snapshot, names.space, known):
         if snapshot.row_range(names.space, prefix, prefix + b"\xff" * 120, 1):

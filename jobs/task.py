@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpac
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.layout import CONCURRENCY, TASK, Fields
-from streamkeep.jobs.options import Errors, Options, check_options
-from streamkeep.jobs.policy import Policy
+from streamkeep.jobs.options import Errors, Options, Policy, check_options
 from streamkeep.jobs.putting import put_all
 
 if TYPE_CHECKING:

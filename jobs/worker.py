@@ -35,7 +35,7 @@ from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.waiting import known_tasks, take
-from streamkeep.jobs.worker_log import LogReport, Report, log
+from streamkeep.jobs.worker_log import Report, log
 from streamkeep.jobs.worker_runs import (
     TOO_LONG,
     Run,
@@ -111,7 +111,7 @@ class Worker:
         self._grace_s = milliseconds(grace, "grace") / 1000
         self._exits = exits
         self._max_memory = max_memory
-        self._report = report or LogReport()
+        self._report = report or Report()
         self._lock = threading.Lock()
         self._runs: set[Run] = set()
         self._threads: set[threading.Thread] = set()

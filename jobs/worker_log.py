@@ -30,50 +30,32 @@ _CLEAR: Final = "\r\x1b[K"
 
 
 class Report:
-    """What a worker reports; this one says nothing."""
+    """What a worker reports: it logs each event, and counts for those who show the counts."""
+
+    abandons = "its thread is abandoned"
+
+    def note(self, state: str, more: int) -> None:
+        """Count an event: the change of the running jobs, and the state of one; empty for none."""
 
     def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
         """The worker begins."""
-
-    def started(self, run: Run) -> None:
-        """A handler begins."""
-
-    def ran(self, run: Run, outcome: Outcome) -> None:
-        """A handler has ended, and its job was ended or retried."""
-
-    def too_long(self, run: Run) -> None:
-        """A handler runs longer than its limit, and is abandoned."""
-
-    def given_back(self, run: Run) -> None:
-        """A job was given back, since the worker stops."""
-
-    def too_large(self, used: int, limit: int) -> None:
-        """The process has more memory than it may, and stops."""
-
-    def stopping(self, running: int, grace_s: float) -> None:
-        """The worker takes no more jobs."""
-
-    def ended(self) -> None:
-        """The worker has ended."""
-
-
-class LogReport(Report):
-    """Logs each event."""
-
-    def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
-        """Log it."""
-        names = ", ".join(queue.name for queue in queues)
+        names = [queue.name for queue in queues]
         _say(
             logging.INFO,
-            f"worker begins: queue {names}, {concurrency} at a time, {mode}",
+            f"worker begins: queue {', '.join(names)}, {concurrency} at a time, {mode}",
             event="begun",
-            queues=[queue.name for queue in queues],
+            queues=names,
             concurrency=concurrency,
             mode=mode,
         )
 
+    def started(self, run: Run) -> None:
+        """A handler begins."""
+        self.note("", 1)
+
     def ran(self, run: Run, outcome: Outcome) -> None:
-        """Log it."""
+        """A handler has ended, and its job was ended or retried."""
+        self.note(outcome.state, -1)
         level = _LEVELS.get(outcome.state, logging.WARNING)
         if not log.isEnabledFor(level):
             return
@@ -89,18 +71,19 @@ class LogReport(Report):
         _say(level, text, event=outcome.state, seconds=round(outcome.seconds, 6), **members)
 
     def too_long(self, run: Run) -> None:
-        """Log it."""
+        """A handler runs longer than its limit, and is abandoned."""
         _say(
             logging.ERROR,
-            f"{_named(run)} ran longer than its max_runtime; its thread is abandoned, and this "
-            "attempt has failed",
+            f"{_named(run)} ran longer than its max_runtime; {self.abandons}, and this attempt has "
+            "failed",
             event="too_long",
             seconds=round(run.seconds(), 3),
             **_members(run),
         )
+        self.note("too long", -1)
 
     def given_back(self, run: Run) -> None:
-        """Log it."""
+        """A job was given back, since the worker stops."""
         _say(
             logging.WARNING,
             f"{_named(run)} did not end in time and was given back; this was no attempt",
@@ -108,19 +91,20 @@ class LogReport(Report):
             seconds=round(run.seconds(), 3),
             **_members(run),
         )
+        self.note("given back", -1)
 
     def too_large(self, used: int, limit: int) -> None:
-        """Log it."""
+        """The process has more memory than it may, and stops."""
         text = f"this process has {used:,} bytes of memory, {limit:,} are allowed; it ends"
         _say(logging.WARNING, text, event="too_large", used_bytes=used, limit_bytes=limit)
 
     def stopping(self, running: int, grace_s: float) -> None:
-        """Log it."""
+        """The worker takes no more jobs."""
         text = f"worker stops; {running} running jobs have {grace_s:g} s to end"
         _say(logging.INFO, text, event="stopping", running=running, grace_seconds=grace_s)
 
     def ended(self) -> None:
-        """Log it."""
+        """The worker has ended."""
         _say(logging.INFO, "worker has ended", event="ended")
 
 
@@ -179,11 +163,10 @@ def _time_of(record: logging.LogRecord) -> str:
 
 
 class StatusLine(Report):
-    """Counts events, passes them on, and draws a line on a terminal that is always the last one."""
+    """Logs events, and draws a line with their counts that is always the last one of a terminal."""
 
-    def __init__(self, stream: Any, then: Report) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._then = then
         self._lock = threading.RLock()
         self._counts: dict[str, int] = {}
         self._running = 0
@@ -191,46 +174,14 @@ class StatusLine(Report):
         self._drawn_at = 0.0
         self._recent: list[float] = []
 
-    def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
-        """Pass it on."""
-        self._then.begun(queues, concurrency, mode)
-
-    def started(self, run: Run) -> None:
-        """Count it."""
-        self._then.started(run)
-        self.count("", 1)
-
-    def ran(self, run: Run, outcome: Outcome) -> None:
-        """Count it."""
-        self._then.ran(run, outcome)
-        self.count(outcome.state, -1)
-
-    def too_long(self, run: Run) -> None:
-        """Count it."""
-        self._then.too_long(run)
-        self.count("too long", -1)
-
-    def given_back(self, run: Run) -> None:
-        """Count it."""
-        self._then.given_back(run)
-        self.count("given back", -1)
-
-    def too_large(self, used: int, limit: int) -> None:
-        """Pass it on."""
-        self._then.too_large(used, limit)
-
-    def stopping(self, running: int, grace_s: float) -> None:
-        """Pass it on."""
-        self._then.stopping(running, grace_s)
-
     def ended(self) -> None:
         """Remove the line."""
         with self._lock:
             self._stream.write(_CLEAR)
-        self._then.ended()
+        super().ended()
 
-    def count(self, state: str, more: int) -> None:
-        """Count an event: the change of the running jobs, and the state of one."""
+    def note(self, state: str, more: int) -> None:
+        """Count an event, and draw the line if it is time."""
         with self._lock:
             self._running += more
             now = time.monotonic()

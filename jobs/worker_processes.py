@@ -28,12 +28,11 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.ending import RUN_GRACE_MS
 from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.worker import EXIT_RECYCLED, Worker
-from streamkeep.jobs.worker_log import LogReport, Report, StatusLine, log
+from streamkeep.jobs.worker_log import Report, log
 from streamkeep.jobs.worker_runs import resident_bytes
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
-    from streamkeep.jobs.running import Outcome
     from streamkeep.jobs.worker_runs import Run
 
 EXIT_FAILED: Final = 1
@@ -77,43 +76,29 @@ class Child:
         os.close(self.events)
 
 
-class ChildReport(LogReport):
-    """What a child reports: to the log, and to its parent."""
+class ChildReport(Report):
+    """What a child reports: to the log, and to its parent, which itself begins, stops and ends."""
+
+    abandons = "its process ends"
 
     def __init__(self, events: int) -> None:
         self._events = events
 
     def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
-        """Say nothing: the parent has."""
+        pass
 
     def started(self, run: Run) -> None:
-        """Tell the parent."""
         left = run.left_s()
         self._tell(job=run.job.id, left=None if left == float("inf") else left)
 
-    def ran(self, run: Run, outcome: Outcome) -> None:
-        """Log it and tell the parent."""
-        super().ran(run, outcome)
-        self._tell(ended=outcome.state)
-
-    def too_long(self, run: Run) -> None:
-        """Log it and tell the parent."""
-        log.error(
-            "job %s ran longer than its max_runtime; its process ends, and this attempt has failed",
-            run.job.id,
-        )
-        self._tell(ended="too long")
-
-    def given_back(self, run: Run) -> None:
-        """Log it and tell the parent."""
-        super().given_back(run)
-        self._tell(ended="given back")
+    def note(self, state: str, more: int) -> None:
+        self._tell(ended=state)
 
     def stopping(self, running: int, grace_s: float) -> None:
-        """Say nothing: the parent has."""
+        pass
 
     def ended(self) -> None:
-        """Say nothing: the parent does."""
+        pass
 
     def _tell(self, **event: Any) -> None:
         with suppress(OSError):
@@ -150,7 +135,7 @@ class Processes:
         self._concurrency = concurrency
         self._grace_s = milliseconds(grace, "grace") / 1000
         self._max_memory = max_memory
-        self._report = report or LogReport()
+        self._report = report or Report()
         self._in_child = in_child
         self._children: dict[int, Child] = {}
         self._stops = 0
@@ -232,14 +217,10 @@ class Processes:
                 child.job, child.worked = event["job"], True
                 if event["left"] is not None:
                     child.kill_at = time.monotonic() + event["left"] + RUN_GRACE_MS / 2000
-                self._count("", 1)
+                self._report.note("", 1)
             elif "ended" in event:
                 child.job, child.kill_at = "", float("inf")
-                self._count(event["ended"], -1)
-
-    def _count(self, state: str, more: int) -> None:
-        if isinstance(self._report, StatusLine):
-            self._report.count(state, more)
+                self._report.note(event["ended"], -1)
 
     # --- children -------------------------------------------------------------------------------
 
@@ -318,7 +299,7 @@ class Processes:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
             what = f" while it ran job {child.job}" if child.job else ""
             if child.job:
-                self._count("crashed", -1)
+                self._report.note("crashed", -1)
             log.log(
                 logging.INFO if code == EXIT_RECYCLED else logging.ERROR,
                 "process %d %s%s; another one takes its place",

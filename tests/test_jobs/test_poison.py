@@ -21,7 +21,7 @@ from streamkeep.jobs.error_texts import MOST_TEXT
 from streamkeep.jobs.layout import Fields
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.worker import Worker
-from streamkeep.jobs.worker_log import LogReport
+from streamkeep.jobs.worker_log import Report
 from streamkeep.jobs.worker_runs import Run
 from test_jobs.test_worker import working
 
@@ -291,7 +291,7 @@ def test_work_that_was_done_is_booked_though_the_next_job_cannot_be_taken(
 
 @pytest.mark.parametrize("mode", ["threads", "asyncio"])
 def test_a_worker_that_ends_because_of_an_error_says_so(queue: Queue, mode: Any) -> None:
-    class Broken(LogReport):
+    class Broken(Report):
         def ran(self, run: Run, outcome: Any) -> None:
             raise RuntimeError("of the report")
 

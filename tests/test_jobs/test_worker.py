@@ -269,7 +269,7 @@ def test_the_line_of_status_counts(queue: Queue) -> None:
 
     jobs = [task.delay() for _ in range(3)]
     terminal: Any = Terminal()
-    line = StatusLine(terminal, Report())
+    line = StatusLine(terminal)
     with working(Worker(queue, report=line)):
         for job in jobs:
             job.result(timeout=PATIENCE_S)

@@ -167,21 +167,16 @@ def _on_signals(stop: Callable[[], None]) -> None:
 @contextmanager
 def _log_to_stderr(json: bool) -> Iterator[Report]:
     """Write the log to standard error; on a terminal, with a line of status. Yield the report."""
-    from streamkeep.jobs.worker_log import (
-        JsonFormatter,
-        LineHandler,
-        LogReport,
-        StatusLine,
-        TextFormatter,
-    )
+    from streamkeep.jobs.worker_log import JsonFormatter, LineHandler, StatusLine, TextFormatter
+    from streamkeep.jobs.worker_log import Report as LogReport
 
     handler = LineHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if json else TextFormatter())
     root = logging.getLogger()
-    report: Report = LogReport()
+    report = LogReport()
     if not json and sys.stderr.isatty():
         handler.terminal = unguarded(sys.stderr)
-        report = handler.status = StatusLine(handler.terminal, report)
+        report = handler.status = StatusLine(handler.terminal)
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
