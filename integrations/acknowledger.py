@@ -1,4 +1,4 @@
-"""How adapters end jobs: acknowledged from a thread, many in one commit; returned; unreadable.
+"""How adapters end jobs: acknowledged from a thread, many in one commit; unreadable.
 
 A worker does not wait until an acknowledgement is on disk: what was acknowledged while the former
 commit was on its way to the disk is ended in the next one. A process that is killed before runs
@@ -96,22 +96,6 @@ class Acknowledger:
                     log.error("cannot acknowledge %d messages, trying again: %s", len(its), error)
                 left.extend(its)
         return left
-
-
-def give_back(job: Job, *, delivered: bool = False) -> None:
-    """Return a job that has not ended to its queue; log why if that is not possible.
-
-    Another worker has it by then, or the store cannot commit: this process has it until it ends.
-
-    Args:
-        delivered: whether the program has seen the message, so that it is marked as redelivered.
-    """
-    if job.ended:
-        return
-    try:
-        job.give_back(delivered=delivered)
-    except StreamkeepError as error:
-        log.warning("%s", error)
 
 
 def unreadable(job: Job, framework: str, error: Exception) -> None:

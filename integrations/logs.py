@@ -13,7 +13,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-from streamkeep.jobs.job import Job, running_job
+from streamkeep.jobs.job import Job, current
 
 
 class JobFilter(logging.Filter):
@@ -21,7 +21,7 @@ class JobFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the members; keep the record."""
-        job = running_job()
+        job = current.get()
         members = {"queue": "", "job": "", "task": "", "attempt": ""}
         if job is not None:
             members = _members(job)
@@ -35,7 +35,7 @@ def add_job(
     logger: Any, method: str, event_dict: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     """Add `queue`, `job`, `task` and `attempt` to an event of structlog, inside of a job."""
-    job = running_job()
+    job = current.get()
     if job is not None:
         for name, value in _members(job).items():
             event_dict.setdefault(name, value)

@@ -19,7 +19,6 @@ from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.layout import (
     Fields,
     Place,
-    gate_key,
     held_prefix,
     number_of,
     pack_time,
@@ -27,7 +26,7 @@ from streamkeep.jobs.layout import (
     short,
     unpack_time,
 )
-from streamkeep.jobs.state import JOB_PREFIX, Step, job_id_of
+from streamkeep.jobs.state import JOB_PREFIX, Step, delivered_up_to, group_of, job_id_of
 
 NORMAL_NUMBER: Final = 1
 _GATE: Final = struct.Struct(">QQQ")  # jobs that are through, jobs that are held, the limit
@@ -121,14 +120,10 @@ def oldest_waiting(step: Step) -> int | None:
 def next_waiting(step: Step, priority: int) -> tuple[Place, Fields] | None:
     """Return the next entry of a stream that the group has not read; None if it has read all."""
     name = step.stream(priority)
-    for group in step.txn.xinfo_groups(name):
-        if group["name"] in (layout.GROUP, layout.GROUP.decode()):
-            last = group["last-delivered-id"]
-            start = b"(" + (last if isinstance(last, bytes) else last.encode())
-            found = step.txn.xrange(name, start, "+", 1)
-            if found:
-                return place_of(priority, bytes(found[0].id)), found[0].fields
-    return None
+    if group_of(step.txn, name) is None:
+        return None
+    found = step.txn.xrange(name, b"(" + delivered_up_to(step.txn, name), "+", 1)
+    return (place_of(priority, bytes(found[0].id)), found[0].fields) if found else None
 
 
 def drop_oldest(step: Step) -> bool:
@@ -159,7 +154,7 @@ def delay(step: Step, fields: Fields, priority: int, due_ms: int) -> str:
     number = _give_number(step, fields, priority)
     step.put_numbered(number, fields)
     step.schedule(due_ms, layout.DELAYED, pack_time(number))
-    step.put_row(layout.PLACE + _id_part(fields), b"s" + pack_time(due_ms))
+    step.put_row(layout.PLACE + short(fields[layout.ID]), b"s" + pack_time(due_ms))
     step.counters.delayed += 1
     return fields[layout.ID].decode()
 
@@ -183,7 +178,7 @@ def admit(step: Step, fields: Fields, priority: int, passed: int = 0) -> str:
     assert added is not None
     place = place_of(priority, added)
     if layout.ID in fields:
-        step.put_row(layout.PLACE + _id_part(fields), place.pack())
+        step.put_row(layout.PLACE + short(fields[layout.ID]), place.pack())
     return job_id_of(place, fields)
 
 
@@ -219,15 +214,11 @@ def priority_of(fields: Fields) -> int:
     )
 
 
-def _id_part(fields: Fields) -> bytes:
-    return short(fields[layout.ID])
-
-
 # --- gates --------------------------------------------------------------------------------------
 
 
 def _load_gate(step: Step, gate: bytes) -> tuple[int, int, int]:
-    data = step.row(gate_key(gate))
+    data = step.row(layout.GATE + gate)
     if data is None:
         return 0, 0, 0
     inside, held, limit = _GATE.unpack(data)
@@ -236,9 +227,9 @@ def _load_gate(step: Step, gate: bytes) -> tuple[int, int, int]:
 
 def _save_gate(step: Step, gate: bytes, inside: int, held: int, limit: int) -> None:
     if inside or held:
-        step.put_row(gate_key(gate), _GATE.pack(inside, held, limit))
+        step.put_row(layout.GATE + gate, _GATE.pack(inside, held, limit))
     else:
-        step.delete_row(gate_key(gate))
+        step.delete_row(layout.GATE + gate)
 
 
 def _enter(step: Step, gate: bytes, limit: int) -> bool:
@@ -258,7 +249,7 @@ def _hold(step: Step, fields: Fields, priority: int, gate: bytes, index: int) ->
     step.put_numbered(number, fields)
     key = held_prefix(gate) + pack_time(order)
     step.put_row(key, pack_time(number) + bytes((index,)))
-    step.put_row(layout.PLACE + _id_part(fields), b"h" + key)
+    step.put_row(layout.PLACE + short(fields[layout.ID]), b"h" + key)
     _save_gate(step, gate, inside, held + 1, limit)
     step.counters.held += 1
     return fields[layout.ID].decode()

@@ -39,7 +39,7 @@ def _awaited(
     """Return a method of `Queue` or `Job` as one that is awaited, and runs in a thread."""
 
     @wraps(method)
-    async def run(self: Any, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    async def run(self: Any, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         plain = self.job if isinstance(self, AsyncJob) else self.queue
         return await asyncio.to_thread(method, plain, *args, **kwargs)
 

@@ -20,7 +20,14 @@ from streamkeep.jobs.layout import (
     unpack_place,
     unpack_time,
 )
-from streamkeep.jobs.state import JOB_PREFIX, Step, find_place, job_id_of, number_in
+from streamkeep.jobs.state import (
+    JOB_PREFIX,
+    Step,
+    find_place,
+    job_id_of,
+    number_in,
+    rows_below,
+)
 from streamkeep.jobs.strays import retries
 
 Result = TypeVar("Result")
@@ -233,7 +240,7 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
 def parked(reader: Snapshot[Any] | Transaction[Any], names: Names) -> list[str]:
     """Return the IDs of the jobs whose task no worker has known that took them."""
     found: list[str] = []
-    for key, _ in reader.row_range(names.space, layout.PARKED, layout.PARKED + b"\xff" * 130):
+    for key, _ in rows_below(reader, names.space, layout.PARKED):
         place = unpack_place(key[-layout.PLACE_SIZE :])
         entries = reader.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
         found += [job_id_of(place, one.fields) for one in entries]

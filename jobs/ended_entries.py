@@ -16,9 +16,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from streamkeep.engine.api.views import Snapshot, Transaction
-from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.jobs.layout import GROUP, PAYLOAD, Fields, Place, place_of
-from streamkeep.jobs.state import Step
+from streamkeep.jobs.state import Step, delivered_up_to
 
 AT_ONCE: Final = 64  # from this many ends in one transaction on, it deletes their entries itself
 _MOST_BYTES: Final = 256 << 10  # of payloads that wait for their deletion
@@ -60,19 +59,6 @@ class EndedEntries:
             by_stream.setdefault(place.priority, []).append(place.entry_id)
         for priority, ids in by_stream.items():
             step.txn.xdelex(step.stream(priority), *ids, ref_policy="ACKED")
-
-
-def delivered_up_to(reader: Transaction[Any] | Snapshot[Any], stream: bytes) -> bytes:
-    """Return the ID of the last entry that workers have taken from a stream."""
-    try:
-        groups = reader.xinfo_groups(stream)
-    except NoSuchKeyError:
-        groups = []
-    for group in groups:
-        if group["name"] in (GROUP, GROUP.decode()):
-            last = group["last-delivered-id"]
-            return last if isinstance(last, bytes) else bytes(last.encode())
-    return b"0-0"
 
 
 def is_delivered(reader: Transaction[Any] | Snapshot[Any], stream: bytes, place: Place) -> bool:

@@ -18,7 +18,7 @@ from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
 from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.layout import Fields
 from streamkeep.jobs.results import result_of
-from streamkeep.jobs.state import Step, job_id_of
+from streamkeep.jobs.state import Step
 from streamkeep.jobs.taking import Taken, park
 from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.working import Batch, begin_all
@@ -32,12 +32,12 @@ Result = TypeVar("Result")
 
 NOTHING: Final[Any] = object()  # no result was given
 
-_current: ContextVar[Job | None] = ContextVar("job", default=None)
+current: ContextVar[Job | None] = ContextVar("job", default=None)  # that the handler runs for
 
 
 def current_job() -> Job:
     """Return the job that the calling handler runs for; raise QueueError outside of a handler."""
-    job = _current.get()
+    job = current.get()
     if job is None:
         raise QueueError("no job runs here: `current_job` is for handlers")
     return job
@@ -240,27 +240,17 @@ class Job:
         self._return(after, False)
 
     def _return(self, after: Duration, delivered: bool) -> None:
-        taken = self._taken()
-        self._check_running()
         after_ms = milliseconds(after, "after")
 
-        def back(step: Step) -> None:
+        def back(step: Step, taken: Taken) -> None:
             due_ms = step.now_ms + after_ms
             ending.retry(step, taken, due_ms, counts=False, delivered=delivered)
 
-        self._step(back, frees=True)
-        self._end()
+        self._finish(back)
 
     def park(self) -> None:
         """Leave the job to workers that know its task; this was no attempt."""
-        taken = self._taken()
-        self._check_running()
-
-        def leave(step: Step) -> None:
-            park(step, taken)
-
-        self._step(leave, frees=True)
-        self._end()
+        self._finish(park)
 
     def end_attempt(
         self,
@@ -272,25 +262,13 @@ class Job:
         final: str = "",
     ) -> bool:
         """Note that this attempt failed; return whether the job is retried."""
-        taken = self._taken()
-        self._check_running()
-        policy = self.queue.core.policy_of(taken.fields)
+        policy = self.queue.core.policy_of(self.fields)
 
-        def end(step: Step) -> bool:
-            return ending.fail_attempt(
-                step,
-                taken,
-                policy,
-                error_type,
-                text,
-                traceback_text,
-                after_ms=after_ms,
-                final=final,
-            )
+        def end(step: Step, taken: Taken) -> bool:
+            error = error_type, text, traceback_text
+            return ending.fail_attempt(step, taken, policy, *error, after_ms=after_ms, final=final)
 
-        retried = self._step(end, frees=True)
-        self._end()
-        return retried
+        return self._finish(end)
 
     def extend(self, max_runtime: Duration | None = None) -> None:
         """Let the job run for its `max_runtime` again, from now on.
@@ -309,10 +287,7 @@ class Job:
         if max_runtime is not None:
             policy = policy._replace(max_runtime_ms=milliseconds(max_runtime, "max_runtime"))
 
-        def extend(step: Step) -> Taken:
-            return ending.extend(step, taken, policy)
-
-        self.taken = self._step(extend)
+        self.taken = self._step(lambda step: ending.extend(step, taken, policy))
 
     def begin(self) -> None:
         """Note that this process works on the job now, so that its death counts for it.
@@ -394,6 +369,14 @@ class Job:
         except IndexError:
             pass
 
+    def _finish(self, work: Callable[[Step, Taken], Result]) -> Result:
+        """End this delivery, in a transaction, if the job is still this worker's."""
+        taken = self._taken()
+        self._check_running()
+        result = self._step(lambda step: work(step, taken), frees=True)
+        self._end()
+        return result
+
     def _step(self, work: Callable[[Step], Result], *, frees: bool = False) -> Result:
         """Change the job, in a transaction, if it is still this worker's."""
 
@@ -460,23 +443,3 @@ def note_ended(core: Core, its: list[Job]) -> None:
     if len(its) < AT_ONCE:
         taken = [job.taken for job in its if job.taken is not None]
         core.ended_entries.note((one.place, one.fields) for one in taken)
-
-
-def job_of(queue: Queue, taken: Taken) -> Job:
-    """Return a job that was taken."""
-    return Job(queue, job_id_of(taken.place, taken.fields), taken)
-
-
-def running_job() -> Job | None:
-    """Return the job that the calling handler runs for; None outside of a handler."""
-    return _current.get()
-
-
-def running(job: Job | None) -> Any:
-    """Make a job the current one; return the token that ends that."""
-    return _current.set(job)
-
-
-def stop_running(token: Any) -> None:
-    """End what `running` began."""
-    _current.reset(token)

@@ -189,11 +189,6 @@ def parse_due(key: bytes) -> Due:
     return Due(key, unpack_time(key[1:9]), key[9:10], key[10:])
 
 
-def gate_key(gate: bytes) -> bytes:
-    """Return the key of the row of a gate."""
-    return GATE + gate
-
-
 def held_prefix(gate: bytes) -> bytes:
     """Return what the keys of the jobs at a gate begin with."""
     return HELD + bytes((len(gate),)) + gate

@@ -14,7 +14,7 @@ from streamkeep.jobs import admission, codecs, layout
 from streamkeep.jobs.admission import Put
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.errors import QueueError, QueueFullError
-from streamkeep.jobs.job import Job, running_job
+from streamkeep.jobs.job import Job, current
 from streamkeep.jobs.job_transaction import collecting
 from streamkeep.jobs.layout import Fields
 from streamkeep.jobs.options import Options, check_priority, fields_of
@@ -135,7 +135,7 @@ def has_room(core: Core, snapshot: Snapshot[Any]) -> list[bool]:
 
 def runs_own_job(core: Core) -> bool:
     """Return whether a handler of this queue calls: its follow-ups are taken in any case."""
-    job = running_job()
+    job = current.get()
     return job is not None and job.queue.name == core.name
 
 

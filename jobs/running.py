@@ -18,7 +18,7 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.jobs.error_texts import ErrorTexts, kind_of, text_of, texts_of
 from streamkeep.jobs.errors import JobLostError, PayloadError, Retry, UnknownTaskError
-from streamkeep.jobs.job import Job, running, stop_running
+from streamkeep.jobs.job import Job, current
 
 if TYPE_CHECKING:
     from streamkeep.jobs.core import Core
@@ -68,7 +68,7 @@ def execute(core: Core, job: Job, done: Done | None = None, again: Again | None 
             the job stays with this process.
     """
     begun = time.monotonic()
-    token = running(job)
+    token = current.set(job)
     end: Callable[[float], Outcome]
     try:
         task, args, kwargs = _prepare(core, job)
@@ -79,7 +79,7 @@ def execute(core: Core, job: Job, done: Done | None = None, again: Again | None 
             raise
         end = partial(_failed, job, error)
     finally:
-        stop_running(token)
+        current.reset(token)
     return end_when_possible(partial(end, time.monotonic() - begun), again)
 
 
@@ -91,7 +91,7 @@ async def aexecute(
     An asyncio task that is cancelled gives its job back to the queue.
     """
     begun = time.monotonic()
-    token = running(job)
+    token = current.set(job)
     end: Callable[[float], Outcome]
     try:
         task, args, kwargs = _prepare(core, job)
@@ -102,7 +102,7 @@ async def aexecute(
             raise
         end = partial(_failed, job, error)
     finally:
-        stop_running(token)
+        current.reset(token)
     return await aend_when_possible(partial(end, time.monotonic() - begun), again)
 
 
@@ -165,14 +165,17 @@ def _prepare(core: Core, job: Job) -> tuple[Task[Any, Any], list[Any], dict[str,
     return task, list(payload[0]), payload[1]
 
 
-def return_job(job: Job) -> None:
+def return_job(job: Job, *, delivered: bool = False) -> None:
     """Give a job that has not ended back to the queue; say in the log if that is not possible.
 
     It is another worker's then, or it stays with this process until that ends.
+
+    Args:
+        delivered: see `Job.give_back`.
     """
     if not job.ended:
         try:
-            job.give_back()
+            job.give_back(delivered=delivered)
         except (StreamkeepError, OSError) as error:
             log.warning("job %s was not given back: %s", job.id, error)
 

@@ -8,6 +8,7 @@ methods would cost as much as the work: names and keys here are known to be righ
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
@@ -39,6 +40,7 @@ from streamkeep.jobs.layout import (
 SOON_MS: Final = 1000  # a waiting worker looks at the schedule this often, as at the store
 EVERYONE: Final = wait_table.EVERYONE
 JOB_PREFIX: Final = "job-"
+_AT_ONCE: Final = 1000
 _PRIORITY_PREFIXES: Final = ("high-", "", "low-")
 
 
@@ -199,11 +201,7 @@ class Step:
     def make_stream(self, priority: int) -> None:
         """Make the stream of a priority, and its group, if they are missing."""
         name = self.names.streams[priority]
-        try:
-            groups = [one["name"] for one in self.txn.xinfo_groups(name)]
-        except NoSuchKeyError:
-            groups = []
-        if layout.GROUP not in groups and layout.GROUP.decode() not in groups:
+        if group_of(self.txn, name) is None:
             self.txn.xgroup_create(name, layout.GROUP, 0, mkstream=True)
         if priority not in self.settings.streams:
             self.change_settings(streams=tuple(sorted({*self.settings.streams, priority})))
@@ -289,24 +287,47 @@ def backlog(
     """
     waiting = running = 0
     for priority in settings.streams:
-        for group in _groups(reader, names.streams[priority]):
-            if group["name"] in (layout.GROUP, layout.GROUP.decode()):
-                lag = group["lag"]
-                if lag is None:  # entries were deleted that the group had not read
-                    after = group["last-delivered-id"]
-                    lag = _count_after(reader, names.streams[priority], after)
-                waiting += lag
-                if group["pending"]:
-                    owners = reader.xpending(names.streams[priority], layout.GROUP)["consumers"]
-                    running += sum(int(one["pending"]) for one in owners)
+        name = names.streams[priority]
+        group = group_of(reader, name)
+        if group is None:
+            continue
+        lag = group["lag"]
+        if lag is None:  # entries were deleted that the group had not read
+            lag = _count_after(reader, name, group["last-delivered-id"])
+        waiting += lag
+        if group["pending"]:
+            owners = reader.xpending(name, layout.GROUP)["consumers"]
+            running += sum(int(one["pending"]) for one in owners)
     return waiting, running
 
 
-def _groups(reader: Transaction[Any] | Snapshot[Any], stream: bytes) -> list[dict[str, Any]]:
+def rows_below(
+    reader: Transaction[Any] | Snapshot[Any], space: bytes, prefix: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and value of the rows of a queue whose keys begin so, a thousand at a time."""
+    first, last = prefix, prefix + b"\xff" * 130
+    while rows := reader.row_range(space, first, last, _AT_ONCE):
+        yield from rows
+        first = rows[-1][0] + b"\0"
+
+
+def group_of(reader: Transaction[Any] | Snapshot[Any], stream: bytes) -> dict[str, Any] | None:
+    """Return what XINFO GROUPS says of the group of a stream; None if one of them is missing."""
     try:
-        return reader.xinfo_groups(stream)
+        groups = reader.xinfo_groups(stream)
     except NoSuchKeyError:
-        return []
+        return None
+    for group in groups:
+        if group["name"] in (layout.GROUP, layout.GROUP.decode()):
+            return group
+    return None
+
+
+def delivered_up_to(reader: Transaction[Any] | Snapshot[Any], stream: bytes) -> bytes:
+    """Return the ID of the last entry that workers have taken from a stream."""
+    group = group_of(reader, stream)
+    last = b"0-0" if group is None else group["last-delivered-id"]
+    return last if isinstance(last, bytes) else bytes(last.encode())
 
 
 def _count_after(

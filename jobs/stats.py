@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.errors import NoSuchKeyError
-from streamkeep.jobs.layout import COUNTERS, GROUP, PARKED, PLACE_SIZE, Counters, Names
-from streamkeep.jobs.state import backlog, load_settings
-
-_AT_ONCE: Final = 1000
+from streamkeep.jobs.admission import oldest_waiting
+from streamkeep.jobs.layout import GROUP, PARKED, PLACE_SIZE, Names
+from streamkeep.jobs.state import Step, rows_below
 
 
 class QueueStats(NamedTuple):
@@ -53,23 +52,21 @@ class QueueStats(NamedTuple):
 
 def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
     """Return the figures of a queue; all are 0 if it has never been used."""
-    settings = load_settings(snapshot, names)
-    counters = Counters(snapshot.row_get(names.space, COUNTERS))
-    waiting, running = backlog(snapshot, names, settings)
-    oldest = 0
-    alive: set[bytes] = set()
-    for priority in settings.streams:
-        name = names.streams[priority]
-        oldest = max(oldest, _oldest(snapshot, name))
-        alive |= _alive(snapshot, name)
-    done_rate, failed_rate = counters.rates.per_minute(snapshot.txn.now_ms())
+    step = Step(snapshot, names)
+    settings, counters = step.settings, step.counters
+    waiting, running = step.backlog()
+    oldest = oldest_waiting(step)
+    alive = {
+        one for priority in settings.streams for one in _alive(snapshot, step.stream(priority))
+    }
+    done_rate, failed_rate = counters.rates.per_minute(step.now_ms)
     return QueueStats(
         waiting=waiting + counters.held + counters.parked,
         running=running,
         delayed=counters.delayed + counters.retrying,
         dead=snapshot.xlen(names.dead),
         done=counters.done,
-        oldest_ms=oldest,
+        oldest_ms=0 if oldest is None else max(0, step.now_ms - oldest),
         workers=len(alive),
         held=counters.held,
         retrying=counters.retrying,
@@ -90,28 +87,10 @@ def unknown_tasks(snapshot: Snapshot[Any], names: Names) -> dict[str, int]:
     A name of more than 100 bytes is cut.
     """
     found: dict[str, int] = {}
-    first, last = PARKED, PARKED + b"\xff" * 130
-    while rows := snapshot.row_range(names.space, first, last, _AT_ONCE):
-        for key, _ in rows:
-            task = key[2:-PLACE_SIZE].decode(errors="replace")
-            found[task] = found.get(task, 0) + 1
-        first = rows[-1][0] + b"\0"
+    for key, _ in rows_below(snapshot, names.space, PARKED):
+        task = key[2:-PLACE_SIZE].decode(errors="replace")
+        found[task] = found.get(task, 0) + 1
     return found
-
-
-def _oldest(snapshot: Snapshot[Any], name: bytes) -> int:
-    """Return how long the oldest entry that no worker has taken has been in a stream."""
-    try:
-        groups = snapshot.xinfo_groups(name)
-    except NoSuchKeyError:
-        return 0
-    for group in groups:
-        if group["name"] == GROUP:
-            found = snapshot.xrange(name, b"(" + group["last-delivered-id"], "+", 1)
-            if found:
-                entry_ms = int(bytes(found[0].id).partition(b"-")[0])
-                return max(0, snapshot.txn.now_ms() - entry_ms)
-    return 0
 
 
 def _alive(snapshot: Snapshot[Any], name: bytes) -> set[bytes]:

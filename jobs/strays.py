@@ -22,7 +22,7 @@ from streamkeep.jobs.layout import (
     place_of,
     unpack_place,
 )
-from streamkeep.jobs.state import Step
+from streamkeep.jobs.state import Step, rows_below
 
 _AT_ONCE: Final = 1000
 
@@ -57,9 +57,7 @@ def schedule_strays(step: Step) -> int:
 def _scheduled(reader: Transaction[Any] | Snapshot[Any], space: bytes) -> set[Place]:
     """Return the entries that rows of the queue lead to."""
     found = {place for _, place in retries(reader, space)}
-    for key, _ in reader.row_range(space, PARKED, PARKED + b"\xff" * 130):
-        found.add(unpack_place(key[-17:]))
-    return found
+    return found | {unpack_place(key[-17:]) for key, _ in rows_below(reader, space, PARKED)}
 
 
 def retries(
@@ -67,9 +65,6 @@ def retries(
 ) -> Iterator[tuple[bytes, Place]]:
     """Yield the rows of jobs that wait for their retry: the key, and the entry."""
     for prefix in (LATE, SCHEDULE):
-        first = prefix
-        while rows := reader.row_range(space, first, prefix + b"\xff" * 40, _AT_ONCE):
-            for key, _ in rows:
-                if (row := parse_due(key)).kind == RETRY:
-                    yield key, unpack_place(row.reference)
-            first = rows[-1][0] + b"\0"
+        for key, _ in rows_below(reader, space, prefix):
+            if (row := parse_due(key)).kind == RETRY:
+                yield key, unpack_place(row.reference)

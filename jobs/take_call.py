@@ -12,9 +12,9 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.errors import JobLostError
-from streamkeep.jobs.job import Job, end_jobs, job_of, note_ended, plan_end
+from streamkeep.jobs.job import Job, end_jobs, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
-from streamkeep.jobs.state import Step
+from streamkeep.jobs.state import Step, job_id_of
 from streamkeep.jobs.taking import Taken, Taking, pause, take
 from streamkeep.jobs.working import begin_all
 
@@ -149,7 +149,7 @@ class Take:
 
     def jobs(self, found: list[Any]) -> list[Job]:
         """Return the jobs that `work` took, after its transaction."""
-        jobs = [job_of(queue, taken) for queue, taken in found]
+        jobs = [Job(queue, job_id_of(one.place, one.fields), one) for queue, one in found]
         self._forget_counted()
         if self._begins and jobs:
             begin_all(jobs)

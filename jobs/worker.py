@@ -248,12 +248,7 @@ class Worker:
                 least = min(least, left)
             elif self._abandon(run):
                 self._report.too_long(run)
-                try:
-                    run.job.end_attempt(TOO_LONG, run.limit_text(), "")
-                except JobLostError as error:
-                    log.warning("%s", error)
-                except StreamkeepError as error:
-                    log.error("job %s was not ended after its max_runtime: %s", run.job.id, error)
+                self._end_outside(run, partial(run.job.end_attempt, TOO_LONG, run.limit_text(), ""))
                 if self._exits:
                     os._exit(EXIT_HUNG)
                 run.cancel()
@@ -273,18 +268,15 @@ class Worker:
             return  # its job has ended, which `_check_memory` follows
         self._report.too_large(used, self._max_memory)
         for run in runs:
-            try:
-                if self._ran:  # it may be the fault of the jobs before
-                    run.job.give_back()
-                    self._report.given_back(run)
-                else:
-                    text = f"the process had {used:,} bytes of memory, the limit is "
-                    run.job.end_attempt("builtins.MemoryError", f"{text}{self._max_memory:,}", "")
-            except JobLostError as error:
-                log.warning("%s", error)
-            except StreamkeepError as error:
-                # The lease of this process ends with it, so another worker takes the job then.
-                log.error("job %s was not ended above the limit: %s", run.job.id, error)
+            if self._ran:  # it may be the fault of the jobs before
+                self._return(run)
+            else:
+                text = (
+                    f"the process had {used:,} bytes of memory, the limit is {self._max_memory:,}"
+                )
+                self._end_outside(
+                    run, partial(run.job.end_attempt, "builtins.MemoryError", text, "")
+                )
         os._exit(EXIT_RECYCLED)
 
     def _abandon(self, run: Run) -> bool:
@@ -304,15 +296,27 @@ class Worker:
             runs = list(self._runs)
         for run in runs:
             if self._abandon(run):
-                try:
-                    run.job.give_back()
-                    self._report.given_back(run)
-                except JobLostError:
-                    pass  # another worker has it
-                except StreamkeepError as error:
-                    # The lease of this process ends with it, so another worker takes the job then.
-                    log.error("job %s could not be given back: %s", run.job.id, error)
+                self._return(run)
                 run.cancel()
+
+    def _return(self, run: Run) -> None:
+        if self._end_outside(run, run.job.give_back):
+            self._report.given_back(run)
+
+    def _end_outside(self, run: Run, end: Callable[[], object]) -> bool:
+        """End a job that was abandoned; return whether that was possible.
+
+        If it is not, another worker takes the job when the lease of this process ends with it.
+        """
+        try:
+            end()
+        except JobLostError as error:
+            log.warning("%s", error)
+            return False
+        except StreamkeepError as error:
+            log.error("job %s was not ended by the worker that watches it: %s", run.job.id, error)
+            return False
+        return True
 
     # --- threads --------------------------------------------------------------------------------
 

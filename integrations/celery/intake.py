@@ -1,4 +1,4 @@
-"""The threads of a channel: one takes jobs, one reads passing queues.
+"""The threads of a channel, one that takes jobs and one that reads passing queues, and their bell.
 
 The loop of the worker never waits for the store. It says how many messages it has room for, and
 `JobIntake` takes that many in one transaction, or sleeps until there are some.
@@ -6,22 +6,23 @@ The loop of the worker never waits for the store. It says how many messages it h
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import select
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from typing import Any, Final, NamedTuple
 
 from kombu.utils.json import loads
 
 from streamkeep.format.core.errors import StoreClosedError
 from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.celery import workers
-from streamkeep.integrations.celery.bell import Arrived
-from streamkeep.integrations.celery.topology import REFRESH_S, messages_after, stream_of
+from streamkeep.integrations.celery.topology import REFRESH_S, Topology, messages_after, stream_of
+from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Job, Queue, take
-
-if TYPE_CHECKING:
-    from streamkeep.integrations.celery.transport import Channel
 
 log = logging.getLogger("streamkeep.celery")
 
@@ -29,11 +30,57 @@ _AGAIN_S: Final = 1.0  # after an error of the store
 MOST_AT_ONCE: Final = 100
 
 
+class Arrived(NamedTuple):
+    """A message that was taken from a queue and is to be delivered.
+
+    Attributes:
+        channel: the channel that consumes the queue.
+        message: as Kombu's virtual transports have it.
+        job: what is to be acknowledged; None for a message of a passing queue.
+    """
+
+    channel: Any
+    queue: str
+    message: dict[str, Any]
+    job: Job | None
+
+
+class Bell:
+    """Messages that have arrived, and a descriptor that is readable while there may be some."""
+
+    def __init__(self) -> None:
+        self.arrived: deque[Arrived] = deque()
+        self.handle = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def ring(self) -> None:
+        """Wake the loop."""
+        if self.handle >= 0:
+            os.eventfd_write(self.handle, 1)
+
+    def silence(self) -> None:
+        """Make the descriptor unreadable; before the messages are looked at."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.handle)
+
+    def wait(self, seconds: float | None) -> None:
+        """Sleep until it rings, or the time is over; None for no limit."""
+        watched = select.poll()
+        watched.register(self.handle, select.POLLIN)
+        watched.poll(None if seconds is None else max(0.0, seconds) * 1000)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+
 class JobIntake:
     """Takes jobs for a channel while it has room."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Any, bell: Bell) -> None:
         self._channel = channel
+        self._bell = bell
         self._condition = threading.Condition()
         self._queues: list[Queue] = []
         self._room = 0
@@ -90,7 +137,7 @@ class JobIntake:
                     self._busy = False
                     self._room = 0
                     self._condition.notify_all()
-                self._channel.bell.ring()
+                self._bell.ring()
 
     def _take(self, queues: list[Queue], room: int) -> None:
         known = workers.known_tasks()
@@ -103,10 +150,10 @@ class JobIntake:
             begins=not workers.are_here(),
         )
         arrived = [one for one in (opened(self._channel, job) for job in jobs) if one is not None]
-        self._channel.bell.arrived.extend(arrived)
+        self._bell.arrived.extend(arrived)
 
 
-def opened(channel: Channel, job: Job) -> Arrived | None:
+def opened(channel: Any, job: Job) -> Arrived | None:
     """Return the message of a job; one that cannot be read becomes a dead letter."""
     try:
         message = loads(job.payload.decode())
@@ -123,11 +170,11 @@ def opened(channel: Channel, job: Job) -> Arrived | None:
 class PassingIntake:
     """Reads the passing queues of a transport."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._topology = channel.topology
-        self._opened = channel.shared.opened
-        self._bell = channel.bell
-        self._channels: dict[str, Channel] = {}
+    def __init__(self, topology: Topology, opened: OpenedStore, bell: Bell) -> None:
+        self._topology = topology
+        self._opened = opened
+        self._bell = bell
+        self._channels: dict[str, Any] = {}  # of Kombu, by the queue that they read
         self._positions: dict[str, str] = {}
         self._bindings: dict[str, list[tuple[str, str, str]]] = {}
         self._poke = b"kombu-poke:" + uuid.uuid4().hex.encode()
@@ -144,7 +191,7 @@ class PassingIntake:
         """Note a binding, which is made again if the queue is deleted while this process stops."""
         self._bindings.setdefault(queue, []).append((exchange, routing_key, pattern))
 
-    def consume(self, channel: Channel, queue: str) -> None:
+    def consume(self, channel: Any, queue: str) -> None:
         """Begin to read a queue."""
         with self._lock:
             self._positions.setdefault(queue, "0-0")

@@ -22,12 +22,13 @@ from kombu.utils.json import dumps
 
 import streamkeep
 from streamkeep.format.core.errors import StoreError
-from streamkeep.integrations.acknowledger import Acknowledger, give_back
+from streamkeep.integrations.acknowledger import Acknowledger
 from streamkeep.integrations.address import SCHEME, parse_address
 from streamkeep.integrations.celery import workers
-from streamkeep.integrations.celery.bell import Arrived, Bell
 from streamkeep.integrations.celery.intake import (
     MOST_AT_ONCE,
+    Arrived,
+    Bell,
     JobIntake,
     PassingIntake,
     opened,
@@ -38,6 +39,7 @@ from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import put_all
+from streamkeep.jobs.running import return_job
 
 _MOST_URGENT: Final = 2  # of the priorities 0 to 9, where 0 is served first, as with Redis
 _LEAST_NORMAL: Final = 5
@@ -66,7 +68,7 @@ class QoS(virtual.QoS):
         if job is None:
             return
         if requeue:
-            give_back(job, delivered=True)
+            return_job(job, delivered=True)
             return
         with suppress(JobLostError):  # another worker has it
             job.fail("the worker rejected it")
@@ -77,7 +79,7 @@ class QoS(virtual.QoS):
         self._delivered.clear()
         while self.jobs:
             _, job = self.jobs.popitem()
-            give_back(job, delivered=True)
+            return_job(job, delivered=True)
         return []
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
@@ -265,7 +267,7 @@ class Channel(virtual.Channel):
         if not queues or self.bell.arrived or not self.qos.can_consume():
             return
         if self._intake is None:
-            self._intake = JobIntake(self)
+            self._intake = JobIntake(self, self.bell)
         room = self.qos.can_consume_max_estimate()
         most = MOST_AT_ONCE if room is None else min(room, MOST_AT_ONCE)
         names = list(dict.fromkeys(queues))
@@ -280,7 +282,7 @@ class Channel(virtual.Channel):
         callback = self.connection._callbacks.get(one.queue)
         if self.closed or callback is None or one.queue not in self._active_queues:
             if one.job is not None:
-                give_back(one.job)
+                return_job(one.job)
             return False
         if one.job is not None:
             self._note(one.job, one.message, one.queue in self._no_ack)
@@ -373,7 +375,7 @@ class Transport(virtual.Transport):
     def passing_of(self, channel: AnyChannel) -> PassingIntake:
         """Return the reader of the passing queues of all channels."""
         if self._passing is None:
-            self._passing = PassingIntake(channel)
+            self._passing = PassingIntake(channel.topology, channel.shared.opened, channel.bell)
         return self._passing
 
     # --- delivering -----------------------------------------------------------------------------
@@ -423,7 +425,7 @@ class Transport(virtual.Transport):
             if one.channel is channel and queue in (None, one.queue):
                 self.bell.arrived.remove(one)
                 if one.job is not None:
-                    give_back(one.job)
+                    return_job(one.job)
 
     def close_connection(self, connection: Any) -> None:
         """Close all channels; the store stays open for other connections of the process."""

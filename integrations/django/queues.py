@@ -28,7 +28,6 @@ from django.utils.module_loading import import_string
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import StoreError
-from streamkeep.integrations.acknowledger import give_back
 from streamkeep.integrations.django import records
 from streamkeep.integrations.django.interface import (
     Task,
@@ -45,7 +44,7 @@ from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.error_texts import texts_of
-from streamkeep.jobs.job import running, stop_running
+from streamkeep.jobs.job import current
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
 from streamkeep.jobs.options import NO_OPTIONS, Options
 from streamkeep.jobs.putting import collect, plan_put, put_when_room
@@ -64,9 +63,10 @@ from streamkeep.jobs.running import (
     end_with_error,
     is_cancelled,
     is_interrupt,
+    return_job,
 )
 from streamkeep.jobs.state import job_id_of
-from streamkeep.jobs.times import Duration, milliseconds
+from streamkeep.jobs.times import Duration
 
 log = logging.getLogger("streamkeep.django")
 
@@ -184,7 +184,7 @@ class TaskCore(Core):
             again: see `running.execute`.
         """
         close_old_connections()
-        token = running(job)
+        token = current.set(job)
         try:
             run = end_when_possible(partial(self._begin, job), again)
             if isinstance(run, Outcome):
@@ -199,10 +199,10 @@ class TaskCore(Core):
                 end = partial(self._fail, run, error)
             return end_when_possible(end, again)
         except BaseException:
-            give_back(job)
+            return_job(job)
             raise
         finally:
-            stop_running(token)
+            current.reset(token)
             if self.new_threads:
                 connections.close_all()
             else:
@@ -212,7 +212,7 @@ class TaskCore(Core):
         self, job: Job, done: Done | None = None, again: Again | None = None
     ) -> Outcome:
         """Do as `execute`, for a task that is a coroutine function."""
-        token = running(job)
+        token = current.set(job)
         try:
             run = await aend_when_possible(partial(self._begin, job), again)
             if isinstance(run, Outcome):
@@ -228,10 +228,10 @@ class TaskCore(Core):
                 end = partial(self._fail, run, error)
             return await aend_when_possible(end, again)
         except BaseException:
-            give_back(job)
+            return_job(job)
             raise
         finally:
-            stop_running(token)
+            current.reset(token)
             with suppress(RuntimeError):  # called by a program that itself runs in a coroutine
                 await sync_to_async(close_old_connections)()
 
@@ -349,18 +349,10 @@ class TaskQueue(Queue):
     core: TaskCore
 
     def __init__(self, path: str | Path, name: str, settings: QueueSettings) -> None:
-        super().__init__(
-            path,
-            name,
-            retries=settings.retries,
-            backoff=settings.backoff,
-            result_ttl=settings.result_ttl,
-            max_deaths=settings.max_deaths,
-            max_result_bytes=settings.max_result_bytes,
-            sync=settings.sync,
-        )
-        runtime_ms = milliseconds(settings.max_runtime, "max_runtime")
-        self.core.policy = self.core.policy._replace(max_runtime_ms=runtime_ms)
+        options = settings._asdict()
+        max_runtime = options.pop("max_runtime")
+        super().__init__(path, name, **options)
+        self.core.policy = self.core.policy.with_options({"max_runtime": max_runtime})
 
     # --- put ------------------------------------------------------------------------------------
 

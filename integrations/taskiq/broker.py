@@ -21,13 +21,14 @@ from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessag
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
-from streamkeep.integrations.acknowledger import give_back, unreadable
+from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.taskiq.pace import Pace
 from streamkeep.jobs import Job, JobLostError, Queue
 from streamkeep.jobs.async_queue import AsyncQueue, atake
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options, check_options
+from streamkeep.jobs.running import return_job
 
 log = logging.getLogger("streamkeep.taskiq")
 
@@ -164,7 +165,7 @@ class StreamkeepBroker(AsyncBroker):
             if returning is not None:
                 returning.cancel()
             while held:
-                await asyncio.to_thread(give_back, held.popleft())
+                await asyncio.to_thread(return_job, held.popleft())
 
     async def _take(self, store: AsyncStore[Any], queues: list[Queue], count: int) -> list[Job]:
         """Take the next job; one that is taken when the caller is cancelled is returned."""
@@ -188,7 +189,7 @@ class StreamkeepBroker(AsyncBroker):
             queues[0].store.ask_stops()
             with suppress(Exception):
                 for job in await taking:
-                    await asyncio.to_thread(give_back, job)
+                    await asyncio.to_thread(return_job, job)
             raise
 
     def _known(self) -> Collection[bytes]:
@@ -232,7 +233,7 @@ async def _return_held(held: deque[Job], pace: Pace) -> None:
             late = list(held)
             held.clear()
             for job in late:
-                await asyncio.to_thread(give_back, job)
+                await asyncio.to_thread(return_job, job)
 
 
 def _delay_of(label: Any) -> float | str | None:

@@ -8,7 +8,8 @@ import pytest
 
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.integrations import acknowledger
-from streamkeep.integrations.acknowledger import Acknowledger, give_back, unreadable
+from streamkeep.integrations.acknowledger import Acknowledger, unreadable
+from streamkeep.jobs.running import return_job
 
 
 class Job:
@@ -31,7 +32,7 @@ class Job:
     def fail(self, reason: str) -> None:
         self._call()
 
-    def give_back(self, *, delivered: bool = False) -> None:
+    def return_job(self, *, delivered: bool = False) -> None:
         self._call()
 
     def _call(self) -> None:
@@ -74,6 +75,6 @@ def test_a_job_that_cannot_be_ended_does_not_stop_the_loop_that_took_it(
 ) -> None:
     job: Any = Job(failures=2)
     unreadable(job, "Kombu", ValueError("no"))
-    give_back(job)
+    return_job(job)
     assert job.calls == 2
     assert caplog.text.count("the disk is full") == 2
