@@ -109,6 +109,7 @@ HOT = [
     "src/streamkeep/jobs/ending.py",
     "src/streamkeep/jobs/admission.py",
     "src/streamkeep/jobs/layout.py",
+    "src/streamkeep/jobs/limits.py",
     "src/streamkeep/jobs/options.py",
     "src/streamkeep/jobs/ended_entries.py",
     "src/streamkeep/jobs/state.py",

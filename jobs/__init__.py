@@ -3,8 +3,8 @@
 A queue is a few streams and rows of one store; docs/internals/jobs.md says which. Everything that
 happens to a job is one transaction, so a crash leaves all of a step or nothing of it.
 
-This folder uses the public classes of the engine (`engine.api`), and commands as values
-(`engine.store.command`), which it runs in one transaction with its own.
+This folder uses the public classes of the engine (`engine.api`) and, for what each job needs, its
+functions of a transaction (`engine.commands`, `engine.txn`), its leases and its wait table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How jobs come into a queue: limits, unique names, the schedule, gates, the stream.
+"""How jobs come into their stream: the schedule, and gates.
 
 A *gate* lets a limited number of jobs through at a time; the others are held in order. The key of a
 job is a gate for one job; a task with a limit of its concurrency is a gate for as many. A job goes
@@ -15,10 +15,8 @@ from typing import Final
 
 from streamkeep.engine.commands.xadd import ANY_ID, xadd
 from streamkeep.jobs import layout
-from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.layout import (
     Fields,
-    Place,
     held_prefix,
     number_of,
     pack_time,
@@ -26,124 +24,10 @@ from streamkeep.jobs.layout import (
     short,
     unpack_time,
 )
-from streamkeep.jobs.state import JOB_PREFIX, Step, delivered_up_to, group_of, job_id_of
+from streamkeep.jobs.state import JOB_PREFIX, Step, job_id_of
 
 NORMAL_NUMBER: Final = 1
 _GATE: Final = struct.Struct(">QQQ")  # jobs that are through, jobs that are held, the limit
-
-
-class Put:
-    """The outcome of a put: the ID of the job, and whether it is a new one."""
-
-    __slots__ = ("is_new", "job_id")
-
-    def __init__(self, job_id: str, is_new: bool) -> None:
-        self.job_id = job_id
-        self.is_new = is_new
-
-
-def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool) -> Put:
-    """Put a job into the queue.
-
-    Args:
-        due_ms: when it may start, in Unix milliseconds; 0 for at once.
-        always: also if the queue is draining or full: a follow-up of one of its own jobs.
-
-    Raises:
-        QueueDrainingError, QueueFullError: nothing was put.
-    """
-    unique = fields.get(layout.UNIQUE_NAME)
-    if unique is not None:
-        holder = step.row(layout.UNIQUE + short(unique))
-        if holder is not None:
-            return Put(holder.decode(), False)
-    if not always:
-        check_room(step)
-    if due_ms > step.now_ms:
-        job_id = delay(step, fields, priority, due_ms)
-    else:
-        job_id = admit(step, fields, priority)
-    if unique is not None:
-        step.put_row(layout.UNIQUE + short(unique), job_id.encode())
-    return Put(job_id, True)
-
-
-# --- limits -------------------------------------------------------------------------------------
-
-
-def check_room(step: Step) -> None:
-    """Raise unless the queue takes another job; make room if its limits say so."""
-    settings = step.settings
-    if settings.draining:
-        raise QueueDrainingError(
-            f"the queue {step.names.text!r} is draining and takes no jobs; next: resume it"
-        )
-    if not settings.limited:
-        return
-    dropped = False
-    while (problem := full(step)) is not None:
-        if settings.when_full != "drop" or not drop_oldest(step):
-            error = QueueFullError(
-                f"the queue {step.names.text!r} is full: {problem}; next: put again later, or "
-                "raise its limits"
-            )
-            error.partly = dropped
-            raise error
-        dropped = True
-
-
-def full(step: Step) -> str | None:
-    """Return why the queue is full; None if it takes another job."""
-    settings = step.settings
-    if settings.max_length:
-        waiting = step.backlog()[0] + step.counters.held
-        if waiting >= settings.max_length:
-            return f"{waiting:,} jobs wait, the limit is {settings.max_length:,}"
-    if settings.max_age_ms:
-        oldest = oldest_waiting(step)
-        if oldest is not None and step.now_ms - oldest > settings.max_age_ms:
-            age_s = (step.now_ms - oldest) / 1000
-            return f"its oldest job waits for {age_s:.1f} s, the limit is {settings.max_age_ms} ms"
-    return None
-
-
-def oldest_waiting(step: Step) -> int | None:
-    """Return since when the oldest job in the streams waits, in Unix milliseconds."""
-    found: list[int] = []
-    for priority in step.settings.streams:
-        entry = next_waiting(step, priority)
-        if entry is not None:
-            found.append(entry[0].ms)
-    return min(found, default=None)
-
-
-def next_waiting(step: Step, priority: int) -> tuple[Place, Fields] | None:
-    """Return the next entry of a stream that the group has not read; None if it has read all."""
-    name = step.stream(priority)
-    if group_of(step.txn, name) is None:
-        return None
-    found = step.txn.xrange(name, b"(" + delivered_up_to(step.txn, name), "+", 1)
-    return (place_of(priority, bytes(found[0].id)), found[0].fields) if found else None
-
-
-def drop_oldest(step: Step) -> bool:
-    """Make the oldest job that waits a dead letter; return False if none is in a stream."""
-    from streamkeep.jobs.ending import bury  # which promotes by `release`, below
-
-    oldest: tuple[Place, Fields] | None = None
-    for priority in step.settings.streams:
-        entry = next_waiting(step, priority)
-        if entry is not None and (oldest is None or entry[0].ms < oldest[0].ms):
-            oldest = entry
-    if oldest is None:
-        return False
-    place, fields = oldest
-    name = step.stream(place.priority)
-    # Delivered first, so that the counters of the group stay exact.
-    step.txn.xreadgroup(layout.GROUP, b"(limits)", {name: ">"}, count=1)
-    step.txn.xackdel(name, layout.GROUP, place.entry_id, ref_policy="ACKED")
-    bury(step, place, fields, reason="the queue was full", attempts=0)
-    return True
 
 
 # --- into the schedule, or the stream -----------------------------------------------------------

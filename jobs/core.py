@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -23,13 +24,14 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import codecs
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
+from streamkeep.jobs.failures import DEAD, RETRYING, log_failure
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.lazy_store import LazyStore
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.running import Again, Done, Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.strays import has_strays, schedule_strays
-from streamkeep.jobs.waiting import run_until_idle
+from streamkeep.jobs.waiting import known_tasks, take
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
@@ -181,11 +183,24 @@ class Core(LazyStore):
 
     def run_until_idle(self, limit: int = 1_000_000) -> int:
         """Do as `Queue.run_until_idle`."""
+        ran, queues = 0, [self.queue]
         self._runs.now = True
         try:
-            return run_until_idle(self.queue, limit)
+            while ran < limit:
+                jobs = take(queues, self.consumer, 1, timeout=0, known=known_tasks(queues))
+                if not jobs:
+                    break
+                task = self.task_of(jobs[0])
+                if task is not None and task.is_async:
+                    outcome = asyncio.run(self.aexecute(jobs[0]))
+                else:
+                    outcome = self.execute(jobs[0])
+                if outcome.error is not None and outcome.state in (RETRYING, DEAD):
+                    log_failure(jobs[0], outcome.error, outcome.state)
+                ran += 1
         finally:
             self._runs.now = False
+        return ran
 
     def execute(self, job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
         """Run the handler of a job and end the job; see `running.execute`."""

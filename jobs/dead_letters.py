@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import admission, cancelling, layout
-from streamkeep.jobs.admission import next_waiting
+from streamkeep.jobs import cancelling, layout, limits
+from streamkeep.jobs.admission import NORMAL_NUMBER
 from streamkeep.jobs.ending import forget
 from streamkeep.jobs.layout import (
     Fields,
@@ -170,11 +170,9 @@ def requeue(step: Step, letter: Letter) -> bool:
     fields.pop(layout.EXPIRES, None)
     came_from = letter.fields.get(b"from", b"normal").decode()
     priority = (
-        layout.PRIORITIES.index(came_from)
-        if came_from in layout.PRIORITIES
-        else admission.NORMAL_NUMBER
+        layout.PRIORITIES.index(came_from) if came_from in layout.PRIORITIES else NORMAL_NUMBER
     )
-    if not admission.put(step, fields, priority, 0, always=True).is_new:
+    if not limits.put(step, fields, priority, 0, always=True).is_new:
         return False
     return drop(step, letter)
 
@@ -187,7 +185,7 @@ def purge_waiting(step: Step) -> int:
     """Remove jobs that wait in the streams."""
     removed = 0
     for priority in step.settings.streams:
-        if next_waiting(step, priority) is None:
+        if limits.next_waiting(step, priority) is None:
             continue
         name = step.stream(priority)
         # Delivered first, so that the counters of the group stay exact.

@@ -20,8 +20,8 @@ from streamkeep.jobs import layout
 from streamkeep.jobs.admission import release
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import AT_ONCE
-from streamkeep.jobs.error_texts import plain
 from streamkeep.jobs.errors import JobLostError, QueueError
+from streamkeep.jobs.failures import plain
 from streamkeep.jobs.layout import Fields, Names, Place, due_key, pack_time, short, unpack_time
 from streamkeep.jobs.state import Step, job_id_of
 

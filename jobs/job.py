@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import TracebackType
@@ -12,16 +13,16 @@ from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.liveness.marks import Marks
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import codecs, ending, layout
-from streamkeep.jobs.admission import Put
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
+from streamkeep.jobs.failures import end_with_error, log_failure
 from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.layout import Fields
+from streamkeep.jobs.limits import Put
 from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.taking import Taken, park
 from streamkeep.jobs.times import Duration, milliseconds
-from streamkeep.jobs.working import Batch, begin_all
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Sync
@@ -59,7 +60,7 @@ class Job:
         self.taken = taken
         self.ended = taken is None  # this worker has ended it, or never had it
         self._payload: Any = NOTHING
-        self._result: Any = NOTHING
+        self.given_result: Any = NOTHING  # what `set_result` set
         self._transaction: JobTransaction | None = None
         self._marks: list[tuple[Marks, int]] = []  # at most one: this process works on it
         self._batch: Batch | None = None  # the jobs of its call, while it was not begun
@@ -330,25 +331,18 @@ class Job:
 
         After an interrupt (Ctrl-C) it goes back to the queue. Exceptions leave the block.
         """
-        from streamkeep.jobs.running import end_with_error, log_failure
-
         if self.ended:
             return
         if error is None:
-            self.done(self._result)
+            self.done(self.given_result)
         elif isinstance(error, Exception) and not isinstance(error, JobLostError):
             log_failure(self, error, end_with_error(self, error))
         elif not isinstance(error, JobLostError):
             self.give_back()
 
-    @property
-    def given_result(self) -> Any:
-        """What `set_result` set."""
-        return self._result
-
     def set_result(self, result: Any) -> None:
         """Set what the end of a `with` block stores as the result."""
-        self._result = result
+        self.given_result = result
 
     def _taken(self) -> Taken:
         if self.taken is None:
@@ -393,6 +387,42 @@ class Job:
     def _check_running(self) -> None:
         if self.ended:
             raise JobLostError(f"the job {self._id} has already been ended by this worker")
+
+
+# --- on which jobs this process works, so that its death counts for them -----------------------
+
+
+class Batch:
+    """The jobs that one call has taken, of which none was begun yet."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self._jobs = jobs
+        self._lock = threading.Lock()
+
+    def begin(self, job: Job) -> None:
+        """Note, when the first of them is begun, that this process works on none of the others."""
+        with self._lock:
+            jobs, self._jobs = self._jobs, []
+            for one in jobs:
+                if one is not job:
+                    one._leave()
+
+
+def begin_all(jobs: list[Job]) -> None:
+    """Note that this process works on the jobs that one call has taken."""
+    store = jobs[0].queue.core.opened
+    marks = None if store is None else store._environment.leases.marks()
+    if marks is None:  # there are no leases, or no room for marks, or the store was closed
+        return
+    for job in jobs:
+        taken = job.taken
+        if taken is not None:
+            mark = job.queue.core.names.mark_of(taken.place, taken.deliveries)
+            job._marks.append((marks, marks.add(mark)))
+    if len(jobs) > 1:
+        batch = Batch(jobs)
+        for job in jobs:
+            job._batch = batch
 
 
 # --- several at once ------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs.admission import put
 from streamkeep.jobs.layout import (
     FIRING,
     PERIODIC,
@@ -38,6 +37,7 @@ from streamkeep.jobs.layout import (
     parked_prefix,
     short,
 )
+from streamkeep.jobs.limits import put
 from streamkeep.jobs.state import Step
 
 Missed = Literal["skip", "once", "all"]

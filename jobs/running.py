@@ -8,16 +8,15 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from streamkeep.format.core.errors import (
-    CorruptionError,
     StoreClosedError,
     StoreError,
     StreamkeepError,
 )
-from streamkeep.jobs.error_texts import ErrorTexts, kind_of, text_of, texts_of
-from streamkeep.jobs.errors import JobLostError, PayloadError, Retry, UnknownTaskError
+from streamkeep.jobs.errors import JobLostError, PayloadError, UnknownTaskError
+from streamkeep.jobs.failures import DONE, LOST, STORE_FAILS, end_with_error
 from streamkeep.jobs.job import Job, current
 
 if TYPE_CHECKING:
@@ -27,13 +26,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 log = logging.getLogger("streamkeep.jobs")
-
-DONE: Final = "done"
-RETRYING: Final = "retrying"
-DEAD: Final = "dead"
-LOST: Final = "lost"
-RETURNED: Final = "returned"
-STORE_FAILS: Final = (StoreError, CorruptionError, OSError)  # now, for any job
 
 
 class Outcome(NamedTuple):
@@ -207,55 +199,3 @@ def _failed(job: Job, error: BaseException, seconds: float) -> Outcome:
     except JobLostError as lost:
         log.warning("%s", lost)
         return Outcome(LOST, seconds, lost)
-
-
-def end_with_error(job: Job, error: BaseException) -> str:
-    """End an attempt that raised: retry it, or make the job a dead letter; return which.
-
-    Raises:
-        JobLostError: the job is not this worker's any more.
-        StoreError, CorruptionError, OSError: the store cannot; nothing was changed.
-    """
-    texts = texts_of(error)
-    try:
-        return _end_as_asked(job, error, texts)
-    except (JobLostError, *STORE_FAILS):
-        raise
-    except Exception as problem:
-        # It would come back to each worker in turn, and end in none.
-        log.exception("job %s failed, and cannot be retried; it becomes a dead letter", job.id)
-        job.end_attempt(*texts, final=f"it cannot be retried: {text_of(problem)}")
-        return DEAD
-
-
-def _end_as_asked(job: Job, error: BaseException, texts: ErrorTexts) -> str:
-    task = job.queue.core.task_of(job)
-    kind, text, lines = texts
-    if isinstance(error, UnknownTaskError):
-        log.error("%s; the job %s stays in the queue for a program that has it", text, job.id)
-        job.park()
-        return RETURNED
-    if isinstance(error, Retry):
-        if not error.counts:
-            job.postpone(0 if error.after_ms is None else error.after_ms / 1000)
-            return RETURNED
-        retried = job.end_attempt(kind, error.reason, lines, after_ms=error.after_ms)
-    else:
-        final = ""
-        if isinstance(error, PayloadError):
-            final = "its payload or result cannot be used"
-        elif task is not None and not task.may_retry(error):
-            final = f"{kind} is not retried"
-        retried = job.end_attempt(kind, text, lines, final=final)
-    return RETRYING if retried else DEAD
-
-
-def log_failure(job: Job, error: BaseException, state: str) -> None:
-    """Log an attempt that failed, where no worker does."""
-    if state == RETURNED:
-        return
-    retried = state == RETRYING
-    level = logging.WARNING if retried else logging.ERROR
-    what = "will be retried" if retried else f"is a dead letter in {job.queue.name}:dead"
-    kind, text = kind_of(error), text_of(error)
-    log.log(level, "job %s (%s) failed and %s: %s: %s", job.id, job.task, what, kind, text)

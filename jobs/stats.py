@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.errors import NoSuchKeyError
-from streamkeep.jobs.admission import oldest_waiting
 from streamkeep.jobs.layout import GROUP, PARKED, PLACE_SIZE, Names
+from streamkeep.jobs.limits import oldest_waiting
 from streamkeep.jobs.state import Step, rows_below
 
 
@@ -66,7 +66,7 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
         delayed=counters.delayed + counters.retrying,
         dead=snapshot.xlen(names.dead),
         done=counters.done,
-        oldest_ms=0 if oldest is None else max(0, step.now_ms - oldest),
+        oldest_ms=0 if oldest is None else max(0, step.now_ms - oldest[0].ms),
         workers=len(alive),
         held=counters.held,
         retrying=counters.retrying,

@@ -12,11 +12,10 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.api.work import When
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.errors import JobLostError
-from streamkeep.jobs.job import Job, end_jobs, note_ended, plan_end
+from streamkeep.jobs.job import Job, begin_all, end_jobs, note_ended, plan_end
 from streamkeep.jobs.layout import GROUP
 from streamkeep.jobs.state import Step, job_id_of
 from streamkeep.jobs.taking import Taken, Taking, pause, take
-from streamkeep.jobs.working import begin_all
 
 if TYPE_CHECKING:
     from streamkeep.engine.store.environment import Environment

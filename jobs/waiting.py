@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import CommandError
 from streamkeep.jobs.job import Job
-from streamkeep.jobs.running import DEAD, RETRYING, log_failure
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.times import Duration, milliseconds
 
@@ -70,23 +69,3 @@ def take(
                 raise
             again = True
             call.set_up(again=True)
-
-
-def run_until_idle(queue: Queue, limit: int) -> int:
-    """Run the jobs that are due, in this thread; return their number."""
-    import asyncio
-
-    ran = 0
-    while ran < limit:
-        jobs = take([queue], queue.consumer, 1, timeout=0, known=known_tasks([queue]))
-        if not jobs:
-            break
-        task = queue.core.task_of(jobs[0])
-        if task is not None and task.is_async:
-            outcome = asyncio.run(queue.core.aexecute(jobs[0]))
-        else:
-            outcome = queue.core.execute(jobs[0])
-        if outcome.error is not None and outcome.state in (RETRYING, DEAD):
-            log_failure(jobs[0], outcome.error, outcome.state)
-        ran += 1
-    return ran

@@ -29,8 +29,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
-from streamkeep.jobs.error_texts import kind_of, text_of
 from streamkeep.jobs.errors import JobLostError, QueueError
+from streamkeep.jobs.failures import kind_of, text_of
 from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.times import Duration, milliseconds

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from streamkeep.jobs.error_texts import text_of
+from streamkeep.jobs.failures import text_of
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue

@@ -19,8 +19,8 @@ from kombu.utils.json import loads
 
 from streamkeep.format.core.errors import StoreClosedError
 from streamkeep.integrations.acknowledger import unreadable
-from streamkeep.integrations.celery import workers
 from streamkeep.integrations.celery.topology import REFRESH_S, Topology, messages_after, stream_of
+from streamkeep.integrations.celery.workers import are_here, known_tasks
 from streamkeep.integrations.values import OpenedStore
 from streamkeep.jobs import Job, Queue, take
 
@@ -140,14 +140,14 @@ class JobIntake:
                 self._bell.ring()
 
     def _take(self, queues: list[Queue], room: int) -> None:
-        known = workers.known_tasks()
+        known = known_tasks()
         jobs = take(
             queues,
             queues[0].consumer,
             room,
             known=None if known is None else {queue.name: known for queue in queues},
             stop=lambda: not self._room,
-            begins=not workers.are_here(),
+            begins=not are_here(),
         )
         arrived = [one for one in (opened(self._channel, job) for job in jobs) if one is not None]
         self._bell.arrived.extend(arrived)

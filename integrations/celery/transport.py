@@ -24,7 +24,6 @@ import streamkeep
 from streamkeep.format.core.errors import StoreError
 from streamkeep.integrations.acknowledger import Acknowledger
 from streamkeep.integrations.address import SCHEME, parse_address
-from streamkeep.integrations.celery import workers
 from streamkeep.integrations.celery.intake import (
     MOST_AT_ONCE,
     Arrived,
@@ -35,6 +34,7 @@ from streamkeep.integrations.celery.intake import (
 )
 from streamkeep.integrations.celery.stores import CODEC, Shared, shared
 from streamkeep.integrations.celery.topology import Binding, Topology
+from streamkeep.integrations.celery.workers import known_tasks
 from streamkeep.jobs import Job, JobLostError, Queue, take
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options
@@ -298,7 +298,7 @@ class Channel(virtual.Channel):
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         """Take one message at once, for `basic_get`."""
         jobs = self.jobs_of(queue)
-        known = workers.known_tasks()
+        known = known_tasks()
         names = None if known is None else {jobs.name: known}
         jobs.core.set_up()
         for job in take([jobs], jobs.consumer, 1, timeout=0, known=names):

@@ -43,24 +43,26 @@ from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, Unkno
 from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
-from streamkeep.jobs.error_texts import texts_of
-from streamkeep.jobs.job import current
-from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
-from streamkeep.jobs.options import NO_OPTIONS, Options
-from streamkeep.jobs.putting import collect, plan_put, put_when_room
-from streamkeep.jobs.running import (
+from streamkeep.jobs.failures import (
     DEAD,
     DONE,
     LOST,
     RETRYING,
     RETURNED,
     STORE_FAILS,
+    end_with_error,
+    texts_of,
+)
+from streamkeep.jobs.job import current
+from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
+from streamkeep.jobs.options import NO_OPTIONS, Options
+from streamkeep.jobs.putting import collect, plan_put, put_when_room
+from streamkeep.jobs.running import (
     Again,
     Done,
     Outcome,
     aend_when_possible,
     end_when_possible,
-    end_with_error,
     is_cancelled,
     is_interrupt,
     return_job,

@@ -32,7 +32,7 @@ class Job:
     def fail(self, reason: str) -> None:
         self._call()
 
-    def return_job(self, *, delivered: bool = False) -> None:
+    def give_back(self, *, delivered: bool = False) -> None:
         self._call()
 
     def _call(self) -> None:

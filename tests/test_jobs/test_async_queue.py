@@ -128,7 +128,7 @@ def test_what_an_operator_does_exists_for_asyncio(store: Store) -> None:
 def test_all_methods_of_a_queue_exist_for_asyncio() -> None:
     """But those that declare and run tasks, which belong to `AsyncQueue.queue`."""
     of_tasks = {"task", "periodic", "register_periodic", "run_until_idle"}
-    of_jobs = {"transaction", "end", "end_attempt", "park", "fields", "given_result"}
+    of_jobs = {"transaction", "end", "end_attempt", "park", "fields"}
     for plain, its, left in ((Queue, AsyncQueue, of_tasks), (Job, AsyncJob, of_jobs)):
         names = {one for one in dir(plain) if not one.startswith("_")}
         missing = {one for one in names if not hasattr(its, one)}

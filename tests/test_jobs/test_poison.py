@@ -17,7 +17,7 @@ from patience import PATIENCE_S, wait_until
 from streamkeep.format.core.errors import ArgumentError, StoreFullError
 from streamkeep.jobs import Queue, QueueError, Retry, current_job
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.error_texts import MOST_TEXT
+from streamkeep.jobs.failures import MOST_TEXT
 from streamkeep.jobs.layout import Fields
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.worker import Worker

@@ -1,0 +1,121 @@
+"""How jobs are put: unique names, and the limits of the queue. `admission` has the rest of the way.
+
+All functions here run in a transaction, and see `Step`.
+"""
+
+from __future__ import annotations
+
+from streamkeep.jobs import layout
+from streamkeep.jobs.admission import admit, delay
+from streamkeep.jobs.ending import bury
+from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
+from streamkeep.jobs.layout import Fields, Place, place_of, short
+from streamkeep.jobs.state import Step, delivered_up_to, group_of
+
+
+class Put:
+    """The outcome of a put: the ID of the job, and whether it is a new one."""
+
+    __slots__ = ("is_new", "job_id")
+
+    def __init__(self, job_id: str, is_new: bool) -> None:
+        self.job_id = job_id
+        self.is_new = is_new
+
+
+def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool) -> Put:
+    """Put a job into the queue.
+
+    Args:
+        due_ms: when it may start, in Unix milliseconds; 0 for at once.
+        always: also if the queue is draining or full: a follow-up of one of its own jobs.
+
+    Raises:
+        QueueDrainingError, QueueFullError: nothing was put.
+    """
+    unique = fields.get(layout.UNIQUE_NAME)
+    if unique is not None:
+        holder = step.row(layout.UNIQUE + short(unique))
+        if holder is not None:
+            return Put(holder.decode(), False)
+    if not always:
+        check_room(step)
+    if due_ms > step.now_ms:
+        job_id = delay(step, fields, priority, due_ms)
+    else:
+        job_id = admit(step, fields, priority)
+    if unique is not None:
+        step.put_row(layout.UNIQUE + short(unique), job_id.encode())
+    return Put(job_id, True)
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+def check_room(step: Step) -> None:
+    """Raise unless the queue takes another job; make room if its limits say so."""
+    settings = step.settings
+    if settings.draining:
+        raise QueueDrainingError(
+            f"the queue {step.names.text!r} is draining and takes no jobs; next: resume it"
+        )
+    if not settings.limited:
+        return
+    dropped = False
+    while (problem := full(step)) is not None:
+        if settings.when_full != "drop" or not drop_oldest(step):
+            error = QueueFullError(
+                f"the queue {step.names.text!r} is full: {problem}; next: put again later, or "
+                "raise its limits"
+            )
+            error.partly = dropped
+            raise error
+        dropped = True
+
+
+def full(step: Step) -> str | None:
+    """Return why the queue is full; None if it takes another job."""
+    settings = step.settings
+    if settings.max_length:
+        waiting = step.backlog()[0] + step.counters.held
+        if waiting >= settings.max_length:
+            return f"{waiting:,} jobs wait, the limit is {settings.max_length:,}"
+    if settings.max_age_ms:
+        oldest = oldest_waiting(step)
+        if oldest is not None and step.now_ms - oldest[0].ms > settings.max_age_ms:
+            age_s = (step.now_ms - oldest[0].ms) / 1000
+            return f"its oldest job waits for {age_s:.1f} s, the limit is {settings.max_age_ms} ms"
+    return None
+
+
+def oldest_waiting(step: Step) -> tuple[Place, Fields] | None:
+    """Return the job of the streams that has been waiting longest; None if none waits."""
+    oldest: tuple[Place, Fields] | None = None
+    for priority in step.settings.streams:
+        entry = next_waiting(step, priority)
+        if entry is not None and (oldest is None or entry[0].ms < oldest[0].ms):
+            oldest = entry
+    return oldest
+
+
+def next_waiting(step: Step, priority: int) -> tuple[Place, Fields] | None:
+    """Return the next entry of a stream that the group has not read; None if it has read all."""
+    name = step.stream(priority)
+    if group_of(step.txn, name) is None:
+        return None
+    found = step.txn.xrange(name, b"(" + delivered_up_to(step.txn, name), "+", 1)
+    return (place_of(priority, bytes(found[0].id)), found[0].fields) if found else None
+
+
+def drop_oldest(step: Step) -> bool:
+    """Make the oldest job that waits a dead letter; return False if none is in a stream."""
+    oldest = oldest_waiting(step)
+    if oldest is None:
+        return False
+    place, fields = oldest
+    name = step.stream(place.priority)
+    # Delivered first, so that the counters of the group stay exact.
+    step.txn.xreadgroup(layout.GROUP, b"(limits)", {name: ">"}, count=1)
+    step.txn.xackdel(name, layout.GROUP, place.entry_id, ref_policy="ACKED")
+    bury(step, place, fields, reason="the queue was full", attempts=0)
+    return True
