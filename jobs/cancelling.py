@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.jobs import layout
 from streamkeep.jobs.admission import cancel_held
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import is_delivered
 from streamkeep.jobs.ending import CANCELLED, Stored, forget, give_up_names, load_result, put_result
 from streamkeep.jobs.layout import (
-    DELAYED,
-    GROUP,
-    NUMBERED,
-    PLACE,
-    TASK,
     Fields,
     Names,
     Place,
@@ -62,9 +58,9 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str) ->
     """Return where a job is."""
     number = number_in(job_id)
     if number:
-        where = reader.row_get(names.space, PLACE + short(job_id.encode()))
+        where = reader.row_get(names.space, layout.PLACE + short(job_id.encode()))
         if where is not None and where[:1] in b"sh":
-            data = reader.row_get(names.space, NUMBERED + pack_time(number))
+            data = reader.row_get(names.space, layout.NUMBERED + pack_time(number))
             fields = {} if data is None else unpack_fields(data)
             if where[:1] == b"h":
                 return Found(HELD_STATE, fields)
@@ -73,13 +69,13 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str) ->
     if found is not None:
         place, fields = found
         name = names.streams[place.priority]
-        rows = reader.xpending_range(name, GROUP, place.entry_id, place.entry_id, 1)
+        rows = reader.xpending_range(name, layout.GROUP, place.entry_id, place.entry_id, 1)
         if rows:
             consumer = rows[0]["consumer"]
             text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
             state = RUNNING
             if not text:
-                parked = parked_prefix(fields.get(TASK, b"")) + place.pack()
+                parked = parked_prefix(fields.get(layout.TASK, b"")) + place.pack()
                 state = RETRYING if reader.row_get(names.space, parked) is None else PARKED
             return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
         if not is_delivered(reader, name, place):
@@ -93,12 +89,12 @@ def cancel(step: Step, job_id: str) -> bool:
     found = find(step.txn, step.names, job_id)
     if found.state == DELAYED_STATE:
         number = number_in(job_id)
-        step.unschedule(due_key(found.due_ms, DELAYED, pack_time(number)))
+        step.unschedule(due_key(found.due_ms, layout.DELAYED, pack_time(number)))
         step.take_numbered(number)
         step.counters.delayed -= 1
         give_up_names(step, found.fields)
     elif found.state == HELD_STATE:
-        where = step.txn.row_get(step.space, PLACE + short(job_id.encode()))
+        where = step.txn.row_get(step.space, layout.PLACE + short(job_id.encode()))
         assert where is not None
         cancel_held(step, where[1:])
         give_up_names(step, found.fields)
@@ -106,10 +102,10 @@ def cancel(step: Step, job_id: str) -> bool:
         step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
         forget(step, found.place, found.fields, 1)
     elif found.state == PARKED and found.place is not None and not found.deliveries:
-        step.delete_row(parked_prefix(found.fields.get(TASK, b"")) + found.place.pack())
+        step.delete_row(parked_prefix(found.fields.get(layout.TASK, b"")) + found.place.pack())
         step.counters.parked -= 1
         name = step.stream(found.place.priority)
-        step.txn.xackdel(name, GROUP, found.place.entry_id, ref_policy="ACKED")
+        step.txn.xackdel(name, layout.GROUP, found.place.entry_id, ref_policy="ACKED")
         forget(step, found.place, found.fields, 1)
     else:
         return False

@@ -225,8 +225,6 @@ def unpack_fields(data: bytes) -> Fields:
 class Rates:
     """How many jobs ended well, and attempts failed, in the minute of the clock and in the last."""
 
-    __slots__ = ("done", "done_before", "failed", "failed_before", "minute")
-
     def __init__(self, data: bytes) -> None:
         values = _RATES.unpack(data) if data else (0, 0, 0, 0, 0)
         self.minute: int = values[0]  # since 1970
@@ -266,19 +264,6 @@ class Rates:
 
 class Counters:
     """The counters of a queue, as one row."""
-
-    __slots__ = (
-        "cancelled",
-        "dead",
-        "delayed",
-        "done",
-        "failed",
-        "held",
-        "next_number",
-        "parked",
-        "rates",
-        "retrying",
-    )
 
     def __init__(self, data: bytes | None) -> None:
         values = _COUNTERS.unpack_from(data) if data else (1, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -25,18 +25,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs.layout import (
-    FIRING,
-    PERIODIC,
-    PLACE_SIZE,
-    TASK,
-    Due,
-    Fields,
-    Names,
-    due_key,
-    parked_prefix,
-    short,
-)
+from streamkeep.jobs import layout
+from streamkeep.jobs.layout import Due, Fields, Names, due_key, parked_prefix, short
 from streamkeep.jobs.limits import put
 from streamkeep.jobs.state import Step
 
@@ -123,7 +113,7 @@ def next_time(cron: str, zone: str, after_ms: int) -> int:
 
 
 def _row_key(name: str) -> bytes:
-    return PERIODIC + short(name.encode())
+    return layout.PERIODIC + short(name.encode())
 
 
 def _reference(name: str) -> bytes:
@@ -136,7 +126,7 @@ def register(step: Step, rule: Rule) -> None:
     if stored is not None:
         if stored._replace(next_ms=0) == rule:
             return
-        step.unschedule(due_key(stored.next_ms, FIRING, _reference(rule.name)))
+        step.unschedule(due_key(stored.next_ms, layout.FIRING, _reference(rule.name)))
     _arm(step, rule._replace(next_ms=rule.after(step.now_ms)))
 
 
@@ -145,7 +135,7 @@ def remove(step: Step, name: str) -> bool:
     stored = load_rule(step.txn, step.names, name)
     if stored is None:
         return False
-    step.unschedule(due_key(stored.next_ms, FIRING, _reference(name)))
+    step.unschedule(due_key(stored.next_ms, layout.FIRING, _reference(name)))
     return step.txn.row_delete(step.space, _row_key(name))
 
 
@@ -157,19 +147,19 @@ def load_rule(reader: Transaction[Any] | Snapshot[Any], names: Names, name: str)
 
 def rules(reader: Transaction[Any] | Snapshot[Any], names: Names) -> list[Rule]:
     """Return all rules of a queue, by name."""
-    found = reader.row_range(names.space, PERIODIC, PERIODIC + b"\xff" * 120)
+    found = reader.row_range(names.space, layout.PERIODIC, layout.PERIODIC + b"\xff" * 120)
     return [unpack_rule(data) for _, data in found]
 
 
 def _arm(step: Step, rule: Rule) -> None:
     step.txn.row_put(step.space, _row_key(rule.name), rule.pack())
-    step.schedule(rule.next_ms, FIRING, _reference(rule.name))
+    step.schedule(rule.next_ms, layout.FIRING, _reference(rule.name))
 
 
 def fire(step: Step, row: Due) -> None:
     """Put the job of a periodic task whose time has come, and set its next time."""
     step.unschedule(row.key)
-    data = step.txn.row_get(step.space, PERIODIC + row.reference)
+    data = step.txn.row_get(step.space, layout.PERIODIC + row.reference)
     rule = None if data is None else unpack_rule(data)
     if rule is None or rule.next_ms != row.due_ms:
         return
@@ -204,8 +194,8 @@ def _is_unknown(step: Step, rule: Rule) -> bool:
     if not step.counters.parked:
         return False
     most = _MOST_PARKED if rule.missed == "all" else 1
-    prefix = parked_prefix(rule.fields.get(TASK, b""))
-    return len(step.rows(prefix, prefix + b"\xff" * (PLACE_SIZE + 1), most)) >= most
+    prefix = parked_prefix(rule.fields.get(layout.TASK, b""))
+    return len(step.rows(prefix, prefix + b"\xff" * (layout.PLACE_SIZE + 1), most)) >= most
 
 
 def _newest(rule: Rule, first_ms: int, now_ms: int) -> int:

@@ -125,7 +125,6 @@ class Worker:
         os.set_blocking(self._wakeup, False)
 
     def __del__(self) -> None:
-        """Close the pipe."""
         for handle in (self._wakeup, self._waker):
             with suppress(OSError):
                 os.close(handle)

@@ -193,14 +193,12 @@ class StatusLine(Report):
                 self.draw()
 
     def text(self) -> str:
-        """Return the line."""
         counts = [f"{count:,} {state}" for state, count in sorted(self._counts.items())]
         span = min(5.0, max(0.2, time.monotonic() - self._begun))
         rate = f"{len(self._recent) / span:,.0f}/s"
         return " · ".join([f"{self._running} running", *counts, rate])
 
     def draw(self) -> None:
-        """Draw the line."""
         with self._lock:
             self._stream.write(_CLEAR + self.text())
             self._stream.flush()
@@ -216,7 +214,6 @@ class LineHandler(logging.Handler):
         self.terminal: Any = None  # where a line of status is, of any process
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
         try:
             text = self.format(record) + "\n"
             if self.terminal is not None:

@@ -71,7 +71,6 @@ class Child:
             os.write(self.orders, what)
 
     def close(self) -> None:
-        """Close the pipes."""
         os.close(self.orders)
         os.close(self.events)
 
@@ -146,7 +145,6 @@ class Processes:
             os.set_blocking(handle, False)
 
     def __del__(self) -> None:
-        """Close the pipe."""
         for handle in (self._wakeup, self._waker):
             with suppress(OSError):
                 os.close(handle)

@@ -53,7 +53,6 @@ class Bell:
         self.handle = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def ring(self) -> None:
-        """Wake the loop."""
         if self.handle >= 0:
             os.eventfd_write(self.handle, 1)
 
@@ -69,7 +68,6 @@ class Bell:
         watched.poll(None if seconds is None else max(0.0, seconds) * 1000)
 
     def close(self) -> None:
-        """Close the descriptor."""
         handle, self.handle = self.handle, -1
         if handle >= 0:
             os.close(handle)

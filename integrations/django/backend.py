@@ -17,7 +17,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 from streamkeep.format.core.errors import ArgumentError, StreamkeepError
-from streamkeep.integrations.django import records
 from streamkeep.integrations.django.interface import (
     BaseTaskBackend,
     TaskResult,
@@ -26,7 +25,8 @@ from streamkeep.integrations.django.interface import (
     task_enqueued,
 )
 from streamkeep.integrations.django.queues import QueueSettings, TaskQueue, queue_of
-from streamkeep.integrations.django.records import Record
+from streamkeep.integrations.django.records import VALUES, Record, new_id
+from streamkeep.integrations.django.records import load as load_record
 from streamkeep.integrations.django.results import aware, result_of, time_of
 from streamkeep.integrations.django.states import resolve
 from streamkeep.jobs.tracing import outgoing
@@ -105,7 +105,7 @@ class StreamkeepBackend(BaseTaskBackend):
         self.validate_task(task)
         result = TaskResult(
             task=task,
-            id=records.new_id(),
+            id=new_id(),
             status=TaskResultStatus.READY,
             enqueued_at=None,
             started_at=None,
@@ -169,7 +169,7 @@ class StreamkeepBackend(BaseTaskBackend):
             ImportError: this program does not have the task.
         """
         with self.queue("default").store.snapshot() as snapshot:
-            record = records.load(snapshot.as_bytes(), str(result_id))
+            record = load_record(snapshot.as_bytes(), str(result_id))
             if record is not None and record.backend == self.alias:
                 record = resolve(snapshot, record)
         if record is None or record.backend != self.alias:
@@ -197,7 +197,7 @@ class StreamkeepBackend(BaseTaskBackend):
             )
         if Path(self.path).exists():
             try:
-                self.queue("default").store.row_get(records.VALUES.space, b"v")
+                self.queue("default").store.row_get(VALUES.space, b"v")
             except (StreamkeepError, OSError) as error:
                 found.append(
                     checks.Error(

@@ -28,7 +28,6 @@ from django.utils.module_loading import import_string
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import StoreError
-from streamkeep.integrations.django import records
 from streamkeep.integrations.django.interface import (
     Task,
     TaskContext,
@@ -38,6 +37,8 @@ from streamkeep.integrations.django.interface import (
     task_started,
 )
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
+from streamkeep.integrations.django.records import load as load_record
+from streamkeep.integrations.django.records import save as save_record
 from streamkeep.integrations.django.results import result_of
 from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, UnknownTaskError
 from streamkeep.jobs import Task as QueueTask
@@ -258,7 +259,7 @@ class TaskCore(Core):
             text = f"the payload of job {job.id} is not the arguments of a task"
             raise PayloadError(text) from error
         result_id = headers.get(RESULT_HEADER, job.id)
-        record = self.read(lambda one: records.load(one, result_id))
+        record = self.read(lambda one: load_record(one, result_id))
         if record is None:  # it has expired, and a dead letter was requeued
             backend = headers.get(BACKEND_HEADER, "default")
             record = Record(self.name, job.task, backend, enqueued=job.queued_ms)
@@ -288,7 +289,7 @@ class TaskCore(Core):
             )
         ttl_ms = self.policy_of(job.fields).result_ttl_ms
         job.transaction.collect(
-            lambda txn: records.save(txn.as_bytes(), run.result.id, record, ttl_ms)
+            lambda txn: save_record(txn.as_bytes(), run.result.id, record, ttl_ms)
         )
         return partial(self._done, run)
 
@@ -334,7 +335,7 @@ class TaskCore(Core):
                 ttl_ms = self.policy_of(job.fields).result_ttl_ms
                 if retried:
                     record.args, record.kwargs = [], {}
-                records.save(txn.as_bytes(), run.result.id, record, ttl_ms)
+                save_record(txn.as_bytes(), run.result.id, record, ttl_ms)
 
         outcome = _or_lost(run, end, "", error)
         if outcome.state == LOST:
@@ -391,7 +392,7 @@ class TaskQueue(Queue):
         def work(txn: Transaction[Any]) -> None:
             put(txn)
             record.job = job.id
-            records.save(txn.as_bytes(), result_id, record, 0)
+            save_record(txn.as_bytes(), result_id, record, 0)
 
         self.core.set_up()
         if not collect(self.core, work):
@@ -406,13 +407,13 @@ class TaskQueue(Queue):
             if not self.requeue(letter):
                 return False
             txn = outer.as_bytes()
-            record = records.load(txn, result_id)
+            record = load_record(txn, result_id)
             if record is not None:
                 priority = PRIORITIES.index(came_from)
                 [entry] = txn.xrevrange(self.core.names.streams[priority], count=1)
                 record.job = job_id_of(place_of(priority, entry.id), entry.fields)
                 record.status, record.finished, record.args, record.kwargs = "", 0, [], {}
-                records.save(txn, result_id, record, 0)
+                save_record(txn, result_id, record, 0)
         return True
 
 

@@ -33,7 +33,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         parser.add_argument(
             "--backend", default="default", metavar="ALIAS", help="the name in TASKS (default)"
         )
@@ -71,7 +70,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run."""
         _log_somewhere(options["verbosity"])
         queues = _queues(options["backend"], options["queues"])
         try:

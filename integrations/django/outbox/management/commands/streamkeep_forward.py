@@ -31,7 +31,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the options."""
         parser.add_argument(
             "--backend", default="default", metavar="ALIAS", help="the name in TASKS (default)"
         )
@@ -47,7 +46,6 @@ class Command(BaseCommand):
         parser.add_argument("--until-idle", action="store_true", help="end when there is no row")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run."""
         backend = _backend(options["backend"])
         alias = options["database"] or router.db_for_write(OutboxRow)
         if alias not in connections.settings:
