@@ -45,7 +45,7 @@ def running() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)  # first of all, so that a store is checked before it is gone
 def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     for name, value in running.environment.items():
         monkeypatch.setenv(name, value)

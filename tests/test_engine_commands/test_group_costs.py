@@ -84,11 +84,11 @@ def counted(store: Store) -> Iterator[Work]:
     context.forget()
     work, raw = Work(), context.raw
     lock = context.deferral.lock
-    context.raw = lock._raw = Counting(raw, work)
+    context.raw = lock.raw = Counting(raw, work)
     try:
         yield work
     finally:
-        context.raw = lock._raw = raw
+        context.raw = lock.raw = raw
 
 
 @pytest.fixture(scope="module")
