@@ -10,7 +10,7 @@ PURE := build/pure
 SMALL := build/demo
 COMPILED := $(shell find -L src/streamkeep/format src/streamkeep/engine -name '*.py') \
 	$(shell sed -n 's/^ *"\(src.*[.]py\)",$$/\1/p' setup.py)
-FOLDERS := arrow engine format integrations jobs metrics pipeline recovery server tools transfer
+FOLDERS := engine format recovery tools # the other packages are in src
 # More than two cores can run: many tests wait, for the disk or for other processes.
 PARALLEL := -n 4
 # What runs interpreted in `test-pure`: what may differ from the compiled modules. Of the machines,

@@ -25,7 +25,7 @@ if not NO_BUILD.intersection(sys.argv):  # an editable install needs the stubs, 
 from setuptools import setup  # noqa: E402
 from setuptools.command.build_ext import build_ext  # noqa: E402
 
-# Paths through the links of src/streamkeep, so that the modules get their import names.
+# Paths below src/streamkeep, also of its links, so that the modules get their import names.
 HOT = [
     "src/streamkeep/engine/archive/lock.py",
     "src/streamkeep/engine/system/owned_lock.py",

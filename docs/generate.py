@@ -196,12 +196,17 @@ def missing_names(root: Path) -> Iterator[str]:
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             where = f"{page.relative_to(root)}:{number}"
             for name in re.findall(rf"`((?:{FOLDERS})/[^`\s]*)`", line):
-                if not any(root.glob(name.rstrip("/"))):
+                places = (root, root / "src" / "streamkeep")  # pages leave the latter out
+                if not any(one for place in places for one in place.glob(name.rstrip("/"))):
                     yield f"{where}: `{name}` does not exist"
             for name in re.findall(r"`(streamkeep(?:\.\w+)+)\b", line):
                 if not is_name(root / "src", name.split(".")):
                     yield f"{where}: `{name}` does not exist"
-    for page in (page for folder in WITH_ROOMS for page in root.glob(f"{folder}/__init__.py")):
+    for page in (
+        page
+        for folder in WITH_ROOMS
+        for page in (root / "src" / "streamkeep").glob(f"{folder}/__init__.py")
+    ):
         text = ast.get_docstring(ast.parse(page.read_text(encoding="utf-8"))) or ""
         for room in sorted(path.parent.name for path in page.parent.glob("*/__init__.py")):
             if not re.search(rf"\b{room}\b", text):

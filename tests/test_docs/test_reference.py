@@ -65,10 +65,11 @@ def test_a_name_that_does_not_exist_is_reported_with_its_line(tmp_path: Path) ->
 
 
 def test_a_room_that_its_folder_does_not_name_is_reported(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "streamkeep" / "engine"
     for room in ("old", "new"):
-        (tmp_path / "engine" / room).mkdir(parents=True)
-        (tmp_path / "engine" / room / "__init__.py").touch()
-    (tmp_path / "engine" / "__init__.py").write_text('"""Rooms: `old`."""\n')
+        (package / room).mkdir(parents=True)
+        (package / room / "__init__.py").touch()
+    (package / "__init__.py").write_text('"""Rooms: `old`."""\n')
     assert list(generator().missing_names(tmp_path)) == [
-        "engine/__init__.py: the room `new` is not named"
+        "src/streamkeep/engine/__init__.py: the room `new` is not named"
     ]

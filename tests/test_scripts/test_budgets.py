@@ -34,6 +34,15 @@ def test_a_package_may_fill_its_budget_and_no_more(root: Path) -> None:
     ]
 
 
+def test_a_package_below_src_counts_for_itself_only(root: Path) -> None:
+    (root / "src" / "streamkeep" / "jobs").mkdir()
+    (root / "src" / "streamkeep" / "jobs" / "__init__.py").write_text("x = 1\ny = 2\n")
+    assert found(root, engine=6, jobs=2, src=1) == []
+    assert found(root, engine=6, jobs=1, src=1) == [
+        "jobs: 2 lines, and its budget in pyproject.toml is 1"
+    ]
+
+
 def test_a_package_has_a_budget_and_a_budget_a_package(root: Path) -> None:
     assert found(root, src=1, gone=9) == [
         "engine: has no budget in [tool.streamkeep.budgets] of pyproject.toml",
