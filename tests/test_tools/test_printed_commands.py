@@ -12,7 +12,7 @@ import pytest
 
 from streamkeep.tools.cli import main
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2] / "src" / "streamkeep"
 FOLDERS = "arrow engine format integrations jobs metrics pipeline recovery server tools transfer"
 IN_TICKS = re.compile(r"`streamkeep ([a-z][^`]*)`")
 AT_BEGINNING = re.compile(r"(?:^|next: |[Rr]un )streamkeep ([a-z][^;]*)")
