@@ -158,8 +158,8 @@ class Tracker:
             producer = None if name is None else self._producer(name)
             if name is not None and producer is not None:
                 self._expire_one(name, producer, limit, left)
-                if producer.tracked > left:
-                    continue  # some of its messages may be left
+                if before - self.state.tracked >= messages:
+                    return before - self.state.tracked, at  # some of its messages may be left
             at += 1
         return before - self.state.tracked, -1
 

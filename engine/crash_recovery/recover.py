@@ -69,7 +69,6 @@ from streamkeep.format.rows.records import decode_epoch, encode_number
 
 META_RECOVERY: Final = b"last_recovery"
 _RECOVERY: Final = struct.Struct(">QQQQQ")
-_WITHOUT_LOST: Final = 32  # bytes of a row before version 4 of the format
 _CREATED: Final = 1  # the commit with which LMDB gets its tables
 _BATCH_BYTES: Final = 8 << 20
 _KILLED: Final = "the last process that used it was killed, or did not close it"
@@ -102,8 +101,6 @@ class Recovery(NamedTuple):
 
 def decode_recovery(body: bytes) -> Recovery:
     """Parse the row of the last recovery; raise CorruptionError."""
-    if len(body) == _WITHOUT_LOST:
-        body += bytes(_RECOVERY.size - _WITHOUT_LOST)
     if len(body) != _RECOVERY.size:
         raise CorruptionError("meta", f"the row of the last recovery has {len(body)} bytes")
     return Recovery(*_RECOVERY.unpack(body))

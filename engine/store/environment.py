@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Final, Protocol, TypeVar, TypeVarTuple, cast
+from typing import Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
 
 import lmdb
 
@@ -40,7 +40,7 @@ from streamkeep.engine.store.sizes import (
     without_transactions,
 )
 from streamkeep.engine.system.failures import Failures
-from streamkeep.engine.system.lmdb_errors import translate
+from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.owned_lock import OwnedLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
@@ -72,6 +72,19 @@ class BackPressure(Protocol):
 
 
 log = logging.getLogger("streamkeep")
+
+
+class _Unopened:
+    """Stands for an environment that could not be opened again: each transaction asks for that."""
+
+    def __init__(self, closed: lmdb.Environment) -> None:
+        self._closed = closed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._closed, name)
+
+    def begin(self, *args: object, **options: object) -> NoReturn:
+        raise lmdb.PanicError("not opened again yet")
 
 
 class Environment:
@@ -401,7 +414,8 @@ class Environment:
         again. The commits that it lacks are in the journal and are replayed, as after a kill.
 
         Raises:
-            StoreError: a snapshot or iterator of this process stays open.
+            StoreError: a snapshot or iterator of this process stays open, or LMDB cannot be opened,
+                as without a descriptor. The next call tries it again.
         """
         context = self.context
         context.check_not_writing()
@@ -413,7 +427,16 @@ class Environment:
                 context.raw.begin().abort()
                 return  # another thread has done it
             context.raw.close()
-            context.use(*self._open_lmdb())
+            try:
+                opened = self._open_lmdb()
+            except BaseException as error:
+                context.use(cast(lmdb.Environment, _Unopened(context.raw)), context.tables)
+                if isinstance(error, lmdb.Error):
+                    raise translate(error) from error
+                if isinstance(error, OSError):
+                    raise translate_os(error) from error
+                raise
+            context.use(*opened)
         log.warning("%s: LMDB was opened again after a commit that it could not finish", self.path)
 
     # --- size -------------------------------------------------------------------------------

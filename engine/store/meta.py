@@ -89,10 +89,14 @@ def read_or_create(
 
     def open_lmdb() -> tuple[lmdb.Environment, dict[int, lmdb._Database]]:
         raw = open_raw()
-        if readonly:
-            return raw, open_tables(raw, None, path)
-        with _begin(raw, control) as writer:
-            return raw, open_tables(raw, writer, path)
+        try:
+            if readonly:
+                return raw, open_tables(raw, None, path)
+            with _begin(raw, control) as writer:
+                return raw, open_tables(raw, writer, path)
+        except BaseException:
+            raw.close()
+            raise
 
     if readonly:
         handles = open_tables(raw, None, path)

@@ -152,7 +152,6 @@ class StreamRebuilder:
 
     def _second_names(self) -> None:
         """Have `names` hold what `keys` does."""
-        known = self.out.last(NAMES) is not None  # there is none before version 4
         for db_key, value in self.out.rows(NAMES):
             name = self.out.noted(_NAMED + db_key)
             if name is None or seal_row(NAMES, db_key, name) != value:
@@ -162,8 +161,7 @@ class StreamRebuilder:
         for key, name in self.out.notes(_NAMED):
             if self.out.get(NAMES, key[1:]) is None:
                 self.out.put_row(NAMES, key[1:], name)
-                if known:
-                    self.report.rebuild("second names of streams")
+                self.report.rebuild("second names of streams")
 
     def name_losses(self) -> None:
         """Set the names of the streams in the report to those in the new store."""

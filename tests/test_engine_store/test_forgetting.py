@@ -59,6 +59,19 @@ def test_maintain_forgets_at_once_and_says_how_many(
     assert store.maintain().forgotten == 0
 
 
+def test_a_producer_with_more_lasting_messages_than_are_forgotten_at_once_is_passed(
+    open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "MESSAGES_AT_ONCE", 7)
+    store = open_store()
+    for number in range(20):
+        store.xadd("s", {"n": number}, idmp=("p", f"m{number}"))
+    assert store.maintain().forgotten == 0
+    assert tracked(store) == (1, 20)
+    clock.ms += 101_000
+    assert store.maintain().forgotten == 20
+
+
 def test_a_transaction_looks_at_a_bounded_number_of_producers_and_messages(
     open_store: Callable[..., Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

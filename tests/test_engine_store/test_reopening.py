@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import lmdb
 import pytest
 
+from inside import environment_of
 from streamkeep import Store, StoreError
 from streamkeep.engine.store import sizes
 
@@ -41,7 +42,7 @@ class Panicked:
 
 
 def panic(store: Store[Any]) -> None:
-    context = store._environment.context
+    context = environment_of(store).context
     with context.write_lock:
         context.deferral.end()  # no transaction survives such a commit
     context.use(Panicked(context.raw), context.tables)  # type: ignore[arg-type]
@@ -103,4 +104,27 @@ def test_an_open_snapshot_prevents_it_and_is_named(
                 store.xadd("s", {"n": "2"})
             assert snapshot.xlen("s") == 1
         store.xadd("s", {"n": "3"})
+        assert store.xlen("s") == 2
+
+
+def test_an_opening_that_fails_is_tried_again_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> NoReturn:
+        raise OSError(24, "Too many open files")
+
+    with Store(tmp_path / "store") as store:
+        added = store.xadd("s", {"n": "1"})
+        environment = environment_of(store)
+        panic(store)
+        with monkeypatch.context() as broken:
+            broken.setattr(environment, "_open_lmdb", fails)
+            for _ in range(2):
+                with pytest.raises(StoreError, match="as many files open"):
+                    store.xlen("s")
+                with pytest.raises(StoreError, match="as many files open"):
+                    store.xadd("s", {"n": "2"})
+        assert [entry.id for entry in store.xrange("s")] == [added]
+        store.xadd("s", {"n": "3"})
+    with Store(tmp_path / "store") as store:
         assert store.xlen("s") == 2

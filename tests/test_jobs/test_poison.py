@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from patience import PATIENCE_S, wait_until
-from streamkeep.format.core.errors import ArgumentError, StoreFullError
+from streamkeep.format.core.errors import ArgumentError, CorruptionError, StoreFullError
 from streamkeep.jobs import Queue, QueueError, Retry, current_job
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.failures import MOST_TEXT
@@ -199,9 +200,16 @@ def test_an_entry_of_another_program_with_any_bytes_stops_no_worker(
         assert queue.get(0).task == "\ufffd\ufffd"
 
 
+@pytest.mark.parametrize(
+    "error", [StoreFullError("no room"), OSError(5, "no room"), CorruptionError("row", "no room")]
+)
 @pytest.mark.parametrize("mode", ["threads", "asyncio"])
 def test_the_end_of_a_job_waits_for_a_store_that_is_full(
-    queue: Queue, mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: Queue,
+    mode: Any,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("streamkeep.jobs.worker._FAILED_PAUSE_S", 0.01)
     refused: list[int] = []
@@ -211,7 +219,7 @@ def test_the_end_of_a_job_waits_for_a_store_that_is_full(
     def refuse(core: Core, *args: Any, **options: Any) -> Any:
         if full.is_set():
             refused.append(1)
-            raise StoreFullError("the disk is full")
+            raise error
         return apply(core, *args, **options)
 
     monkeypatch.setattr(Core, "apply", refuse)
@@ -246,7 +254,37 @@ def test_the_end_of_a_job_waits_for_a_store_that_is_full(
         wait_until(lambda: queue.stats().dead == 1)
     stats = queue.stats()
     assert (stats.done, stats.failed, stats.running) == (2, 1, 0)  # nothing ran twice
-    assert caplog.text.count("is ended as soon as the store can: the disk is full") == 3
+    assert caplog.text.count("is ended as soon as the store can: ") == 3
+
+
+@pytest.mark.parametrize("exits", [False, True])
+def test_a_job_that_waits_for_a_store_is_not_ended_by_its_max_runtime(
+    queue: Queue, exits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamkeep.jobs.worker._FAILED_PAUSE_S", 0.01)
+    apply = Core.apply
+    ran: list[int] = []
+    room = threading.Event()
+
+    def refuse(core: Core, *args: Any, **options: Any) -> Any:
+        if ran and not room.is_set():
+            raise StoreFullError("the disk is full")
+        return apply(core, *args, **options)
+
+    monkeypatch.setattr(Core, "apply", refuse)
+
+    @queue.task(max_runtime=0.2)
+    def work() -> str:
+        ran.append(1)
+        return "done"
+
+    with working(Worker(queue, exits=exits)):
+        job = work.delay()
+        wait_until(lambda: ran)
+        time.sleep(0.4)  # longer than it may run
+        room.set()
+        assert job.result(PATIENCE_S) == "done"
+    assert (queue.stats().failed, len(ran)) == (0, 1)
 
 
 def test_a_program_without_a_worker_gets_the_error_of_the_store(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from streamkeep.format.core.errors import (
     StoreClosedError,
-    StoreError,
     StreamkeepError,
 )
 from streamkeep.jobs.errors import JobLostError, PayloadError, UnknownTaskError
@@ -183,7 +182,7 @@ def _succeeded(job: Job, result: Any, done: Done | None, seconds: float) -> Outc
     except JobLostError as error:
         log.warning("%s; its result is dropped", error)
         return Outcome(LOST, seconds, error)
-    except StoreError:  # a full disk, for example: the work was done, and this is no failure
+    except STORE_FAILS:  # a full disk, for example: the work was done, and this is no failure
         raise
     except Exception as error:
         return _failed(job, error, seconds)

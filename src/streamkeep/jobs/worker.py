@@ -352,7 +352,7 @@ class Worker:
         """
         if not run.waits:
             run.waits = True
-            log.error("job %s is ended as soon as the store can: %s", run.job.id, error)
+            self._report.waits(run, error)
         return _FAILED_PAUSE_S
 
     def _take(self, count: int) -> list[Job]:

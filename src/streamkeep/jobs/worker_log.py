@@ -53,6 +53,10 @@ class Report:
         """A handler begins."""
         self.note("", 1)
 
+    def waits(self, run: Run, error: Exception) -> None:
+        """A handler has ended, and the store cannot take the end of its job yet."""
+        log.error("job %s is ended as soon as the store can: %s", run.job.id, error)
+
     def ran(self, run: Run, outcome: Outcome) -> None:
         """A handler has ended, and its job was ended or retried."""
         self.note(outcome.state, -1)

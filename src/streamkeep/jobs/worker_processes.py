@@ -90,6 +90,10 @@ class ChildReport(Report):
         left = run.left_s()
         self._tell(job=run.job.id, left=None if left == float("inf") else left)
 
+    def waits(self, run: Run, error: Exception) -> None:
+        super().waits(run, error)
+        self._tell(waits=True)  # for the store: it does not hang
+
     def note(self, state: str, more: int) -> None:
         self._tell(ended=state)
 
@@ -216,6 +220,8 @@ class Processes:
                 if event["left"] is not None:
                     child.kill_at = time.monotonic() + event["left"] + RUN_GRACE_MS / 2000
                 self._report.note("", 1)
+            elif "waits" in event:
+                child.kill_at = float("inf")
             elif "ended" in event:
                 child.job, child.kill_at = "", float("inf")
                 self._report.note(event["ended"], -1)

@@ -40,7 +40,8 @@ class Run:
     def left_s(self) -> float:
         """Return for how many seconds it may still run; `Job.extend` moves the end."""
         taken = self.job.taken
-        if taken is None or not taken.runtime_key or self.job.ended:
+        # The handler of a job that waits for the store has ended.
+        if self.waits or taken is None or not taken.runtime_key or self.job.ended:
             return float("inf")
         # The row of the schedule is there in case this process hangs as a whole, so it is later.
         end_ms = parse_due(taken.runtime_key).due_ms - RUN_GRACE_MS

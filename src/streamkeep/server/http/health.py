@@ -28,6 +28,7 @@ _SHOWN: Final = (
     "durable_commit", "checkpoint_commit",
 )  # fmt: skip
 _MOST_FINDINGS: Final = 200
+_making: Final = threading.Lock()
 _MANY_COMMITS: Final = 10_000  # of a snapshot that keeps pages
 
 
@@ -190,8 +191,9 @@ class Checker:
 
 
 def checker_of(state: State) -> Checker:
-    """Return what checks the store of an application."""
-    if state.checker is None:
-        state.checker = Checker(state.store)
+    """Return what checks the store of an application: one for all threads."""
+    with _making:
+        if state.checker is None:
+            state.checker = Checker(state.store)
     checker: Checker = state.checker
     return checker
