@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import lmdb
 
@@ -53,6 +53,8 @@ from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
 from streamkeep.format.segment.manifest import SegmentRecord
 
+_MOST_READERS: Final = 100_000
+
 log = logging.getLogger("streamkeep")
 
 
@@ -96,8 +98,8 @@ class Store(
         check_sync(sync)
         if interval_ms < 1:
             raise ArgumentError(f"interval_ms must be at least 1, not {interval_ms!r}")
-        if max_readers < 1:
-            raise ArgumentError(f"max_readers must be at least 1, not {max_readers!r}")
+        if not 1 <= max_readers <= _MOST_READERS:  # `lock.mdb` has 64 bytes on disk for each
+            raise ArgumentError(f"max_readers must be 1 to {_MOST_READERS:,}, not {max_readers!r}")
         if archive_every is not None and not (archive_every > 0 and not readonly):
             raise ArgumentError(
                 f"archive_every must be above 0, and the store not readonly: {archive_every!r}"
