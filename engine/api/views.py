@@ -191,6 +191,8 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
     @property
     def txn(self) -> WriteTxn:
         """The write transaction itself, for pipelines and tools."""
+        if self._txn.context.forked:
+            self._check_usable()
         return self._txn
 
     def as_bytes(self) -> Transaction[bytes]:
@@ -238,7 +240,8 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
 
     def _run(self, command: Command[Result]) -> Result:
         txn = self._txn
-        if not txn.open or threading.get_ident() != self._thread:
+        # In a forked child, LMDB could write pages of the parent's transaction to the data file.
+        if not txn.open or threading.get_ident() != self._thread or txn.context.forked:
             self._check_usable()
         try:
             reply = command.run(txn, *command.args)
@@ -257,6 +260,8 @@ class Transaction(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text])
         return command.result(reply)
 
     def _check_usable(self) -> None:
+        if self._txn.context.forked:
+            self._txn.context.check_open()
         if self._txn.open and threading.get_ident() != self._thread:
             raise StoreError("a transaction belongs to the thread that began it")
         self.check_whole()

@@ -61,10 +61,15 @@ def test_a_transaction_belongs_to_the_parent(tmp_path: Path) -> None:
             txn.xadd("s", {"n": 1})
 
             def end_it() -> None:
-                txn.xadd("s", {"child": "of the parent"})
-                with pytest.raises(StoreClosedError, match="forked"):
-                    txn.txn.commit()
-                txn.txn.abort()
+                for use in (
+                    lambda: txn.xadd("s", {"child": "of the parent"}),
+                    lambda: txn.xlen("s"),
+                    lambda: list(txn.scan("s")),
+                    lambda: txn.txn,
+                ):
+                    with pytest.raises(StoreClosedError, match="forked"):
+                        use()
+                txn.abort()
 
             assert run_to_its_end(end_it) == 0
         for number in range(2, 6):
