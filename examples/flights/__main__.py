@@ -72,7 +72,7 @@ def run(folder: Path, part: Part, *, with_spark: bool) -> None:
         print(f"\nlook at  {page}")
     command = Path(sys.executable).with_name("streamkeep")
     print(f"or try   {command} stat {path}")
-    print(f"         {command} group list {path}")
+    print(f"         {command} exec {path} XINFO GROUPS flights")
     print(f"         {command} archive list {path} --plot {folder / 'archive.png'}")
     if with_spark:
         print(f"         {command} spark audit {path} --lake {folder / 'flights.lake'}")
