@@ -27,7 +27,6 @@ from django.db import close_old_connections, connections
 from django.utils.module_loading import import_string
 
 from streamkeep.engine.api.views import Transaction
-from streamkeep.format.core.errors import StoreError
 from streamkeep.integrations.django.interface import (
     Task,
     TaskContext,
@@ -299,7 +298,7 @@ class TaskCore(Core):
         except JobLostError as error:
             log.warning("%s; its result is dropped", error)
             return Outcome(LOST, run.seconds, error)
-        except StoreError:  # the work was done, and this is no failure
+        except STORE_FAILS:  # the work was done, and this is no failure
             raise
         except Exception as error:
             return self._fail(run, error)
