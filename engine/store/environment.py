@@ -330,23 +330,26 @@ class Environment:
         if self.checkpoints is not None:
             self._retrying(self.checkpoints.make)
 
-    def make_clean_checkpoint(self, begin: Callable[[WriteTxn], None]) -> Hold:
+    def make_clean_checkpoint(self, begin: Callable[[WriteTxn], bool]) -> Hold | None:
         """Make a checkpoint, and leave in the journal's files nothing that was journaled before.
 
         Args:
-            begin: a command that changes something. In its transaction the journal continues in
-                another file.
+            begin: a command that changes something and returns True. In its transaction the journal
+                continues in another file. If it returns False instead, no checkpoint is made.
         """
         checkpoints = self.checkpoints
         assert checkpoints is not None
 
-        def go_on_clean(txn: WriteTxn) -> None:
+        def go_on_clean(txn: WriteTxn) -> bool:
+            if not begin(txn):
+                return False
             checkpoints.journal.begin_clean_file()
-            begin(txn)
+            return True
 
         # No other caller recycles an old file of the journal until this is done.
         with checkpoints.exclusive():
-            self.write(go_on_clean, frees=True)
+            if not self.write(go_on_clean, frees=True):
+                return None
             hold: Hold = self._retrying(checkpoints.make_clean)
             return hold
 

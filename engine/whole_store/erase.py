@@ -4,7 +4,9 @@
    of entries deleted or trimmed before), retired nodes, segments, and the messages of idempotent
    XADD. A row in `erasures` records each erased entry, so that a copy of it from elsewhere is
    recognized.
-2. `scrub` overwrites the old bytes that LMDB and the journal have left.
+2. If another erasure is unfinished, its entries are erased from the segments, too: it may have been
+   killed. This is repeated until none has begun meanwhile.
+3. `scrub` overwrites the old bytes that LMDB and the journal have left.
 
 For readers, an erased entry is the same as one that XDEL has deleted.
 """
@@ -33,12 +35,12 @@ from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.engine.whole_store.scrub import is_unfinished, mark_due, scrub
-from streamkeep.format.core.id_codec import MAX
+from streamkeep.engine.whole_store.scrub import Mark, scrub
+from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import Erased, erase_slots
 
-Ids = list[tuple[int, int]]
+Ids = list[Id]
 
 _STEP: Final = 512  # IDs per transaction, and so the limit for nodes, too
 
@@ -59,52 +61,66 @@ def erase(
         ErasureBlockedError: see `scrub`. The entries are deleted; erasing again continues the work.
     """
     wanted = sorted(set(ids))
+    mark = Mark(environment)
     count = 0
     numbers = environment.read(archived_under, name) if wanted else set()
     if wanted and (copied := sealed_under(environment, name)):
-        environment.write(_note_copied, copied, wanted, frees=True)
-    unfinished = environment.read(_unfinished)
-    remove_leftovers(environment, numbers.union(number for number, _ in unfinished))
+        mark.write(_note_copied, copied, wanted)
+    remove_leftovers(environment, numbers)
     for start in range(0, len(wanted), _STEP):
         step = wanted[start : start + _STEP]
-        count += environment.write(erase_step, name, numbers, step, frees=True)
+        count += mark.write(erase_step, name, numbers, step)
         environment.settle()
     for number in sorted(numbers):
         count += erase_archived(environment, number, wanted)
-    for number, erased in unfinished:
-        erase_archived(environment, number, erased)
-    garbage.remove_files(environment)
     messages = environment.read(_find_messages, name, set(wanted))
     for start in range(0, len(messages), _STEP):
         step = messages[start : start + _STEP]
-        environment.write(_forget_messages, name, step, set(wanted), frees=True)
+        mark.write(_forget_messages, name, step, set(wanted))
         environment.settle()
-    publish(environment)  # removes what holds an erased entry from the object store
-    failpoints.hit("erase:stored")
-    scrub(environment, timeout, progress)
+    finished = {number: set(wanted) for number in numbers}
+    scrubbed = None
+    while scrubbed is None:
+        if mark.others:
+            _finish_others(environment, finished)
+        garbage.remove_files(environment)
+        publish(environment)  # removes what holds an erased entry from the object store
+        failpoints.hit("erase:stored")
+        scrubbed = scrub(mark, timeout, progress)
     return count
+
+
+def _finish_others(environment: Environment, finished: dict[int, set[Id]]) -> None:
+    """Erase what segments still have of the entries that any erasure has recorded.
+
+    Args:
+        finished: by stream number, the entries that segments have no more; this adds to them.
+    """
+    recorded = environment.read(_recorded)
+    remove_leftovers(environment, {number for number, _ in recorded})
+    for number, ids in recorded:
+        done = finished.setdefault(number, set())
+        if left := sorted(ids - done):
+            erase_archived(environment, number, left)
+            done.update(left)
 
 
 def _note_copied(txn: WriteTxn, numbers: set[int], ids: Ids) -> None:
     """Record erasures in deleted streams of which only sealed segments are left."""
-    mark_due(txn)
     for number in sorted(numbers):
         for ms, seq in ids:
             put_erasure(txn, number, ms, seq)
 
 
-def _unfinished(txn: Txn) -> list[tuple[int, Ids]]:
-    """Return (stream number, IDs) of the erasures that segments may still lack.
+def _recorded(txn: Txn) -> list[tuple[int, set[Id]]]:
+    """Return (stream number, erased IDs) of all streams with segments.
 
     The transaction that erases live and retired entries also records them; segments are rewritten
     later. So after an interrupted erasure, the recorded IDs are all that is left to do.
     """
-    if not is_unfinished(txn):
-        return []
-    found = (
+    return [
         (number, erased_ids(txn, number, (0, 0), (MAX, MAX))) for number in archived_streams(txn)
-    )
-    return [(number, sorted(ids)) for number, ids in found if ids]
+    ]
 
 
 def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
@@ -114,7 +130,6 @@ def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
         numbers: of the streams that have, or had, this name.
         ids: in ascending order.
     """
-    mark_due(txn)
     count = 0
     stream = txn.find_stream(name)
     for number in sorted(numbers):
@@ -179,7 +194,6 @@ def _forget_messages(
     txn: WriteTxn, name: bytes, messages: list[tuple[int, int]], ids: set[tuple[int, int]]
 ) -> None:
     """Forget the messages of erased entries: a message ID may be, or reveal, the contents."""
-    mark_due(txn)
     stream = txn.find_stream(name)
     if stream is not None:
         tracker = Tracker(txn, stream)

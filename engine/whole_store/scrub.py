@@ -19,8 +19,12 @@ pages are cleared here, directly in the file:
    that is about to be overwritten, because other commits may have taken pages.
 6. The file is truncated after its last page.
 
-Only then is the mark `META_SCRUB` removed, which the transaction of the erasure has set. So an
+Only then is the mark `META_SCRUB` removed, which the transactions of the erasure have set. So an
 interrupted erasure is finished by the next one, and `open` reports that one is due.
+
+There is one mark for all erasures, and each transaction of an erasure writes a new one. So an
+erasure may overwrite and remove the mark of another one that was killed before it had rewritten the
+segments. It first does that work itself (`Mark`).
 """
 
 from __future__ import annotations
@@ -30,10 +34,10 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar, TypeVarTuple
 
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Hold, read_meta_pages
 from streamkeep.engine.store.durability import open_readers
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
@@ -65,6 +69,8 @@ _LOCK_S: Final = 0.1  # the longest time that writers wait
 _RUN: Final = 256  # free pages that are overwritten together
 _CHUNK: Final = 4096  # page numbers of the free list that are read together
 
+Args = TypeVarTuple("Args")
+Result = TypeVar("Result")
 ScrubPlace = tuple[int, int]  # in the free list: the key of a record, an index in its pages
 
 
@@ -80,6 +86,59 @@ class Scrubbed(NamedTuple):
     free_pages: int
 
 
+class Mark:
+    """The mark of one erasure, which its transactions write.
+
+    Attributes:
+        newest: the mark that this erasure has last written or seen; None at its beginning.
+        others: the mark of another erasure was seen, so segments may hold entries that are recorded
+            as erased.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.newest: bytes | None = None
+        self.others = False
+
+    def write(self, command: Callable[[WriteTxn, *Args], Result], *args: *Args) -> Result:
+        """Run a command that removes data, in a transaction that writes the mark."""
+
+        def run(txn: WriteTxn) -> tuple[Result, bytes | None, bytes | None]:
+            found = txn.get(META, META_SCRUB)
+            mark_due(txn)
+            return command(txn, *args), found, txn.get(META, META_SCRUB)
+
+        result, found, newest = self.environment.write(run, frees=True)
+        # Only after the commit: a command that had to run again has written another mark.
+        self.others = self.others or self._is_foreign(found)
+        self.newest = newest
+        return result
+
+    def begin_scrub(self) -> Hold | None:
+        """Do steps 1 and 2; do nothing and return None if another erasure must be finished first.
+
+        The mark of `hold.txn` may already be that of an erasure that began after step 1.
+        """
+        newest: bytes | None = None
+
+        def begin(txn: WriteTxn) -> bool:
+            nonlocal newest
+            newest = txn.get(META, META_SCRUB)
+            if self._is_foreign(newest):
+                return False
+            mark_due(txn)
+            newest = txn.get(META, META_SCRUB)
+            return True
+
+        hold = self.environment.make_clean_checkpoint(begin)
+        self.others = hold is None
+        self.newest = newest
+        return hold
+
+    def _is_foreign(self, found: bytes | None) -> bool:
+        return found is not None and found != self.newest
+
+
 def mark_due(txn: WriteTxn) -> None:
     """Record, in the transaction that removes data, that the files must be scrubbed."""
     txn.put_row(META, META_SCRUB, pack_id(txn.context.epoch, txn.commit_number))
@@ -90,19 +149,25 @@ def is_unfinished(txn: Txn) -> bool:
     return txn.get(META, META_SCRUB) is not None
 
 
-def scrub(environment: Environment, timeout: float, progress: Progress | None = None) -> Scrubbed:
+def scrub(mark: Mark, timeout: float, progress: Progress | None = None) -> Scrubbed | None:
     """Overwrite all data that was removed from the store; this is on disk on return.
 
     Args:
+        mark: that of the erasure.
         timeout: how many seconds to wait for readers of old snapshots.
+
+    Returns:
+        None if nothing was overwritten, because another erasure must be finished first.
 
     Raises:
         ErasureBlockedError: a process still reads an old snapshot; only the journal was
             overwritten.
     """
+    environment = mark.environment
     environment.context.check_not_writing()
-    hold = environment.make_clean_checkpoint(mark_due)
-    mark = hold.txn.get(META, META_SCRUB)
+    hold = mark.begin_scrub()
+    if hold is None:
+        return None
     try:
         failpoints.hit("scrub:journal-clean")
         _wait_for_readers(environment, hold.meta.commit_number, timeout)
@@ -117,7 +182,7 @@ def scrub(environment: Environment, timeout: float, progress: Progress | None = 
     finally:
         hold.txn.close()
     failpoints.hit("scrub:synced")
-    environment.write(_remove_mark, mark, wait=True, frees=True)
+    environment.write(_remove_mark, mark.newest, wait=True, frees=True)
     return Scrubbed(in_use, free)
 
 

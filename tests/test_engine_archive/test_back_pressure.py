@@ -19,7 +19,7 @@ from streamkeep.engine.archive.archiver import ArchiveReport, retired_bytes
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.store import environment
-from streamkeep.engine.whole_store.scrub import mark_due
+from streamkeep.engine.whole_store.scrub import Mark
 from streamkeep.format.core.errors import StoreLockedError
 from tiers import slow_but
 
@@ -137,7 +137,7 @@ def test_an_erasure_does_not_wait_for_an_archiver_that_needs_a_steady_point(
     store = too_much(sync)
     one = environment_of(store)
     with archive_lock(one):
-        hold = finishes(lambda: one.make_clean_checkpoint(mark_due))
+        hold = finishes(Mark(one).begin_scrub)
         assert isinstance(hold, Hold)
         hold.txn.close()
         finishes(one.make_checkpoint)

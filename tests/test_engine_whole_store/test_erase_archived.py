@@ -8,13 +8,20 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 import streamkeep
 from conftest import assert_sound
 from erased import KILLED, SECRET, entry, grep, harmless
+from inside import environment_of, run_read
+from patience import PATIENCE_S
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.checkpoint import Hold
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.whole_store import erase
+from streamkeep.engine.whole_store.scrub import is_unfinished
 from streamkeep.format.segment.manifest import REWRITTEN
 from tiers import slow_but
 
@@ -162,6 +169,74 @@ def test_an_erasure_in_the_archive_that_was_killed_is_finished_by_the_next(
         assert [one for one in left if one.id.decode() not in ids] == expected
         store.erase("k", *ids)
         assert store.xrange("k", history=True) == expected
+        assert grep(path) == []
+    assert_sound(path)
+
+
+# Another process that erases when it is told to, and is killed as soon as it rewrites a segment.
+OTHER: Final = """
+import os, signal, sys, streamkeep
+from streamkeep.engine.system import failpoints
+store = streamkeep.open(sys.argv[1])
+store.xadd("other", {"a": "b"})
+print("ready", flush=True)
+sys.stdin.readline()
+failpoints.arm("segment:begun", lambda: os.kill(os.getpid(), signal.SIGKILL))
+store.erase("k", *sys.argv[2:])
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("moment", ["between steps", "before the scrub", "after its begin"])
+def test_an_erasure_finishes_another_that_was_killed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It must not remove the mark by which the next erasure would find that one."""
+    path = tmp_path / "store"
+    monkeypatch.setattr(erase, "_STEP", 1)
+    with streamkeep.open(path) as store:
+        store.set_retention("k", archive=True)
+        fields = [entry(n) if n % 100 == 0 else harmless(n) for n in range(1, 1001)]
+        store.xadd_many("k", fields, [f"{n}-0" for n in range(1, 1001)])
+        store.xtrim("k", minid="801-0", approximate=False)
+        store.archive()
+        ids = [f"{n}-0" for n in range(100, 1001, 100)]
+        child = subprocess.Popen(
+            [sys.executable, "-c", OTHER, str(path), *ids[1::2]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        killed: list[int] = []
+
+        def let_it_be_killed() -> None:
+            if not killed:
+                child.communicate(b"go\n", timeout=PATIENCE_S)
+                killed.append(child.returncode)
+
+        environment = environment_of(store)
+        checkpoints = environment.checkpoints
+        if moment == "between steps":
+            monkeypatch.setattr(environment, "settle", let_it_be_killed)
+        elif moment == "before the scrub":
+            failpoints.arm("erase:stored", let_it_be_killed)
+        else:
+            assert checkpoints is not None
+            make_clean = checkpoints.make_clean
+
+            def later() -> Hold:
+                let_it_be_killed()
+                return make_clean()
+
+            monkeypatch.setattr(checkpoints, "make_clean", later)
+        assert store.erase("k", *ids[::2]) == 5
+        assert killed == [-signal.SIGKILL]
+        if moment == "after its begin":  # its mark is still there
+            assert run_read(store, is_unfinished)
+            monkeypatch.undo()
+            store.erase("k")
+        assert not run_read(store, is_unfinished)
         assert grep(path) == []
     assert_sound(path)
 
