@@ -1,4 +1,4 @@
-"""What a commit costs without a sync: single commands, several processes, minutes of singles.
+"""Stores that do not wait for the disk: commands, groups, processes, minutes of appends, recovery.
 
 SQLite (WAL, synchronous=OFF) takes turns with the appends in the same run. Opening a clean store
 and recovering one of a killed process are measured as well, because both read the journal.
@@ -7,20 +7,32 @@ and recovering one of a killed process are measured as well, because both read t
 from __future__ import annotations
 
 import os
+import random
 import statistics
-import threading
+import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import streamkeep
-from benchmarks.common import Child, Report, entries, process_figure, scratch, sqlite_insert
+from benchmarks.common import (
+    Child,
+    Report,
+    best,
+    entries,
+    median_us,
+    process_figure,
+    scratch,
+    sqlite_insert,
+)
+from benchmarks.compare import ROWS, compare
 
 KEY: Final = b"s"
 GROUP: Final = b"workers"
 _MIB: Final = 1 << 20
+_WORKERS: Final = "one producer, four workers, relaxed"
 _LIMIT: Final = 100_000  # entries that stay in the stream of the long run
 
 Store = streamkeep.Store[bytes]
@@ -34,55 +46,13 @@ class Size(NamedTuple):
     cycles: int  # of each process
     seconds: float  # of single appends
     recovered: int  # appends of the process that is killed
+    large: int  # entries of the stream that is read
+    pending: int  # entries
 
 
-FULL: Final = Size(3000, 20, 20_000, 300.0, 1_100_000)
-QUICK: Final = Size(500, 4, 500, 3.0, 20_000)
+FULL: Final = Size(3000, 20, 20_000, 300.0, 1_100_000, 10_000_000, 2_000_000)
+QUICK: Final = Size(500, 4, 500, 3.0, 20_000, 100_000, 50_000)
 
-# argv: path, cycles; each entry is appended by the process itself.
-_CYCLES: Final = """
-import sys, time, streamkeep
-store = streamkeep.open(sys.argv[1], sync="none")
-group = sys.argv[3]
-store.xgroup_create("s", group, id="$", mkstream=True)
-count = int(sys.argv[2])
-taken = []
-print("ready", flush=True)
-sys.stdin.readline()
-begin = time.perf_counter()
-for _ in range(count):
-    start = time.perf_counter()
-    store.xadd("s", {"f": "v"})
-    middle = time.perf_counter()
-    found = store.xreadgroup(group, "c", {"s": ">"}, count=1)
-    store.xack("s", group, *[entry.id for entry in found[0][1]])
-    end = time.perf_counter()
-    taken += [middle - start, (end - middle) / 2]
-total = time.perf_counter() - begin
-taken.sort()
-print(count / total, taken[len(taken) * 99 // 100], flush=True)
-"""
-_WORKER: Final = """
-import sys, time, streamkeep
-store = streamkeep.open(sys.argv[1], sync="none")
-count = left = int(sys.argv[2])
-print("ready", flush=True)
-sys.stdin.readline()
-begin = time.perf_counter()
-while left:
-    found = store.xreadgroup("workers", "c", {"s": ">"}, count=1, block=60_000)
-    left -= store.xack("s", "workers", *[entry.id for entry in found[0][1]])
-print(count / (time.perf_counter() - begin), flush=True)
-"""
-_PRODUCER: Final = """
-import sys, streamkeep
-store = streamkeep.open(sys.argv[1], sync="none")
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(int(sys.argv[2])):
-    store.xadd("s", {"f": "v"})
-sys.stdin.readline()
-"""
 _READER: Final = """
 import sys, time, streamkeep
 store = streamkeep.open(sys.argv[1], sync="none")
@@ -127,6 +97,7 @@ def singles(report: Report, size: Size) -> None:
         calls: dict[str, Callable[[int], object]] = {
             "sqlite": lambda one: insert(batch[one]),
             "xadd": lambda one: store.xadd(KEY, batch[one]),
+            "xlen": lambda one: (store.xadd(KEY, batch[one]), store.xlen(KEY)),
             "read": lambda one: (store.xadd(KEY, batch[one]), store.xrevrange(KEY, count=1)),
         }
         times: dict[str, list[float]] = {name: [] for name in calls}
@@ -140,6 +111,7 @@ def singles(report: Report, size: Size) -> None:
         report.figure("SQLite, WAL, synchronous=OFF, an insert", each["sqlite"], "us, median")
         report.figure("xadd", each["xadd"], "us, median")
         report.figure("  against SQLite", each["sqlite"] / each["xadd"], "times", least=2)
+        report.figure("xadd, then xlen", each["xlen"], "us, median")
         report.figure("xadd, then xrevrange(count=1)", each["read"], "us, median")
         alone, beside = [], []
         for _ in range(5):  # in turns
@@ -152,53 +124,21 @@ def singles(report: Report, size: Size) -> None:
 
 
 def processes(report: Report, size: Size) -> None:
-    """Measure cycles of XADD, XREADGROUP and XACK of several processes, each with its own group."""
-    rates: dict[int, float] = {}
-    for count in (1, 2, 4):
-        with scratch() as folder:
-            rates[count], slowest = _cycles(folder / "store", count, size.cycles)
-        report.figure(f"cycles of {count} processes, COUNT 1", rates[count], "/s together")
-        if count > 1:
-            report.figure("  against one", rates[count] / rates[1], "times")
-        report.figure("  slowest hundredth of the calls", slowest * 1000, "ms", most=5)
-    with scratch() as folder:
-        path, cycles = folder / "store", str(size.cycles)
-        with streamkeep.open(path, sync="none") as store:
-            store.xgroup_create(KEY, GROUP, id=0, mkstream=True)
-        with (
-            Child("-c", _WORKER, path, cycles) as worker,
-            Child("-c", _PRODUCER, path, cycles) as producer,
-        ):
-            worker.go()
-            producer.go()
-            rate = float(worker.line())
-        report.figure("one producer and one worker that blocks, COUNT 1", rate, "entries/s")
+    """Measure processes that share a store, and two that write in turns."""
+    rates: list[float] = []
+    for name in (*(one for one in ROWS if "xack" in one and "relaxed" in one), _WORKERS):
+        row = ROWS[name]._replace(calls=size.cycles)
+        ((turn,),) = compare([sys.executable], row, 1)
+        rates.append(turn.rate)
+        report.figure(name, turn.rate, "/s")
+        if len(row.roles) in (2, 4):
+            report.figure("  against one", turn.rate / rates[0], "times")
+        if name != _WORKERS:
+            report.figure("  slowest hundredth of the calls", turn.p99_us / 1000, "ms", most=15)
     for command in ("xadd", "xrevrange"):
         with scratch() as folder:
             each = _turns(folder / "store", command, size.turn)
         report.figure(f"xadd, then {command} of another process, in turns", each, "us, median")
-
-
-def shared_commits(report: Report, size: Size) -> None:
-    """Measure how many transactions XADD and XACK of 16 threads take."""
-    with scratch() as folder, streamkeep.open(folder / "store") as store:
-        share = max(20, size.turn // 16)
-        store.xgroup_create(KEY, GROUP, id=0, mkstream=True)
-        ids: list[list[bytes]] = [[] for _ in range(16)]
-
-        def add(number: int) -> None:
-            ids[number] += [store.xadd(KEY, {"f": "v"}) for _ in range(share)]
-
-        def acknowledge(number: int) -> None:
-            for one in ids[number]:
-                store.xack(KEY, GROUP, one)
-
-        added = _commits(store, add) / (16 * share)
-        store.xreadgroup(GROUP, b"c", {KEY: b">"}, count=16 * share)
-        acked = _commits(store, acknowledge) / (16 * share)
-        report.figure("transactions per xadd, 16 threads", added, "")
-        report.figure("transactions per xack, 16 threads", acked, "")
-        report.figure("  against xadd", acked / added, "times", most=1.15)
 
 
 def minutes(report: Report, size: Size) -> None:
@@ -267,17 +207,6 @@ def _rate(store: Store, size: Size) -> float:
     return done / (time.perf_counter() - start)
 
 
-def _cycles(path: Path, count: int, cycles: int) -> tuple[float, float]:
-    """Return the cycles per second of some processes together, and the slowest hundredth, in s."""
-    with ExitStack() as stack:
-        children = [Child("-c", _CYCLES, path, cycles, f"group-{one}") for one in range(count)]
-        workers = [stack.enter_context(one) for one in children]
-        for worker in workers:
-            worker.go()
-        found = [tuple(map(float, worker.line().split())) for worker in workers]
-        return sum(rate for rate, _ in found), max(slow for _, slow in found)
-
-
 def _turns(path: Path, command: str, count: int) -> float:
     """Return how long an `xadd` and then a command of another process take, in us."""
     times = []
@@ -291,17 +220,6 @@ def _turns(path: Path, command: str, count: int) -> float:
     return statistics.median(times) * 1e6
 
 
-def _commits(store: Store, work: Callable[[int], None]) -> int:
-    """Return how many commits 16 threads make."""
-    before = store.durability().last_commit
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return store.durability().last_commit - before
-
-
 def _device_bytes(folder: Path) -> int:
     """Return how many bytes were written to the block device of a folder; 0 if that is unknown."""
     device = folder.stat().st_dev
@@ -309,11 +227,106 @@ def _device_bytes(folder: Path) -> int:
     return int(stat.read_text().split()[6]) * 512 if stat.exists() else 0
 
 
+def groups(report: Report, size: Size) -> None:
+    """Measure XREADGROUP with XACK, and what pending entries take and cost."""
+    with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
+        calls = 2_000
+        left = size.pending
+        for _ in range((size.pending + 4 * calls) // 1000):
+            store.xadd_many(KEY, entries(1000))
+        for group in (GROUP, b"others"):
+            store.xgroup_create(KEY, group, id=0)
+        for count, least in ((1, 20_000), (10, 150_000), (100, 400_000)):
+            total = min(size.pending, 20_000 * count)
+
+            def cycles(count: int = count, total: int = total) -> None:
+                store.xgroup_setid(KEY, GROUP, 0)
+                for _ in range(total // count):
+                    _cycle(store, GROUP, count)
+
+            rate = total / best(cycles, 3)
+            report.figure(f"xreadgroup and xack, COUNT {count}", rate, "entries/s", least=least)
+        store.xgroup_setid(KEY, GROUP, 0)
+        before = store.used_bytes - store.reusable_bytes
+        start = time.perf_counter()
+        while left > 0:
+            found = store.xreadgroup(GROUP, b"c", {KEY: b">"}, count=min(left, 1000))
+            left -= len(found[0][1])
+        rate = size.pending / (time.perf_counter() - start)
+        taken = store.used_bytes - store.reusable_bytes - before
+        report.figure(f"deliver {size.pending:,}, 1,000 at a time", rate, "entries/s")
+        report.figure("  disk per pending entry", taken / size.pending, "bytes")
+        times: dict[bytes, list[float]] = {b"others": [], GROUP: []}
+        for turn in range(2 * calls // 50):
+            group = (b"others", GROUP)[turn % 2]
+            for _ in range(50):
+                start = time.perf_counter()
+                _cycle(store, group, 1)
+                times[group].append(time.perf_counter() - start)
+        empty, full = (statistics.median(one) * 1e6 for one in times.values())
+        report.figure("cycle of COUNT 1, nothing else pending", empty, "us, median")
+        report.figure(f"  with {size.pending:,} pending", full, "us, median")
+        report.figure("  against nothing pending", full / empty, "times", most=1.5)
+        start = time.perf_counter()
+        store.xgroup_destroy(KEY, GROUP)
+        ended = (time.perf_counter() - start) * 1000
+        report.figure(f"xgroup_destroy with {size.pending:,} pending", ended, "ms")
+
+
+def reads(report: Report, size: Size) -> None:
+    """Append in batches, read ranges and points of a large stream, trim it."""
+    with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
+        batch = entries(1000)
+        start = process_figure("RssAnon")
+        began = time.perf_counter()
+        for _ in range(size.large // len(batch)):
+            store.xadd_many(KEY, batch)
+        rate = size.large / (time.perf_counter() - began)
+        report.figure("xadd_many of 1,000", rate, "entries/s", least=1_000_000)
+        memory = [process_figure("RssAnon")]
+        with store.snapshot() as snapshot:
+            (stat,) = snapshot.stats()
+        file = (folder / "store" / "data.mdb").stat().st_size
+        report.figure("disk per byte of listpack", file / stat.node_bytes, "", most=1.1)
+        report.figure("disk per entry", file / size.large, "bytes")
+        steps = min(size.large, 1_000_000)
+
+        def in_steps() -> None:
+            last: str | bytes = "-"
+            for _ in range(steps // 1000):
+                last = b"(" + store.xrange(KEY, last, "+", 1000)[-1].id
+
+        rate = steps / best(in_steps, 2)
+        report.figure(f"xrange of {steps:,}, 1,000 at a time", rate, "entries/s", least=700_000)
+        ids = [one.id for one in islice(store.scan(KEY), 0, None, max(1, size.large // 20_000))]
+        rng = random.Random(1)
+
+        def point() -> None:
+            one = rng.choice(ids)
+            store.xrange(KEY, one, one)
+
+        title = f"one entry of {size.large:,} by ID"
+        report.figure(title, median_us(point, 5000), "us, median", most=25)
+        memory.append(process_figure("RssAnon"))
+        began = time.perf_counter()
+        trimmed = store.xtrim(KEY, maxlen=1000, limit=0)
+        rate = trimmed / (time.perf_counter() - began)
+        report.figure("trim to 1,000 entries", rate, "entries/s")
+        grown = max(*memory, process_figure("RssAnon")) - start
+        report.figure("memory grown by append, scan and trim", grown / 1024, "MiB", most=64)
+
+
+def _cycle(store: Store, group: bytes, count: int) -> None:
+    found = store.xreadgroup(group, b"c", {KEY: b">"}, count=count)
+    store.xack(KEY, group, *[entry.id for entry in found[0][1]])
+
+
 def run(report: Report, *, quick: bool) -> None:
     """Measure all of it."""
     size = QUICK if quick else FULL
     singles(report, size)
+    groups(report, size)
+    reads(report, size)
     processes(report, size)
-    shared_commits(report, size)
     openings(report, size)
     minutes(report, size)

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import lmdb
 
@@ -58,31 +57,6 @@ def median_us(call: Callable[[], object], count: int) -> float:
     return sorted(times)[count // 2] * 1e6
 
 
-class _Nothing:
-    """Takes the place of a pin and holds no page."""
-
-    def abort(self) -> None:
-        """There is nothing to release."""
-
-
-@contextmanager
-def unpinned(store: streamkeep.Store[bytes]) -> Iterator[None]:
-    """Measure a store without checkpoints, whose pins keep old pages from being reused."""
-    environment: Any = store._environment
-    checkpoints, checkpointer = environment.checkpoints, environment.checkpointer
-    checkpoints.make()
-    checkpoints.unpin()
-    environment.context.pin = _Nothing()
-    environment.checkpoints = environment.checkpointer = None
-    environment.context.watched = True  # no reader is woken
-    try:
-        yield
-    finally:
-        environment.checkpoints, environment.checkpointer = checkpoints, checkpointer
-        environment.context.pin = None
-        environment.context.watched = False
-
-
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder on the disk of the temporary directory, removed afterwards."""
@@ -96,20 +70,11 @@ def scratch() -> Iterator[Path]:
 class Child:
     """A process of this Python that says "ready", begins when told, and is killed at the end."""
 
-    def __init__(
-        self, *arguments: object, handles: tuple[int, ...] = (), under: Sequence[str] = ()
-    ) -> None:
-        """Start it.
-
-        Args:
-            handles: descriptors that it gets.
-            under: the words of a program that starts it, such as strace.
-        """
+    def __init__(self, *arguments: object) -> None:
         self.process = subprocess.Popen(
-            [*under, sys.executable, *map(str, arguments)],
+            [sys.executable, *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=handles,
             text=True,
         )
 
@@ -227,10 +192,8 @@ def _cpu() -> str:
     return "unknown processor"
 
 
-def interpreted(module: str) -> str:
-    """Return what `python -m module` prints with a copy of the package that is not compiled."""
-    import streamkeep
-
+def interpreted(*module: str) -> str:
+    """Return what `python -m MODULE ...` prints with a copy of the package that is not compiled."""
     with scratch() as folder:
         shutil.copytree(
             Path(streamkeep.__file__).parent,
@@ -238,7 +201,7 @@ def interpreted(module: str) -> str:
             ignore=shutil.ignore_patterns("*.so", "__pycache__"),
         )
         done = subprocess.run(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", *module],
             env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.getcwd()}"},
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""What durability costs: a sync per commit, alone and shared.
+"""Stores that wait for the disk: a sync per commit, alone and shared; and readers that are woken.
 
 Compared with the disk itself, LMDB, SQLite, and RocksDB if `rocksdict` is installed.
 """
@@ -6,7 +6,9 @@ Compared with the disk itself, LMDB, SQLite, and RocksDB if `rocksdict` is insta
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -18,11 +20,12 @@ import lmdb
 
 import streamkeep
 import streamkeep.aio
-from benchmarks.common import Child, Report, entries, scratch, sqlite_insert
+from benchmarks.common import Child, Report, entries, median_us, scratch, sqlite_insert
 
 KEY: Final = b"s"
 PAGE: Final = 4096
 _ROUNDS: Final = 20
+_WAITERS: Final = 100
 _WRITER: Final = """
 import sys, time, streamkeep
 from benchmarks.common import entries
@@ -34,6 +37,24 @@ start = time.perf_counter()
 for fields in batch:
     store.xadd("s", fields)
 print(len(batch) / (time.perf_counter() - start), flush=True)
+"""
+
+
+# argv: path, command, how many entries; prints how long each was under way, in ns.
+_READER: Final = """
+import json, sys, time, streamkeep
+store = streamkeep.open(sys.argv[1], sync="none")
+delays, last = [], "0"
+print("ready", flush=True)
+while len(delays) < int(sys.argv[3]):
+    if sys.argv[2] == "xread":
+        found = store.xread({"s": last}, block=60_000)
+    else:
+        found = store.xreadgroup("g", "c", {"s": ">"}, block=60_000, noack=True)
+    now = time.monotonic_ns()
+    delays += [now - int(one.fields[b"at"]) for one in found[0][1]]
+    last = found[0][1][-1].id
+print(json.dumps(delays), flush=True)
 """
 
 
@@ -89,43 +110,45 @@ def commits(report: Report, *, quick: bool) -> None:
         report.figure("  against one", four / one, "times", least=1.8)
 
 
-def relaxed(report: Report, *, quick: bool) -> None:
-    """Measure "interval" against "none", with checkpoints, and how the file grows."""
-    seconds = 2.0 if quick else 60.0
-    rates: dict[str, float] = {}
-    modes: tuple[streamkeep.Sync, ...] = ("none", "interval")
-    for mode in modes:
-        with scratch() as folder, streamkeep.open(folder / "store", sync=mode) as store:
-            batch = entries(1000)
-            sizes: list[float] = []
-            start = now = time.perf_counter()
-            done = 0
-            while now - start < seconds:
-                for fields in batch:
-                    store.xadd(KEY, fields)
-                done += len(batch)
-                store.xtrim(KEY, maxlen=100_000)
-                now = time.perf_counter()
-                if now - start >= seconds * (len(sizes) + 1) / 4:
-                    sizes.append(store.used_bytes / (1 << 20))
-            rates[mode] = done / (now - start)
-            report.figure(f"xadd, {mode}, for {seconds:.0f} s", rates[mode], "entries/s")
-            for quarter, size in enumerate(sizes, start=1):
-                report.figure(f"  data file after quarter {quarter}", size, "MiB")
-    report.figure('"none" against "interval"', rates["none"] / rates["interval"], "times", most=1.3)
+def wakes(report: Report, *, quick: bool) -> None:
+    """Append at random moments until a reader of another process has each entry."""
+    count = 200 if quick else 5_000
+    rng = random.Random(1)
+    for command in ("xread", "xreadgroup"):
+        with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
+            store.xgroup_create(KEY, "g", mkstream=True)
+            with Child("-c", _READER, folder / "store", command, count) as reader:
+                time.sleep(0.5)
+                for _ in range(count):
+                    time.sleep(rng.uniform(0.0003, 0.0015))  # in which it falls asleep again
+                    store.xadd(KEY, {"at": time.monotonic_ns()})
+                delays = sorted(json.loads(reader.line()))
+        title = f"append until a blocked {command} of another process has it"
+        report.figure(title, delays[count // 2] / 1000, "us, median", most=200)
+        report.figure("  99.9 %", delays[int(count * 0.999)] / 1000, "us", most=4000)
 
 
-def idle(report: Report, *, quick: bool) -> None:
-    """Keep an idle store open while another process writes: its file must not grow for that."""
+def waiting(report: Report) -> None:
+    """Measure what threads cost that wait in vain, and what an append costs beside them."""
     with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
-        store.xadd(KEY, {"f": "v"})
-        time.sleep(4)  # until the pin has gone
-        sizes = []
-        for _ in range(2):
-            _processes(folder / "store", 1, 300 if quick else 20_000, "none")
-            sizes.append(store.used_bytes / (1 << 20))
-        report.figure("data file after another process wrote", sizes[0], "MiB")
-        report.figure("  and after it wrote as much again", sizes[1], "MiB")
+        alone = median_us(lambda: store.xadd("busy", {"f": "v"}), 20_000)
+        threads = [
+            threading.Thread(target=lambda: store.xread({"quiet": "$"}, block=60_000))
+            for _ in range(_WAITERS)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+        before = time.process_time()
+        time.sleep(5)
+        share = (time.process_time() - before) / 5
+        report.figure(f"{_WAITERS} blocked threads", 100 * share, "% of a core", most=1)
+        beside = median_us(lambda: store.xadd("busy", {"f": "v"}), 20_000)
+        store.xadd("quiet", {"f": "v"})
+        for thread in threads:
+            thread.join()
+        report.figure(f"xadd, {_WAITERS} wait for other keys", beside, "us, median")
+        report.figure("  more than with none", beside - alone, "us")
 
 
 def _seconds_each(call: Callable[[int], object], count: int) -> float:
@@ -222,12 +245,18 @@ async def _tasks(path: Path, tasks: int, batch: list[dict[bytes, bytes]]) -> flo
         return share * tasks / (time.perf_counter() - start)
 
 
-def _processes(path: Path, count: int, each: int, sync: str = "commit") -> float:
+def _processes(path: Path, count: int, each: int) -> float:
     """Return the entries per second that several processes append together."""
-    code = _WRITER.replace("open(sys.argv[1])", f"open(sys.argv[1], sync={sync!r})")
     with ExitStack() as stack:
-        children = [Child("-c", code, path, each) for _ in range(count)]
+        children = [Child("-c", _WRITER, path, each) for _ in range(count)]
         workers = [stack.enter_context(one) for one in children]
         for worker in workers:
             worker.go()
         return sum(float(worker.line()) for worker in workers)
+
+
+def run(report: Report, *, quick: bool) -> None:
+    """Measure all of it."""
+    commits(report, quick=quick)
+    wakes(report, quick=quick)
+    waiting(report)

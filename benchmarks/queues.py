@@ -1,8 +1,7 @@
 """The queue beside huey, persist-queue, litequeue and taskiq, all durable on return of a call.
 
-Each system runs in a process of its own, in turns, and the best turn counts. Syncs are counted with
-strace in a short run, where it is installed; of taskiq they are those of its Redis. What `get and
-done` means:
+Each system runs in a process of its own, in turns, and the best turn counts. What `get and done`
+means:
 
 - streamkeep: two transactions; the second is synced. After a power loss in between, the job waits
   again. A worker killed in between loses nothing;
@@ -23,18 +22,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import quantiles
 from typing import Any, Final
 
+import streamkeep
 from benchmarks.common import Child, Report, redis_words, scratch, server
-from streamkeep.jobs import Job
+from streamkeep.jobs import Job, Queue, Worker
 from streamkeep.jobs.job import NOTHING
 
 _NEEDS: Final = {
@@ -54,13 +55,11 @@ _TITLES: Final = {
 }
 _WORKERS: Final = 4
 _SOCKET: Final = "redis.sock"
-_SYNCS: Final = ("strace", "-f", "--seccomp-bpf", "-e", "trace=fsync,fdatasync,msync", "-o")
 
 Calls = dict[str, Callable[[], object]]
 
 
 def _streamkeep(folder: Path) -> Calls:
-    from streamkeep.jobs import Queue
     from streamkeep.jobs.take_call import Take
 
     queue = Queue(folder / "store")
@@ -153,6 +152,13 @@ _SYSTEMS: Final = {
 
 
 def run(report: Report, *, quick: bool) -> None:
+    """Measure all systems that are installed, and then the wake-ups of ours."""
+    systems(report, quick=quick)
+    report.section("wake-ups of the queue, without syncs")
+    wakes(report, quick=quick)
+
+
+def systems(report: Report, *, quick: bool) -> None:
     """Measure all systems that are installed."""
     count = 200 if quick else 2000
     found = {name: _rates(name, count, 1 if quick else 3) for name in _installed(report)}
@@ -185,20 +191,6 @@ def run(report: Report, *, quick: bool) -> None:
         if others:
             rate = rates["streamkeep"] / max(others)
             report.figure("  against the best", rate, "times", least=1)
-    report.section("syncs for a put, for get and done, and for the next; one process, and four")
-    if shutil.which(_SYNCS[0]) is None:
-        report.note("strace is not installed")
-        return
-    for name in found:
-        calls = ["put", "get", "next"] if name == "streamkeep" else ["put", "get"]
-        text = _joined(_syncs(name, call) for call in calls)
-        if name != "persist-queue":
-            text += f"; {_joined(_syncs_together(name, call) for call in calls)}"
-        report.note(f"{name}: {text}")
-
-
-def _joined(figures: Iterable[float]) -> str:
-    return ", ".join(f"{one:.2f}" for one in figures)
 
 
 def _installed(report: Report) -> list[str]:
@@ -214,39 +206,37 @@ def _installed(report: Report) -> list[str]:
 def _rates(name: str, count: int, turns: int) -> dict[str, float]:
     best: dict[str, float] = {}
     for _ in range(turns):
-        with _served(name) as (folder, _):
+        with _served(name) as folder:
             for call, rate in json.loads(_child("measure", name, folder, count)).items():
                 best[call] = max(rate, best.get(call, 0))
     return best
 
 
 @contextmanager
-def _served(name: str, *, counted: bool = False) -> Iterator[tuple[Path, Path]]:
-    """A folder for a system with its server, and the file that lists the syncs of the server."""
+def _served(name: str) -> Iterator[Path]:
+    """A folder for a system with its server."""
     with scratch() as folder:
-        syncs = folder / "server-syncs"
         if name != "taskiq":
-            yield folder, syncs
+            yield folder
             return
         path = folder / _SOCKET
-        command = redis_words(path, "always")
-        with server([*_SYNCS, syncs, *command] if counted else command, path):
-            yield folder, syncs
+        with server(redis_words(path, "always"), path):
+            yield folder
 
 
 def _together(call: str, name: str, count: int) -> float:
     """Return how many jobs several processes put, or end, in a second."""
-    with _served(name) as (folder, _):
+    with _served(name) as folder:
         if call != "put":  # taskiq fetches a hundred at a time, which others then do not get
             _child("alone put", name, folder, count + _WORKERS * _BATCH)
         return count // _WORKERS * _WORKERS / _run_together(call, name, folder, count)
 
 
-def _run_together(call: str, name: str, folder: Path, count: int, *traced: str) -> float:
+def _run_together(call: str, name: str, folder: Path, count: int) -> float:
     """Run processes that begin at the same time; return for how many seconds they ran."""
     words = ("-m", "benchmarks.queues", f"together {call}", name, folder, count // _WORKERS)
     with ExitStack() as stack:
-        children = [Child(*words, under=traced) for _ in range(_WORKERS)]
+        children = [Child(*words) for _ in range(_WORKERS)]
         workers = [stack.enter_context(one) for one in children]
         start = time.perf_counter()
         for worker in workers:
@@ -254,39 +244,6 @@ def _run_together(call: str, name: str, folder: Path, count: int, *traced: str) 
         for worker in workers:
             worker.process.wait()
         return time.perf_counter() - start
-
-
-def _syncs(name: str, call: str, count: int = 50) -> float:
-    """Return the syncs of each put, or of each get and done, of one process."""
-    with _served(name, counted=True) as (folder, of_server):
-        _child("alone put", name, folder, 2 * count + _BATCH)
-        found = []
-        for times in (0, count):  # what it takes to begin and end does not count
-            begun = _count(of_server)
-            counted = folder / f"syncs-{times}"
-            traced = [*_SYNCS, str(counted), *_command(f"alone {call}", name, folder, times)]
-            subprocess.run(traced, check=True)
-            found.append(_count(counted) + _count(of_server) - begun)
-        return (found[1] - found[0]) / count
-
-
-def _syncs_together(name: str, call: str, count: int = 400) -> float:
-    """Return the syncs of each put, or of each get and done, of several processes at a time."""
-    with _served(name, counted=True) as (folder, of_server):
-        _child("alone put", name, folder, count + _WORKERS * _BATCH)
-        found = []
-        for times in (0, count):
-            begun = _count(of_server)
-            counted = folder / f"syncs-{times}"
-            with counted.open("a"):
-                _run_together(call, name, folder, times, *_SYNCS, f"|cat >>{counted}")
-            time.sleep(0.1)
-            found.append(_count(counted) + _count(of_server) - begun)
-        return (found[1] - found[0]) / count
-
-
-def _count(syncs: Path) -> int:
-    return syncs.read_text().count("sync(") if syncs.exists() else 0
 
 
 def _command(what: str, name: str, folder: Path, count: int) -> list[str]:
@@ -305,10 +262,82 @@ def _seconds(call: Callable[[], object], count: int) -> float:
     return time.perf_counter() - start
 
 
+def wakes(report: Report, *, quick: bool) -> None:
+    """Measure how soon a handler starts: after a put, beside a blocked XREADGROUP, and when due."""
+    count = 100 if quick else 1000
+    read = _median(report, "a blocked XREADGROUP has its entry", _delays("read", count))
+    put = _median(report, "a worker starts the handler of a job", _delays("put", count))
+    report.figure("  against XREADGROUP", put / read, "times", most=2)
+    late = quantiles(_delays("at", count // 5), n=100)
+    report.figure("a job with a time of its own starts so long after it", late[49], "ms, median")
+    report.figure("  99 %", late[98], "ms", most=20)
+
+
+def _median(report: Report, title: str, found: list[float]) -> float:
+    ranked = quantiles(found, n=100)
+    report.figure(title, ranked[49] * 1000, "us, median")
+    report.figure("  99 %", ranked[98] * 1000, "us")
+    return ranked[49]
+
+
+def _delays(what: str, count: int) -> list[float]:
+    """Return how late a process that waits was each time, in milliseconds; nothing syncs."""
+    with scratch() as folder, streamkeep.open(folder / "store", sync="none") as store:
+        store.xgroup_create("s", "g", mkstream=True)
+        queue = Queue(store)
+        queue.core.set_up()
+        task = queue.task(name="note")(_never)
+        with Child("-m", "benchmarks.queues", f"wait {what}", "streamkeep", folder, count) as child:
+            time.sleep(0.5)
+            for _ in range(count):
+                now = time.time()
+                if what == "read":
+                    store.xadd("s", {"at": repr(now)})
+                elif what == "put":
+                    task.delay(now)
+                else:
+                    at = datetime.now(UTC) + timedelta(seconds=0.05)
+                    task.options(at=at).delay(round(at.timestamp() * 1000) / 1000)
+                time.sleep(0.005)  # in which the other process falls asleep again
+            return [float(one) for one in json.loads(child.line())]
+
+
+def _never(at: float) -> None:
+    """Be the task of the other process."""
+
+
+def _wait(what: str, folder: Path, count: int) -> None:
+    """Be the process that waits; print the delays."""
+    delays: list[float] = []
+    store = streamkeep.open(folder / "store", sync="none")
+    print("ready", flush=True)
+    if what == "read":
+        while len(delays) < count:
+            for _, entries in store.xreadgroup("g", "c", {"s": ">"}, block=10_000):
+                now = time.time()
+                delays += [now - float(one.fields[b"at"]) for one in entries]
+                store.xack("s", "g", *[one.id for one in entries])
+    else:
+        queue = Queue(store)
+        worker = Worker(queue)
+
+        @queue.task
+        def note(at: float) -> None:
+            delays.append(time.time() - at)
+            if len(delays) == count:
+                worker.stop()
+
+        worker.run()
+    print(json.dumps([1000 * one for one in delays]))
+
+
 def main(what: str, name: str, folder: str, count: int) -> None:
     """Be one process of one system."""
-    calls = _SYSTEMS[name](Path(folder))
     how, _, chosen = what.partition(" ")
+    if how == "wait":
+        _wait(chosen, Path(folder), count)
+        return
+    calls = _SYSTEMS[name](Path(folder))
     if chosen:
         if how == "together":
             print("ready", flush=True)
