@@ -79,8 +79,8 @@ def erase(
         mark.write(_forget_messages, name, step, set(wanted))
         environment.settle()
     finished = {number: set(wanted) for number in numbers}
-    scrubbed = None
-    while scrubbed is None:
+    scrubbed = False
+    while not scrubbed:
         if mark.others:
             _finish_others(environment, finished)
         garbage.remove_files(environment)

@@ -35,7 +35,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar, TypeVarTuple
+from typing import Final, TypeVar, TypeVarTuple
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Hold, read_meta_pages
 from streamkeep.engine.store.durability import open_readers
@@ -72,18 +72,6 @@ _CHUNK: Final = 4096  # page numbers of the free list that are read together
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
 ScrubPlace = tuple[int, int]  # in the free list: the key of a record, an index in its pages
-
-
-class Scrubbed(NamedTuple):
-    """The result of scrubbing.
-
-    Attributes:
-        pages: the number of used pages whose free space was not empty.
-        free_pages: the number of free pages that were not empty.
-    """
-
-    pages: int
-    free_pages: int
 
 
 class Mark:
@@ -149,7 +137,7 @@ def is_unfinished(txn: Txn) -> bool:
     return txn.get(META, META_SCRUB) is not None
 
 
-def scrub(mark: Mark, timeout: float, progress: Progress | None = None) -> Scrubbed | None:
+def scrub(mark: Mark, timeout: float, progress: Progress | None = None) -> bool:
     """Overwrite all data that was removed from the store; this is on disk on return.
 
     Args:
@@ -157,7 +145,7 @@ def scrub(mark: Mark, timeout: float, progress: Progress | None = None) -> Scrub
         timeout: how many seconds to wait for readers of old snapshots.
 
     Returns:
-        None if nothing was overwritten, because another erasure must be finished first.
+        False if nothing was overwritten, because another erasure must be finished first.
 
     Raises:
         ErasureBlockedError: a process still reads an old snapshot; only the journal was
@@ -167,14 +155,14 @@ def scrub(mark: Mark, timeout: float, progress: Progress | None = None) -> Scrub
     environment.context.check_not_writing()
     hold = mark.begin_scrub()
     if hold is None:
-        return None
+        return False
     try:
         failpoints.hit("scrub:journal-clean")
         _wait_for_readers(environment, hold.meta.commit_number, timeout)
         with _DataFile(environment, hold.meta) as data, translated():
-            in_use = data.clear_pages(progress)
+            data.clear_pages(progress)
             failpoints.hit("scrub:pages-clear")
-            free = data.clear_free(progress)
+            data.clear_free(progress)
             failpoints.hit("scrub:free-clear")
             data.sync()
     except OSError as error:
@@ -183,7 +171,7 @@ def scrub(mark: Mark, timeout: float, progress: Progress | None = None) -> Scrub
         hold.txn.close()
     failpoints.hit("scrub:synced")
     environment.write(_remove_mark, mark.newest, wait=True, frees=True)
-    return Scrubbed(in_use, free)
+    return True
 
 
 def _remove_mark(txn: WriteTxn, mark: bytes | None) -> None:
@@ -235,7 +223,6 @@ class _DataFile:
         self.meta = meta
         self.page_size = meta.page_size
         self._handle = environment.folder.open(DATA_FILE, os.O_RDWR)
-        self._zero = bytes(self.page_size)
 
     def __enter__(self) -> _DataFile:
         return self
@@ -249,20 +236,18 @@ class _DataFile:
 
     # --- pages in use -----------------------------------------------------------------------
 
-    def clear_pages(self, progress: Progress | None) -> int:
-        """Overwrite the free space of every used page; return how many were not empty."""
+    def clear_pages(self, progress: Progress | None) -> None:
+        """Overwrite the free space of every used page."""
         size = (self.meta.last_page + 1) * self.page_size
-        cleared = visited = 0
+        visited = 0
         with mmap.mmap(self._handle, size, access=mmap.ACCESS_READ) as data:
             for start, end, pages in self._free_spaces(data):
                 visited += pages
                 if data[start:end].count(0) != end - start:
                     files.write_zeros(self._handle, start, end - start)
-                    cleared += 1
                     failpoints.hit("scrub:page")
                 if progress is not None:
                     progress(visited, self.meta.last_page + 1)
-        return cleared
 
     def _free_spaces(self, data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
         """Yield the free space of every used page: (start, end, number of pages it completes)."""
@@ -298,26 +283,23 @@ class _DataFile:
 
     # --- free pages -------------------------------------------------------------------------
 
-    def clear_free(self, progress: Progress | None) -> int:
-        """Overwrite every page that has stayed free; return how many were not empty.
+    def clear_free(self, progress: Progress | None) -> None:
+        """Overwrite every page that has stayed free.
 
         Also truncate the file after its last page, where an unfinished transaction may have left
         bytes.
         """
         done: set[int] = set()
-        cleared = 0
         while todo := self._free_pages() - done:
             place: ScrubPlace | None = (0, 0)
             while place is not None:
                 with self._newest() as newest:
-                    count, place = self._clear_some(newest, place, todo, done)
-                cleared += count
+                    place = self._clear_some(newest, place, todo, done)
                 if progress is not None:
                     progress(self.meta.last_page + 1 - len(todo), self.meta.last_page + 1)
                 time.sleep(_POLL_S)  # lets waiting writers take the lock
         with self._newest() as newest:
             self._cut_end(newest)
-        return cleared
 
     def _free_pages(self) -> set[int]:
         """Return the pages that were freed before the checkpoint and never used since.
@@ -336,7 +318,7 @@ class _DataFile:
 
     def _clear_some(
         self, newest: MetaPage, place: ScrubPlace, todo: set[int], done: set[int]
-    ) -> tuple[int, ScrubPlace | None]:
+    ) -> ScrubPlace | None:
         """Overwrite pages that are free now, under the write lock, for `_LOCK_S` seconds.
 
         Commits between two calls may move pages to records before `place`. The next call of
@@ -347,20 +329,19 @@ class _DataFile:
             todo: the pages to overwrite; overwritten ones move from here to `done`.
 
         Returns:
-            How many were not empty, and where to continue; None at the end of the list.
+            Where to continue; None at the end of the list.
         """
         deadline = time.monotonic() + _LOCK_S
-        cleared = 0
         for here, pages in self._chunks(newest, place):
             if here != place and time.monotonic() > deadline:
-                return cleared, here
+                return here
             for run in _runs(sorted(todo.intersection(pages))):
-                cleared += self._clear_run(run[0], len(run))
+                self._clear_run(run[0], len(run))
                 todo.difference_update(run)
                 done.update(run)
                 if time.monotonic() > deadline:
-                    return cleared, here
-        return cleared, None
+                    return here
+        return None
 
     @contextlib.contextmanager
     def _newest(self) -> Iterator[MetaPage]:
@@ -425,15 +406,12 @@ class _DataFile:
     def _read(self, number: int, size: int, skip: int = 0) -> bytes:
         return os.pread(self._handle, size, number * self.page_size + skip)
 
-    def _clear_run(self, number: int, pages: int) -> int:
-        """Overwrite consecutive pages; return how many were not empty."""
-        size = self.page_size
-        data = self._read(number, pages * size)
-        if data.count(0) == len(data):
-            return 0
-        files.write_zeros(self._handle, number * size, len(data))
-        failpoints.hit("scrub:free")
-        return sum(data[at : at + size] != self._zero for at in range(0, len(data), size))
+    def _clear_run(self, number: int, pages: int) -> None:
+        """Overwrite consecutive pages, unless they are empty."""
+        data = self._read(number, pages * self.page_size)
+        if data.count(0) < len(data):
+            files.write_zeros(self._handle, number * self.page_size, len(data))
+            failpoints.hit("scrub:free")
 
     def _cut_end(self, meta: MetaPage) -> None:
         end = (meta.last_page + 1) * self.page_size

@@ -337,11 +337,11 @@ def test_under_the_lock_no_more_of_the_free_list_is_read_than_is_overwritten(
             locked[-1] += size
         return read(self, number, size, skip)
 
-    def counted_run(self: Any, number: int, pages: int) -> int:
+    def counted_run(self: Any, number: int, pages: int) -> None:
         nonlocal clearing
         clearing = True
         try:
-            return clear_run(self, number, pages)
+            clear_run(self, number, pages)
         finally:
             clearing = False
 
