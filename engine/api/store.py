@@ -170,24 +170,29 @@ class Store(
     def close(self) -> None:
         """Close the store. Calls that run in other threads finish; later calls raise.
 
+        Does nothing if the store is closed. An interrupt, as by Ctrl-C, is raised when everything
+        is closed. If more of them end the wait for other threads, call the method again.
+
         Raises:
             StoreError: this thread has a transaction open on it.
         """
-        if not self._closed:
-            if self._environment.users == 1:
-                self._environment.check_may_close()
-            self._closed = True
-            self._environment.waiters.alarm()  # blocked calls of this store end
+        environment = self._environment
+        if self._closed:
+            environment.finish_release()
+            return
+        if environment.users == 1:
+            environment.check_may_close()
+        self._closed = True
+        try:
+            environment.waiters.alarm()  # blocked calls of this store end
             if self._archiving is not None:
                 self._archiving.stop()
-            environment = self._environment
-            try:
-                if self._interval_s is not None and environment.checkpointer is not None:
-                    environment.checkpointer.remove_interval(self._interval_s)
-                    if environment.users > 1 and not environment.context.closed:
-                        environment.sync()  # the last one makes a checkpoint
-            finally:
-                environment.release()
+            if self._interval_s is not None and environment.checkpointer is not None:
+                environment.checkpointer.remove_interval(self._interval_s)
+                if environment.users > 1 and not environment.context.closed:
+                    environment.sync()  # the last one makes a checkpoint
+        finally:
+            environment.release()
 
     def __enter__(self) -> Store[Text]:
         return self

@@ -81,9 +81,8 @@ class Checkpoints:
 
     def close_files(self) -> None:
         """Close the files; also called in a forked child, at any moment of the parent."""
-        handles, self._handles = self._handles, []
-        for handle in handles:
-            os.close(handle)
+        while self._handles:
+            os.close(self._handles.pop())
 
     # --- the pin ----------------------------------------------------------------------------
 
@@ -113,9 +112,9 @@ class Checkpoints:
     def unpin(self) -> None:
         """Release the pin; no thread of this process is writing."""
         with self.lock:
-            if self.context.pin is not None:
-                self.context.pin.abort()
-                self.context.pin = None
+            pin, self.context.pin = self.context.pin, None
+            if pin is not None:
+                pin.abort()
 
     def unpin_if_idle(self) -> bool:
         """Release the pin if no commit follows the newest checkpoint; return whether it did."""

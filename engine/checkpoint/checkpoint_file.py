@@ -48,10 +48,12 @@ class CheckpointFile:
 
     def close(self) -> None:
         """Close the file, which releases the lock."""
-        for handle in (self.handle, self._unlisted):
-            if handle >= 0:
-                os.close(handle)
-        self.handle = self._unlisted = -1
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            os.close(handle)
+        handle, self._unlisted = self._unlisted, -1
+        if handle >= 0:
+            os.close(handle)
 
     def is_removed(self) -> bool:
         """Return whether the file, or its folder, was removed since it was opened."""

@@ -115,12 +115,16 @@ class ControlFile:
         fcntl.flock(self.handle, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Unmap and close the file."""
+        """Unmap and close the file; does nothing the second time."""
+        if self.handle < 0:
+            return
         fcntl.flock(self.handle, fcntl.LOCK_EX)
-        with suppress(OSError):  # too high a number is harmless
-            self._file.set_word(_OPENINGS, self._words[_OPENINGS] - 1)
-        fcntl.flock(self.handle, fcntl.LOCK_UN)
-        self.abandon()
+        try:
+            with suppress(OSError):  # too high a number is harmless
+                self._file.set_word(_OPENINGS, self._words[_OPENINGS] - 1)
+            fcntl.flock(self.handle, fcntl.LOCK_UN)
+        finally:  # not again after an interrupt: too low a number is harmful
+            self.abandon()
 
     def abandon(self) -> None:
         """Close the file in a forked child, without a change: it is the parent's.

@@ -119,13 +119,15 @@ class Lease:
         handle, self._handle = self._handle, -1
         marks, self._marks = self._marks, None
         if handle >= 0:
-            for name in (lease_name(self.number), lease_name(self.number) + _NEW):
-                if marks is None or not marks.are_there():
-                    with suppress(OSError):
-                        self._folder.remove(name)
-            if marks is not None:
-                marks.close()
-            os.close(handle)
+            try:
+                for name in (lease_name(self.number), lease_name(self.number) + _NEW):
+                    if marks is None or not marks.are_there():
+                        with suppress(OSError):
+                            self._folder.remove(name)
+                if marks is not None:
+                    marks.close()
+            finally:  # also after an interrupt: until then the process counts as alive
+                os.close(handle)
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child. The lock belongs to the parent and stays."""

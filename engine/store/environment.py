@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
 
 import lmdb
@@ -59,6 +60,7 @@ _POLL_S: Final = 0.001
 
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
+Step = Callable[[], None]
 OpenLmdb = Callable[[], tuple[lmdb.Environment, dict[int, lmdb._Database]]]
 
 
@@ -110,6 +112,8 @@ class Environment:
         self.max_store_bytes = max_store_bytes
         self._open_lmdb = open_lmdb
         self.users = 0
+        self._may_close: bool | None = None  # whether no thread waits in LMDB; None if unknown
+        self._unclosed: list[Step] | None = None  # what `close_files` has left; None before it
         self.failures = Failures()  # of the threads that work for this environment
         self.identity = identity_of(self.path)
         self.waiters = Waiters(folder, context, self.read)
@@ -515,34 +519,75 @@ class Environment:
                 self.make_checkpoint()
         finally:
             if last:
-                try:
-                    self.close_files()
-                finally:
-                    registry.remove(self)
-                    if waited:
-                        self.archive_work.release()
+                steps: list[Step] = [self.close_files, partial(registry.remove, self)]
+                if waited:
+                    steps.append(self.archive_work.release)
+                _take(steps)
+
+    def finish_release(self) -> None:
+        """Close what the last `release` has left open, because it was interrupted twice."""
+        if self.users <= 0 and self._unclosed != [] and not self.context.forked:
+            self.context.check_not_writing()
+            self.close_files()
 
     def close_files(self) -> None:
-        """Close everything, without a checkpoint."""
+        """Close everything, without a checkpoint.
+
+        A store that stayed open could not be opened again by this process. So no failure of a part
+        keeps the others open, and an interrupted part is closed again.
+        """
         context = self.context
-        # A store that stayed open could not be opened again by this process.
         with self._checkpoint_lock, context.write_lock.unlimited(), context.gate:
             context.closed = "the store is closed; next: open it again"
-            may_close = context.deferral.stop()
-            context.forget()
-            if self.checkpoints is not None:
-                self.checkpoints.close()
-            self.leases.close()
-            self.waiters.close()
-            self.segments.close()
-            if may_close:
-                self.raw.close()
-            else:  # a thread waits in LMDB for the lock of a process that is stopped
-                keep_for_ever(self.raw)
-            if context.journal is not None:
-                context.journal.close()
-            if context.control is not None:
-                context.control.close()
-            if self.checkpoint_file is not None:
-                self.checkpoint_file.close()
-            self.folder.close()
+            if self._unclosed is None:
+                self._unclosed = self._parts()
+            _take(self._unclosed)
+
+    def _parts(self) -> list[Step]:
+        """Return what closes each part, in this order; a second call does no harm."""
+        context = self.context
+        parts: list[Step] = [self._end_deferral, context.forget]
+        if self.checkpoints is not None:
+            parts.append(self.checkpoints.close)
+        parts += [self.leases.close, self.waiters.close, self.segments.close, self._close_lmdb]
+        if context.journal is not None:
+            parts.append(context.journal.close)
+        if context.control is not None:
+            parts.append(context.control.close)
+        if self.checkpoint_file is not None:
+            parts.append(self.checkpoint_file.close)
+        return [*parts, self.folder.close]
+
+    def _end_deferral(self) -> None:
+        self._may_close = self.context.deferral.stop()
+
+    def _close_lmdb(self) -> None:
+        if self._may_close is None:  # that part was interrupted twice
+            self._end_deferral()
+        if self._may_close:
+            self.raw.close()
+        else:  # a thread waits in LMDB for the lock of a process that is stopped
+            keep_for_ever(self.raw)
+
+
+def _take(steps: list[Step]) -> None:
+    """Take every step, whatever the others raise; raise the first failure at the end.
+
+    An interrupted step is taken again, but only once: it may wait, and another interrupt ends that.
+    Such a step stays in the list.
+    """
+    failures: list[BaseException] = []
+    for step in list(steps):
+        for _ in range(2):
+            try:
+                step()
+                steps.remove(step)
+                break
+            except Exception as error:
+                steps.remove(step)
+                failures.append(error)
+                break
+            except BaseException as error:
+                failures.append(error)
+    if failures:
+        raise failures[0]

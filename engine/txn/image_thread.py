@@ -77,13 +77,14 @@ class ImageThread:
 
     def stop(self, patience_s: float) -> bool:
         """End the thread; return False if it waits for LMDB's lock, where nothing wakes it."""
-        ended, self._ended = self._ended, None
+        ended = self._ended
         if ended is not None:
             self._tasks.put(None)
             try:
                 ended.get(True, patience_s)
             except queue.Empty:
                 return False
+            self._ended = None  # not before: after an interrupt, the caller stops it again
         return True
 
     def do(

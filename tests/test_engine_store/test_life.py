@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -19,8 +21,8 @@ import lmdb
 import pytest
 
 import streamkeep
-from inside import journal_of
-from patience import PATIENCE_S
+from inside import environment_of, journal_of
+from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
@@ -430,3 +432,88 @@ import streamkeep.format.node.node, streamkeep.arrow.columns, streamkeep.format.
 print("loaded")
 """
     assert run(code) == "loaded\n"
+
+
+# --- interrupts of `close` ----------------------------------------------------------------------
+
+
+def interrupted(step: Callable[[], None], times: int, *, after: bool) -> Callable[[], None]:
+    """Return a step of closing that is interrupted some times, before or after its work."""
+    left = [times]
+
+    def run() -> None:
+        if after:
+            step()
+        if left[0]:
+            left[0] -= 1
+            raise KeyboardInterrupt
+        if not after:
+            step()
+
+    return run
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+def test_a_close_that_is_interrupted_leaves_nothing_open(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, *, after: bool
+) -> None:
+    open_store().close()
+    path = tmp_path / "store"
+    count = number = 0
+    while number == 0 or number < count:
+        store = streamkeep.open(path)
+        store.xadd("s", {"n": number})
+        assert store.xread({"s": "0"}) != []
+        environment = environment_of(store)
+        parts = environment._parts()
+        count = len(parts)
+        parts[number] = interrupted(parts[number], times, after=after)
+        monkeypatch.setattr(environment, "_parts", lambda parts=parts: parts)
+        descriptors = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(KeyboardInterrupt):
+            store.close()
+        if times == 2:
+            store.close()
+        store.close()
+        with streamkeep.open(path) as again:
+            assert again.xlen("s") == number + 1
+            assert len(os.listdir("/proc/self/fd")) <= descriptors
+        number += 1
+    assert count >= 10
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_interrupt_while_close_waits_for_another_thread_leaves_nothing_open(
+    open_store: Open, tmp_path: Path, plain_locks: None, times: int
+) -> None:
+    """One interrupt ends the wait for a checkpoint, two more that for the locks."""
+    store = open_store()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with store.transaction() as txn:
+            txn.xadd("s", {"a": "b"})
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+
+    def interrupt() -> None:
+        wait_until(lambda: store._closed)
+        for _ in range(times):
+            time.sleep(0.2)  # the wait has probably begun; if not, nothing is tested
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.2)
+        go_on.set()
+
+    main = threading.get_ident()
+    threads = [threading.Thread(target=work), threading.Thread(target=interrupt)]
+    threads[0].start()
+    assert begun.wait(PATIENCE_S)
+    threads[1].start()
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+    for thread in threads:
+        thread.join()
+    store.close()
+    with streamkeep.open(tmp_path / "store") as again:
+        assert again.xlen("s") == 1

@@ -92,3 +92,30 @@ def test_an_interrupt_while_a_caller_asks_whether_to_give_up_does_not_leave_the_
         thread.do(call, check=check)
     assert len(calls) == 1
     assert thread.stop(PATIENCE_S)
+
+
+def test_a_stop_that_was_interrupted_is_made_again() -> None:
+    """It must not say that the thread has ended: LMDB would be closed under it."""
+    image = made()
+    assert image.start()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def call(task: Task) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    def interrupt() -> None:
+        time.sleep(0.1)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.get_ident()
+    caller = threading.Thread(target=lambda: image.do(call))
+    caller.start()
+    assert begun.wait(PATIENCE_S)
+    with pytest.raises(KeyboardInterrupt):
+        threading.Thread(target=interrupt).start()
+        image.stop(PATIENCE_S)
+    assert not image.stop(0.0)
+    go_on.set()
+    assert image.stop(PATIENCE_S)
+    caller.join()
