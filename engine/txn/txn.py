@@ -398,21 +398,21 @@ class WriteTxn(Txn):
             else:
                 cut_record(context, self.commit_number)
             raise
-        journal.advance(deferred=row is None)
-        context.last_commit = self.commit_number
-        context.cached_commit = self.commit_number
-        context.bytes_since_checkpoint += len(body)
-        failpoints.hit("commit:made")
-        if row is None:
-            deferral.note(
-                len(body),
-                operations.count - self.put_later,
-                wakes=self._wakes(),
-                durable=self.durable,
-            )
-        else:
-            context.bytes_since_checkpoint += _COMMIT_BYTES
-            deferral.note_own()
+        try:
+            journal.advance(deferred=row is None)
+            context.last_commit = self.commit_number
+            context.cached_commit = self.commit_number
+            context.bytes_since_checkpoint += len(body)
+            failpoints.hit("commit:made")
+            if row is None:
+                count = operations.count - self.put_later
+                deferral.note(len(body), count, wakes=self._wakes(), durable=self.durable)
+            else:
+                context.bytes_since_checkpoint += _COMMIT_BYTES
+                deferral.note_own()
+        except BaseException:  # an interrupt, where this is interpreted
+            deferral.undo()  # replays the commit, which position or counts may lack
+            raise
         if interrupt is not None:
             raise interrupt
 

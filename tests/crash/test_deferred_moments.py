@@ -16,7 +16,7 @@ import pytest
 import streamkeep
 from crash.kill_worker import die_at
 from crash.losses import in_child
-from inside import context_of, defer_for_long, journal_of
+from inside import context_of, defer_again, defer_for_long, journal_of
 from patience import wait_until
 from stopped import child_of
 from streamkeep import recovery
@@ -120,6 +120,58 @@ def test_a_big_commit_that_fails_leaves_what_another_process_has_committed_since
     acknowledged = killed(path, tmp_path / "told", fails)
     os.waitpid(child, 0)
     assert entries_after_recovery(path) == acknowledged
+
+
+@pytest.mark.parametrize("place", ["commit:unpublished", "commit:made"])
+@pytest.mark.parametrize("before", [0, 5])
+@pytest.mark.parametrize("end", ["killed", "closed"])
+def test_an_interrupt_after_a_deferred_commit_leaves_it_made_once(
+    tmp_path: Path, place: str, before: int, end: str
+) -> None:
+    """The next commit took its place in the journal, or it was replayed onto itself."""
+
+    def work(store: streamkeep.Store[bytes]) -> int:
+        defer_for_long(store)
+        quick = store.using("none")
+        deferral = context_of(store).deferral
+        added = 0
+        while deferral.raw is None:
+            quick.xadd("s", {"n": added})
+            added += 1
+        with store.snapshot():  # ends it: the next one has no commits
+            assert deferral.raw is None
+        defer_again(store)
+        for _ in range(before):
+            quick.xadd("s", {"n": added})
+            added += 1
+
+        def interrupt() -> None:
+            assert deferral.raw is not None
+            raise KeyboardInterrupt
+
+        failpoints.arm(place, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            quick.xadd("s", {"n": added})
+        added += 1
+        if end == "closed":
+            return added
+        for _ in range(3):
+            quick.xadd("s", {"n": added})
+            added += 1
+        assert quick.xlen("s") == added
+        return added
+
+    path = tmp_path / "store"
+    if end == "killed":
+        added = killed(path, tmp_path / "told", work)
+        assert entries_after_recovery(path) == added
+    else:
+        with streamkeep.open(path) as store:
+            added = work(store)
+        with streamkeep.open(path) as store:
+            assert store.durability().last_recovery is None
+            assert store.xlen("s") == added
+    assert list(recovery.check(path)) == []
 
 
 @pytest.mark.slow
