@@ -13,8 +13,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip insta
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.jobs.report import draw_lags, former_lags, report
-from streamkeep.pipeline.jobs.report_page import Page
+from streamkeep.pipeline.jobs.report import Page, bars, report
 
 
 @pytest.mark.spark
@@ -49,39 +48,12 @@ def test_a_report_shows_sizes_groups_and_the_lags_of_former_ones(
     assert page.count("<img") == len(list(folder.glob("*.png")))
 
 
-def test_lags_of_former_reports_come_back() -> None:
-    text = "at,stream,group,lag,time lag ms,pending\n2024-06-10T07:33:20Z,'=a,g,,5,7\nbroken\n"
-    assert former_lags(text) == [("2024-06-10T07:33:20Z", "=a", "g", None, 5, 7)]
-
-
-def test_a_time_without_reports_is_a_gap() -> None:
-    from matplotlib.figure import Figure
-
-    axes = Figure().add_subplot()
-    hours = [*range(5), *range(20, 24)]
-    lags = [(f"2024-06-10T{hour:02}:00:00Z", "s", "g", hour, 0, 0) for hour in hours]
-    draw_lags(axes, lags)
-    line: Any = axes.get_lines()[0]
-    values = [float(value) for value in line.get_ydata()]
-    assert [value for value in values if value == value] == hours
-    assert values[5] != values[5]  # not a number: the line is broken there
-
-
-def test_names_in_the_tables_of_a_report_are_no_formulas_and_no_markup(tmp_path: Path) -> None:
-    page = Page(tmp_path, "<b>", "")
-    rows: list[list[Any]] = [
-        ["=1+1", -5],
-        ["@x", 1],
-        ["a=b", 2],
-        ["+1", 0],
-        ["\tx", 0],
-        ["<i>", None],
-    ]
-    page.add("t", "T", ["-name", "n"], rows, table=True)
-    page.close()
-    with (tmp_path / "t.csv").open(newline="") as file:
-        names = [row[0] for row in csv.reader(file)]
-    assert names == ["'-name", "'=1+1", "'@x", "a=b", "'+1", "'\tx", "<i>"]
-    text = (tmp_path / "index.html").read_text()
-    assert "<i>" not in text
-    assert "<h1>&lt;b&gt;</h1>" in text
+def test_names_in_a_report_are_no_formulas_and_no_markup() -> None:
+    page = Page("<b>", "")
+    rows: list[tuple[Any, ...]] = [("=1+1", -5), ("@x", 1), ("a=b", 2), ("+1", 0), ("\tx", None)]
+    page.add("t", "<i>", ["-name", "n"], rows, bars(["$x"], {"n": [1]}, "bytes"))
+    names = [row.split(",")[0] for row in page.files["t.csv"].decode().splitlines()]
+    assert names == ["'-name", "'=1+1", "'@x", "a=b", "'+1", "'\tx"]
+    page.link("lag.csv", "<i>", "")
+    assert "<i>" not in page.text()
+    assert "<h1>&lt;b&gt;</h1>" in page.text()

@@ -1,26 +1,23 @@
 """The job `report`: plots and tables about the streams of a store, on one page.
 
-Spark counts entries by bucket of time, and the gaps between neighbours. Long gaps lose all but
-three digits, so that few come back, and percentiles are wrong by at most half a percent. Groups and
-what they have pending are read on the driver. A *measure* is a numeric field, such as a delay: its
-mean and percentiles by hour of the day, and by the values of other fields.
+Spark counts entries by bucket of time and the gaps between neighbours. Groups and what they have
+pending are read on the driver. A *measure* is a numeric field, such as a delay: its mean and
+percentiles by hour of the day, and by the values of other fields. Each section has its numbers as
+CSV and its plot as PNG; `lag.csv` grows with each report into the same folder.
 """
 
 from __future__ import annotations
 
+import base64
 import csv
+import html
 import io
 import json
 import math
 import re
 from bisect import bisect
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime
-from itertools import accumulate, pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.arrow.keys import key_text
@@ -28,23 +25,15 @@ from streamkeep.engine.archive.segments import list_streams
 from streamkeep.format.core.durations import duration_text
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.format.humanize import MAX_CALENDAR_MS, calendar, time_text
+from streamkeep.format.humanize import MAX_CALENDAR_MS, calendar, size_text, time_text
 from streamkeep.format.time_buckets import plan_buckets
 from streamkeep.pipeline.distribution.units import Report, Stopwatch
-from streamkeep.pipeline.jobs import report_page
-from streamkeep.pipeline.jobs.report_page import Page, bars, label, unquoted
 from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
-from streamkeep.pipeline.storage.places import (
-    check,
-    file_system,
-    is_uri,
-    make_folder,
-    plain,
-    reaching,
-)
+from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,16 +44,26 @@ if TYPE_CHECKING:
 
 _BUCKETS: Final = 96
 _TOP: Final = 20  # bars in one plot
-_LINES: Final = 8  # streams in one plot
-_PERCENTILES: Final = (50, 90, 99, 99.9)
-_GAP_STEPS: Final = 3  # times the usual distance of reports: more is a gap
+_LINES: Final = 8  # lines in one plot
+_SHARES: Final = (50, 90, 99, 99.9)  # percentiles in tables
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")  # in names of files
-_UNIT: Final = "bigint(pow(10, greatest(length(string(gap)) - 3, 0)))"  # of a rounded gap
-Numbers = list[tuple[Any, ...]]
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # how one begins in a spreadsheet
+_LAGS: Final = ("at", "stream", "group", "lag", "time lag ms", "pending")
+_STYLE: Final = """
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto }
+img { width: 100%; background: white; border-radius: 6px }
+"""
+Draw = Callable[["Axes"], None]
+Rows = list[tuple[Any, ...]]
 
 
 class MeasureError(StreamkeepError):
     """A measure that no entry has, or that is not a number."""
+
+
+class PlotMissingError(StreamkeepError):
+    """matplotlib is not installed."""
 
 
 def report(
@@ -82,8 +81,8 @@ def report(
 
     Args:
         store: its directory.
-        output: folder for the files, path or URI; `index.html` is the page. If it has an earlier
-            report, the page also shows the lag of groups over time.
+        output: folder for the files, path or URI; `index.html` is the page. `lag.csv` keeps the
+            lags of groups in earlier reports.
         streams, pattern: which streams; without either, all.
         measures: numeric fields.
         by: fields by whose values the measures are grouped.
@@ -95,12 +94,19 @@ def report(
         MeasureError: no entry has the measure.
         PlotMissingError: matplotlib is not installed; nothing was read.
     """
-    report_page.check_plots()
-    with Stopwatch(Report("report")) as done, _local(output) as local:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        hint = install_hint("plot")
+        problem = f"a report needs matplotlib, which is not installed; next: {hint}"
+        raise PlotMissingError(problem) from None
+    if places.is_uri(output):
+        places.check(places.plain(output))
+    with Stopwatch(Report("report")) as done:
         options = read_options(store, streams, pattern, tail_export=tail_export)
         with reading(store) as source, source.snapshot() as snapshot:
             now = time_text(snapshot.txn.now_ms())
-            page = Page(local, f"Streams of {store}", f"as of {now}")
+            page = Page(f"Streams of {store}", f"as of {now}")
             pins = pin_streams(snapshot.txn, options)
             sizes = {key_text(pin.key): _sizes(snapshot, pin) for pin in pins}
             groups = [row for pin in pins for row in _groups(snapshot, pin)]
@@ -108,12 +114,12 @@ def report(
         folder = None if options.tail_export is None else new_folder(options.tail_export)
         if folder is not None:
             reader = reader.option("tailExport", folder)
+        missing = set(measures)
         try:
             if sizes:
                 chosen = reader.option("subscribe", json.dumps(list(sizes)))
                 done.entries = _streams(page, chosen, sizes)
-            _group_sections(page, groups, former_lags(_former(output)), now)
-            missing = set(measures)
+            _group_sections(page, groups, _former(output), now)
             for key in sizes:
                 one = reader.option("subscribe", json.dumps([key]))
                 missing -= {name for name in measures if _measure(page, one, key, name, by)}
@@ -125,39 +131,23 @@ def report(
                 f"no entry has a number in the field {', '.join(sorted(missing))}; next: "
                 "`streamkeep range --count 1` shows the fields of an entry"
             )
-        page.close()
-        done.size_bytes = sum(path.stat().st_size for path in page.files)
-        done.files = len(page.files)
+        page.write(output)
+        done.size_bytes, done.files = sum(map(len, page.files.values())), len(page.files)
         done.details = {"streams": len(sizes), "page": f"{output.rstrip('/')}/index.html"}
     return done
 
 
-@contextmanager
-def _local(output: str) -> Iterator[Path]:
-    """Provide a folder for files in a `with` block; at its end they are at `output`."""
-    if not is_uri(output):
-        yield Path(output)
-        return
-    check(plain(output))
-    with TemporaryDirectory(prefix="streamkeep-report-") as folder:
-        yield Path(folder)
-        system, path = file_system(output)
-        make_folder(system, path)
-        for file in Path(folder).iterdir():  # `copy_files` of pyarrow 18 hangs
-            with reaching(output), system.open_output_stream(f"{path}/{file.name}") as out:
-                out.write(file.read_bytes())
-
-
 def _former(output: str) -> str:
     """Return the lags of the reports that were made into a folder before; "" if there are none."""
-    system, path = file_system(output)
+    system, path = places.file_system(output)
     name = f"{path}/lag.csv"
-    with reaching(output), suppress(FileNotFoundError), system.open_input_stream(name) as file:
+    with (
+        places.reaching(output),
+        suppress(FileNotFoundError),
+        system.open_input_stream(name) as file,
+    ):
         return str(file.read().decode())
     return ""
-
-
-# --- streams ------------------------------------------------------------------------------------
 
 
 def _sizes(snapshot: Snapshot[bytes], pin: Pin) -> tuple[int, int, int, int]:
@@ -179,107 +169,55 @@ def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int,
     frame = reader.schema("stream string, ms bigint").load().cache()
     ends = frame.groupBy("stream").agg(f.count("*"), f.min("ms"), f.max("ms")).collect()
     entries = {key: (count, first, last) for key, count, first, last in ends}
+    keys = sorted(sizes, key=lambda key: -sizes[key][2] - sizes[key][3])
+    rows: Rows = []
+    for key in keys:
+        count, *times = entries.get(key, (0, None, None))
+        rows.append(
+            (key, count, *sizes[key], *(None if t is None else time_text(t) for t in times))
+        )
     headings = ("entries", "live", "archived", "size live", "size archived", "first", "last")
-    rows: list[tuple[Any, ...]] = [(key, *found) for key, found in sizes.items()]
-    rows.sort(key=lambda row: -row[3] - row[4])
-    top = [row for row in rows if row[3] or row[4]][:_TOP][::-1]
-    parts = {"live": [row[3] for row in top], "archived": [row[4] for row in top]}
-    page.add(
-        "streams",
-        "Streams",
-        ("stream", *headings),
-        [(row[0], *_span(entries.get(row[0]), row[1:])) for row in rows],
-        bars([row[0] for row in top], parts, "bytes") if len(top) > 1 else None,
-        height=1.2 + 0.3 * len(top),
-        table=True,
-    )
+    top = keys[:_TOP][::-1]
+    parts = {name: [sizes[key][at] for key in top] for name, at in (("live", 2), ("archived", 3))}
+    page.add("streams", "Streams", ("stream", *headings), rows, bars(top, parts, "bytes"), len(top))
     if not entries:
         return 0
-    plan = plan_buckets(
-        min(first for _, first, _ in entries.values()),
-        max(last for _, _, last in entries.values()),
-        _BUCKETS,
-    )
+    begin, end = min(one[1] for one in entries.values()), max(one[2] for one in entries.values())
+    plan = plan_buckets(begin, end, _BUCKETS)
     counts = {key: [0] * (len(plan.edges) - 1) for key in entries}
     step = math.gcd(*plan.edges)  # a bucket is some of these
     for key, place, count in frame.groupBy("stream", f.expr(f"ms div {step}")).count().collect():
         counts[key][bisect(plan.edges, place * step) - 1] += count
-    busiest = sorted(entries, key=lambda key: -entries[key][0])
-    lines = {label(key): counts[key] for key in busiest[:_LINES]}
-    if busiest[_LINES:]:
-        others = [
-            sum(each) for each in zip(*(counts[key] for key in busiest[_LINES:]), strict=True)
-        ]
-        lines[f"{len(busiest) - _LINES} others"] = others
+    busiest = sorted(entries, key=lambda key: -entries[key][0])[:_LINES]
 
     def throughput(axes: Axes) -> None:
         begins: list[Any] = [calendar(ms) if plan.style else ms for ms in plan.edges]
-        tops = [[*line, line[-1]] for line in lines.values()]
-        axes.stackplot(begins, *tops, labels=list(lines), step="post")
+        for key in busiest:
+            axes.step(begins, [*counts[key], counts[key][-1]], where="post", label=label(key))
         axes.set_xlabel("UTC" if plan.style else "milliseconds of the ID")
 
-    page.add(
-        "throughput",
-        f"Throughput: entries per {plan.unit}",
-        ("begin", *entries),
-        [(plan.label(i), *(counts[key][i] for key in entries)) for i in range(len(plan.edges) - 1)],
-        throughput,
-    )
+    title = f"Throughput: entries per {plan.unit}"
+    rows = [(plan.label(at), *each) for at, each in enumerate(zip(*counts.values(), strict=True))]
+    page.add("throughput", title, ("begin", *entries), rows, throughput)
     before = f.lag("ms").over(Window.partitionBy("stream").orderBy("ms"))
     steps = frame.select("stream", (f.col("ms") - before).alias("gap")).where("gap is not null")
-    gaps: dict[str, Counter[int]] = {}
-    for key, gap, count in (
-        steps.groupBy("stream", f.expr(f"gap div {_UNIT} * {_UNIT}")).count().collect()
-    ):
-        gaps.setdefault(key, Counter())[gap] += count
+    shares = [*range(101), *_SHARES]
+    found = steps.groupBy("stream").agg(f.percentile_approx("gap", [one / 100 for one in shares]))
+    gaps: dict[str, list[int]] = dict(map(tuple, found.collect()))
     frame.unpersist()
-    shown = [key for key in busiest if key in gaps]
 
     def between(axes: Axes) -> None:
-        ends = [max(gap, 0.5) * by for key in shown for gap in gaps[key] for by in (1 / 3, 3)]
-        for key in shown[:_LINES]:
-            found = sorted(gaps[key])
-            shares = [
-                100 * one / gaps[key].total() for one in accumulate(gaps[key][g] for g in found)
-            ]
-            xs = [min(ends), *(max(gap, 0.5) for gap in found), max(ends)]
-            axes.step(xs, [0, *shares, 100], where="post", label=label(key))
+        for key in (one for one in busiest if one in gaps):
+            axes.plot([max(gap, 0.5) for gap in gaps[key][:101]], range(101), label=label(key))
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda ms, _: duration_text(int(ms)))
         axes.set_ylabel("% of entries")
 
-    if shown:
-        page.add(
-            "gaps",
-            "Time between entries",
-            ("stream", *(f"p{percent:g} ms" for percent in _PERCENTILES), "longest ms"),
-            [
-                (key, *(percentile(gaps[key], one) for one in _PERCENTILES), max(gaps[key]))
-                for key in shown
-            ],
-            between,
-            table=True,
-        )
+    if gaps:
+        columns = ("stream", *(f"p{share:g} ms" for share in _SHARES), "longest ms")
+        rows = [(key, *found[101:], found[100]) for key, found in gaps.items()]
+        page.add("gaps", "Time between entries", columns, rows, between)
     return sum(count for count, _, _ in entries.values())
-
-
-def _span(found: tuple[int, int, int] | None, sizes: tuple[int, ...]) -> tuple[Any, ...]:
-    count, first, last = found or (0, None, None)
-    times = [None if ms is None else time_text(ms) for ms in (first, last)]
-    return (count, *sizes, *times)
-
-
-def percentile(histogram: Counter[int], percent: float) -> int | None:
-    """Return the value that `percent` of all values do not exceed; None if there are no values."""
-    seen = 0
-    for value in sorted(histogram):
-        seen += histogram[value]
-        if seen * 100 >= percent * histogram.total():
-            return value
-    return None
-
-
-# --- groups -------------------------------------------------------------------------------------
 
 
 def _groups(snapshot: Snapshot[bytes], pin: Pin) -> Iterator[tuple[Any, ...]]:
@@ -288,7 +226,7 @@ def _groups(snapshot: Snapshot[bytes], pin: Pin) -> Iterator[tuple[Any, ...]]:
     for group in snapshot.xinfo_groups(pin.key):
         last = StreamId.parse(group["last-delivered-id"].decode())
         delay = max(0, pin.end.ms - last.ms) if last.ms and pin.end.ms <= MAX_CALENDAR_MS else None
-        latencies: Counter[int] = Counter()
+        latencies: list[int] = []
         oldest, start = None, "-"
         while page := snapshot.xpending_range(pin.key, group["name"], start, "+", 5_000):
             for one in page:
@@ -296,74 +234,31 @@ def _groups(snapshot: Snapshot[bytes], pin: Pin) -> Iterator[tuple[Any, ...]]:
                 oldest = max(oldest or 0, idle)
                 latency = now_ms - idle - StreamId.parse(one["message_id"].decode()).ms
                 if one["times_delivered"] == 1 and latency >= 0:
-                    latencies[latency] += 1
+                    latencies.append(latency)
             start = "(" + page[-1]["message_id"].decode()
-        yield (
-            *(group["name"].decode(errors="backslashreplace"), key_text(pin.key)),
-            *(group["consumers"], group["pending"], group["lag"], delay),
-            *(percentile(latencies, 50), percentile(latencies, 99), oldest),
-        )
+        latencies.sort()
+        ranks = [
+            latencies[len(latencies) * part // 100] if latencies else None for part in (50, 99)
+        ]
+        names = (group["name"].decode(errors="backslashreplace"), key_text(pin.key))
+        yield *names, group["consumers"], group["pending"], group["lag"], delay, *ranks, oldest
 
 
-def _group_sections(page: Page, groups: Numbers, lags: Numbers, now: str) -> None:
-    """Show groups, and their lags of this report and of former ones."""
+def _group_sections(page: Page, groups: Rows, lags: str, now: str) -> None:
+    """Show groups, and add their lags to those of former reports."""
     if groups:
-        found = sorted(groups, key=lambda row: (row[4] or 0) + row[3])[-_TOP:]
-        parts = {
-            "pending": [row[3] for row in found],
-            "not delivered": [row[4] or 0 for row in found],
-        }
+        top = sorted(groups, key=lambda row: (row[4] or 0) + row[3])[-_TOP:]
+        parts = {"pending": [row[3] for row in top], "not delivered": [row[4] or 0 for row in top]}
         spans = ("time lag ms", "latency p50 ms", "latency p99 ms", "oldest pending ms")
-        page.add(
-            "groups",
-            "Groups: entries pending and not delivered",
-            ("group", "stream", "consumers", "pending", "lag", *spans),
-            groups,
-            bars([f"{row[1]} / {row[0]}" for row in found], parts, "entries"),
-            height=1.2 + 0.45 * len(found),
-            table=True,
-        )
-    lags = [*lags, *((now, row[1], row[0], row[4], row[5], row[3]) for row in groups)]
+        headings = ("group", "stream", "consumers", "pending", "lag", *spans)
+        draw = bars([f"{row[1]} / {row[0]}" for row in top], parts, "entries")
+        title = "Groups: entries pending and not delivered"
+        page.add("groups", title, headings, groups, draw, len(top))
+    if groups:
+        rows = [(now, row[1], row[0], row[4], row[5], row[3]) for row in groups]
+        lags = _table(rows if lags else [_LAGS, *rows], lags)
     if lags:
-        page.add(
-            "lag",
-            "Lag over time: entries not delivered, whenever a report was made into this folder",
-            ("at", "stream", "group", "lag", "time lag ms", "pending"),
-            lags,
-            (lambda axes: draw_lags(axes, lags)) if len({row[0] for row in lags}) > 1 else None,
-        )
-
-
-def former_lags(text: str) -> Numbers:
-    """Return the lags in the CSV file of a former report, without lines that cannot be read."""
-    found: Numbers = []
-    for row in csv.reader(io.StringIO(text)):
-        with suppress(ValueError):  # the heading, and a line that is not whole
-            at, key, group, lag, delay, pending = row
-            datetime.fromisoformat(at)
-            numbers = (int(lag) if lag else None, int(delay) if delay else None, int(pending))
-            found.append((at, unquoted(key), unquoted(group), *numbers))
-    return found
-
-
-def draw_lags(axes: Axes, lags: Numbers) -> None:
-    """Draw the lags of the groups that had most; a time without reports is a gap in the line."""
-    times = sorted({datetime.fromisoformat(row[0]) for row in lags})
-    steps = sorted(after - before for before, after in pairwise(times))
-    lines: dict[str, Numbers] = {}
-    for at, key, group, lag, *_ in sorted(lags, key=lambda row: row[0]):
-        line = lines.setdefault(f"{key} / {group}", [])
-        when = datetime.fromisoformat(at)
-        if line and when - line[-1][0] > _GAP_STEPS * steps[len(steps) // 2]:
-            line.append((line[-1][0], math.nan))
-        line.append((when, math.nan if lag is None else lag))
-    most = sorted(lines, key=lambda name: -max((row[1] for row in lines[name]), default=0))
-    for name in most[:_LINES]:
-        axes.plot(*zip(*lines[name], strict=True), marker="o", ms=3, label=label(name))
-    axes.set_ylim(bottom=0)
-
-
-# --- measures -----------------------------------------------------------------------------------
+        page.link("lag.csv", "Lag, whenever a report was made into this folder", lags)
 
 
 def _measure(page: Page, reader: DataFrameReader, key: str, name: str, by: Sequence[str]) -> bool:
@@ -374,46 +269,109 @@ def _measure(page: Page, reader: DataFrameReader, key: str, name: str, by: Seque
     schema = StructType().add("ts", TimestampType()).add(name, DoubleType())
     for field in by:
         schema = schema.add(field, StringType())
-    value = "`" + name.replace("`", "``") + "`"
-    rows = reader.schema(schema).load().where(f"{value} is not null").cache()
-    numbers = [
-        f.count("*"),
-        f.avg(value),
-        *(f.percentile_approx(value, part) for part in (0.5, 0.9)),
-    ]
-    columns = ("entries", "mean", "median", "p90")
-    hours = [
-        tuple(row)
-        for row in rows.groupBy(f.hour("ts").alias("h")).agg(*numbers).orderBy("h").collect()
-    ]
-    stem = _UNSAFE.sub("_", f"{key}-{name}")
-
-    def by_hour(axes: Axes) -> None:
-        found = {row[0]: row for row in hours}
-        for place, text in enumerate(columns[1:], 2):  # an hour without entries is a gap
-            values = [found[hour][place] if hour in found else math.nan for hour in range(24)]
-            axes.plot(range(24), values, marker="o", ms=4, label=text)
-        axes.set_xlabel("hour of the day (UTC)")
-
-    if hours:
-        title = f"{name} in {key}"
-        page.add(f"{stem}-by-hour", title, ("hour", *columns), hours, by_hour)
-        for field in by:
-            groups = rows.groupBy("`" + field.replace("`", "``") + "`").agg(*numbers)
-            chosen = groups.orderBy(groups[1].desc(), groups[0]).limit(_TOP).collect()
-            found = sorted((tuple(row) for row in chosen), key=lambda row: -row[2])
-            page.add(
-                f"{stem}-by-{_UNSAFE.sub('_', field)}",
-                f"{title}, by {field}: means",
-                (field, *columns),
-                found,
-                bars(
-                    [str(row[0]) for row in found][::-1],
-                    {"mean": [row[2] for row in found][::-1]},
-                    name,
-                ),
-                height=1.2 + 0.3 * len(found),
-                table=True,
-            )
+    rows = reader.schema(schema).load().where(_column(name) + " is not null").cache()
+    parts = [f.percentile_approx(_column(name), part) for part in (0.5, 0.9)]
+    numbers = [f.count("*"), f.avg(_column(name)), *parts]
+    groupings = {"hour": f.hour("ts"), **{field: f.expr(_column(field)) for field in by}}
+    for field, value in groupings.items():
+        groups = rows.groupBy(value.alias("by")).agg(*numbers)
+        chosen = groups.orderBy(groups[1].desc(), groups[0]).limit(max(_TOP, 24)).collect()
+        found = sorted(map(tuple, chosen), key=lambda row: -row[0] if field == "hour" else row[2])
+        if found:
+            draw = bars([str(row[0]) for row in found], {"mean": [row[2] for row in found]}, name)
+            title = f"{name} in {key}, by {field}: means"
+            file = _UNSAFE.sub("_", f"{key}-{name}-by-{field}")
+            headings = (field, "entries", "mean", "median", "p90")
+            page.add(file, title, headings, found[::-1], draw, len(found))
     rows.unpersist()
-    return bool(hours)
+    return bool(found)
+
+
+def _column(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+class Page:
+    """Collects sections, and writes their files."""
+
+    def __init__(self, title: str, note: str) -> None:
+        self._title = html.escape(title)
+        self._parts = [f"<h1>{self._title}</h1>\n<p>{html.escape(note)}</p>"]
+        self.files: dict[str, bytes] = {}
+
+    def add(
+        self, name: str, title: str, headings: Sequence[str], rows: Rows, draw: Draw, bars: int = 9
+    ) -> None:
+        """Add a section: numbers as `name.csv`, and their plot as `name.png`."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(9, 1.2 + 0.35 * bars), layout="constrained")
+        axes = figure.add_subplot()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.3)
+        draw(axes)
+        if len(axes.get_legend_handles_labels()[1]) > 1:
+            figure.legend(loc="outside upper left", ncols=4, frameon=False)
+        data = io.BytesIO()
+        figure.savefig(data, format="png", dpi=150)
+        self.files[f"{name}.png"] = data.getvalue()
+        self.link(f"{name}.csv", title, _table([tuple(headings), *rows]), f"{name}.png")
+
+    def link(self, name: str, title: str, text: str, picture: str = "") -> None:
+        """Add a CSV file, and perhaps its plot, which the page contains."""
+        self.files[name] = text.encode()
+        self._parts.append(f"<h2>{html.escape(title)}</h2>")
+        if picture:
+            data = base64.b64encode(self.files[picture]).decode()
+            self._parts.append(f'<img alt="{name}" src="data:image/png;base64,{data}">')
+        self._parts.append(f'<p><a href="{name}">{name}</a></p>')
+
+    def text(self) -> str:
+        """Return the page."""
+        return (
+            "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport "
+            f"content='width=device-width, initial-scale=1'>\n<title>{self._title}</title>\n"
+            f"<style>{_STYLE}</style>\n" + "\n".join(self._parts) + "\n</html>\n"
+        )
+
+    def write(self, output: str) -> None:
+        """Write the page and its files to a folder, path or URI."""
+        self.files["index.html"] = self.text().encode()
+        system, path = places.file_system(output)
+        places.make_folder(system, path)
+        for name, data in self.files.items():
+            with places.reaching(output), system.open_output_stream(f"{path}/{name}") as out:
+                out.write(data)
+
+
+def _table(rows: Rows, before: str = "") -> str:
+    """Return rows as CSV, after the text of former ones."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(quoted, row) for row in rows)
+    return before + text.getvalue()
+
+
+def bars(names: Sequence[str], parts: Mapping[str, Sequence[float]], unit: str) -> Draw:
+    """Return what draws a bar for each name, of parts one behind the other."""
+
+    def draw(axes: Axes) -> None:
+        begins = [0.0] * len(names)
+        for part, values in parts.items():
+            axes.barh(range(len(names)), values, left=begins, label=part)
+            begins = [a + b for a, b in zip(begins, values, strict=True)]
+        axes.set_yticks(range(len(names)), [label(name) for name in names])
+        axes.set_xlabel(unit)
+        shown = size_text if unit == "bytes" else "{:,.0f}".format
+        axes.xaxis.set_major_formatter(lambda value, _: shown(int(value)))
+
+    return draw
+
+
+def label(text: str) -> str:
+    """Return text for matplotlib with `$` escaped, which would begin mathematics."""
+    return (text if len(text) <= 40 else text[:39] + "…").replace("$", r"\$")
+
+
+def quoted(cell: Any) -> Any:
+    """Return a cell for CSV, quoted if a spreadsheet would take it for a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
