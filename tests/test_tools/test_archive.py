@@ -10,8 +10,6 @@ from cli_runner import lines, objects, reply, run
 from conftest import assert_sound
 from segments import archive, pairs_of, retire, some
 from streamkeep.engine.api.store import Store
-from streamkeep.format.time_buckets import plan_buckets
-from streamkeep.tools.base.archive_plot import Part, spread
 
 MAY = 1_714_521_600_000  # 2024-05-01
 HOUR = 3_600_000
@@ -85,28 +83,6 @@ def test_list_of_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_timeline_is_drawn(path: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "timeline.svg"
-    run("archive", "list", path, "orders", "--plot", picture)
-    text = picture.read_text()
-    for name in ("archived", "retired", "live"):
-        assert f"<!-- {name} -->" in text
-    run("archive", "list", path, "--plot", tmp_path / "all.png")
-    run("add", tmp_path / "empty", "orders", "a", "1")
-    reply(tmp_path / "empty", "XTRIM", "orders", "MAXLEN", "0")
-    run("archive", "list", tmp_path / "empty", "--plot", picture, status=1)
-
-
-def test_parts_are_spread_over_buckets_to_the_entry() -> None:
-    plan = plan_buckets(0, 9_999)
-    parts = [Part(0, 9_999, 1001), Part(5_000, 5_000, 7), Part(2_500, 7_499, 3)]
-    counts = spread(parts, plan)
-    assert sum(counts) == 1011
-    assert max(counts) - min(counts) < 15
-    assert sum(spread([Part(9_999, 9_999, 4)], plan)) == 4
-
-
 def test_verify_says_what_is_damaged(path: Path) -> None:
     shown = run("archive", "verify", path)
     assert (shown.stdout, "3 segments" in shown.stderr) == ("", True)

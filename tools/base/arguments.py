@@ -143,16 +143,14 @@ def store_argument(function: Function) -> Function:
     )(function)
 
 
-def optional_store(function: Function) -> Function:
-    """Add the argument STORE to a command that may do without; see `given_store`."""
-    return click.argument(
-        "store_path",
-        metavar="[STORE]",
-        required=False,
-        type=click.Path(readable=False),
-        callback=path_of,
-        shell_complete=completion.folders,
-    )(function)
+optional_store = click.argument(
+    "store_path",
+    metavar="[STORE]",
+    required=False,
+    type=click.Path(readable=False),
+    callback=path_of,
+    shell_complete=completion.folders,
+)
 
 
 def given_store(store_path: Path | None) -> Path:
@@ -162,14 +160,10 @@ def given_store(store_path: Path | None) -> Path:
     return store_path
 
 
-def key_argument(function: Function) -> Function:
-    """Add the argument KEY."""
-    return click.argument("key", metavar="KEY", type=Bytes())(function)
+key_argument = click.argument("key", metavar="KEY", type=Bytes())
 
 
-def group_argument(function: Function) -> Function:
-    """Add the argument GROUP."""
-    return click.argument("group", metavar="GROUP", type=Bytes())(function)
+group_argument = click.argument("group", metavar="GROUP", type=Bytes())
 
 
 def one_of(name: str, texts: Mapping[str, str]) -> Callable[[Function], Function]:
@@ -251,15 +245,13 @@ def was_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def where_option(function: Function) -> Function:
-    """Add --where, to be read with `condition_of`."""
-    return click.option(
-        "--where",
-        type=Bytes(),
-        multiple=True,
-        metavar="FIELD=VALUE",
-        help="Only entries with this value. Repeated: with all of these fields, one value of each.",
-    )(function)
+where_option = click.option(
+    "--where",
+    type=Bytes(),
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Only entries with this value. Repeated: with all of these fields, one value of each.",
+)
 
 
 def condition_of(texts: tuple[bytes, ...]) -> dict[bytes, list[bytes]] | None:
@@ -273,6 +265,4 @@ def condition_of(texts: tuple[bytes, ...]) -> dict[bytes, list[bytes]] | None:
     return found or None
 
 
-def yes_option(function: Function) -> Function:
-    """Add --yes, for commands that destroy data."""
-    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -93,14 +93,6 @@ def bars(plan: Plan, counts: Sequence[int], width: int, *, blocks: bool) -> Iter
 
 def plot(plan: Plan, counts: Sequence[int], title: str, path: Path) -> None:
     """Draw the buckets into a PNG or SVG file, by its suffix."""
-    plot_stacked(plan, {"": counts}, title, path)
-
-
-def plot_stacked(plan: Plan, series: Mapping[str, Sequence[int]], title: str, path: Path) -> None:
-    """Draw several counts of the same buckets on top of each other, with a legend of their names.
-
-    A single series has neither legend nor name.
-    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -126,21 +118,7 @@ def plot_stacked(plan: Plan, series: Mapping[str, Sequence[int]], title: str, pa
             starts = [float(ms) for ms in plan.edges[:-1]]
             widths = [float(end - start) for start, end in pairwise(plan.edges)]
             axes.set_xlabel("milliseconds of the ID")
-        below = [0] * len(starts)
-        for name, counts in series.items():
-            axes.bar(
-                starts,
-                list(counts),
-                width=widths,
-                bottom=below,
-                align="edge",
-                edgecolor="white",
-                linewidth=0.5,
-                label=name,
-            )
-            below = [low + count for low, count in zip(below, counts, strict=True)]
-        if len(series) > 1:
-            axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        axes.bar(starts, list(counts), width=widths, align="edge", edgecolor="white", linewidth=0.5)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.spines[["top", "right"]].set_visible(False)

@@ -14,7 +14,6 @@ import click
 from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, TARGET_BYTES, ArchiveOptions
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.commands.arguments import range_start
-from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import IdTooSmallError, StoreLockedError
@@ -24,7 +23,7 @@ from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
 from streamkeep.format.segment.remote import segment_name
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL
-from streamkeep.tools.base import archive_plot, common, output, timeline
+from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
@@ -37,13 +36,10 @@ from streamkeep.tools.base.arguments import (
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Exit, Failure
-from streamkeep.tools.commands.stat_cmd import check_picture
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.archive.segments import ArchivedStream
-
-    pass
 
 
 @group_command()
@@ -63,13 +59,11 @@ def archive() -> None:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def number_option(function: Function) -> Function:
-    """Add --stream-number."""
-    return click.option(
-        "--stream-number",
-        type=Number(min=1),
-        help="The stream of this number instead of KEY. A deleted stream has no other name.",
-    )(function)
+number_option = click.option(
+    "--stream-number",
+    type=Number(min=1),
+    help="The stream of this number instead of KEY. A deleted stream has no other name.",
+)
 
 
 def range_options(function: Function) -> Function:
@@ -90,15 +84,13 @@ def range_options(function: Function) -> Function:
     )(function)
 
 
-def block_limit_option(function: Function) -> Function:
-    """Add --max-block-bytes."""
-    return click.option(
-        "--max-block-bytes",
-        type=Number(min=1),
-        default=MAX_BLOCK_BYTES,
-        show_default=True,
-        help="Refuse a segment with a block that takes more memory; a small file can hold much.",
-    )(function)
+block_limit_option = click.option(
+    "--max-block-bytes",
+    type=Number(min=1),
+    default=MAX_BLOCK_BYTES,
+    show_default=True,
+    help="Refuse a segment with a block that takes more memory; a small file can hold much.",
+)
 
 
 def check_chosen(key: bytes | None, stream_number: int | None) -> None:
@@ -312,20 +304,12 @@ _NO_SPAN: Final = "-"
 @optional_key
 @number_option
 @range_options
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=check_picture,
-    metavar="FILE.png|svg",
-    help="Draw where entries are over time: archived, retired, live; needs the extra `plot`.",
-)
 def list_(
     store_path: Path,
     key: bytes | None,
     stream_number: int | None,
     start: bytes,
     end: bytes,
-    plot: Path | None,
 ) -> None:
     """List what is archived: by stream, or each segment of KEY.
 
@@ -337,7 +321,6 @@ def list_(
     Examples:
       streamkeep archive list orders.store
       streamkeep archive list orders.store orders --start 2024-06-10 --json
-      streamkeep archive list orders.store orders --plot orders.svg
     """
     check_chosen(key, stream_number)
     with open_store(store_path, readonly=True) as store:
@@ -356,8 +339,6 @@ def list_(
             _list_segments(records)
         if not common.as_json():
             _note_sums(records, streams)
-        if plot is not None:
-            _plot(store, records, key, stream_number, plot)
 
 
 def _list_streams(streams: Sequence[ArchivedStream]) -> None:
@@ -449,34 +430,6 @@ def _list_json(
         raw_bytes=sum(record.raw_bytes for record in records),
         retired_entries=sum(one.retired_entries for one in streams),
     )
-
-
-def _plot(
-    store: Store[bytes],
-    records: Sequence[SegmentRecord],
-    key: bytes | None,
-    stream_number: int | None,
-    path: Path,
-) -> None:
-    """Draw the timeline."""
-    with store.snapshot() as snapshot:
-        names = {
-            number: name
-            for name, number in iter_keys(snapshot.txn)
-            if key in (None, name) and stream_number in (None, number)
-        }
-        places = archive_plot.find_places(store, snapshot, records, names)
-        plan = archive_plot.plan_of(places)
-        if plan is None:
-            raise Failure("there are no entries to draw")
-        total = places.live.entries if places.live else 0
-        with output.progress("counting", total, sized=False) as advance:
-            series = archive_plot.count_places(
-                snapshot, places, list(names.values()), plan, advance
-            )
-    title = str(store.path) if key is None else quoting.shown(key)
-    timeline.plot_stacked(plan, series, title, path)
-    output.note(f"wrote {path}")
 
 
 def _stream_name(one: ArchivedStream) -> str:

@@ -114,14 +114,12 @@ def stream_options(function: Function) -> Function:
     return function
 
 
-def data_loss_option(function: Function) -> Function:
-    """Add --fail-on-data-loss."""
-    return click.option(
-        "--fail-on-data-loss/--no-fail-on-data-loss",
-        default=True,
-        show_default=True,
-        help="Refuse a stream of which entries were lost before they could be read.",
-    )(function)
+data_loss_option = click.option(
+    "--fail-on-data-loss/--no-fail-on-data-loss",
+    default=True,
+    show_default=True,
+    help="Refuse a stream of which entries were lost before they could be read.",
+)
 
 
 def texts(streams: tuple[bytes, ...]) -> list[str] | None:
@@ -131,27 +129,21 @@ def texts(streams: tuple[bytes, ...]) -> list[str] | None:
     return [key_text(one) for one in streams] or None
 
 
-def tail_export_option(function: Function) -> Function:
-    """Add --tail-export."""
-    return click.option(
-        "--tail-export",
-        metavar="FOLDER",
-        help="For executors on other hosts: a folder for entries in no segment, during the job.",
-    )(function)
+tail_export_option = click.option(
+    "--tail-export",
+    metavar="FOLDER",
+    help="For executors on other hosts: a folder for entries in no segment, during the job.",
+)
 
 
-def staging_option(function: Function) -> Function:
-    """Add --staging."""
-    return click.option(
-        "--staging",
-        metavar="FOLDER",
-        help="For executors on other hosts: a folder for their results, which the driver reads.",
-    )(function)
+staging_option = click.option(
+    "--staging",
+    metavar="FOLDER",
+    help="For executors on other hosts: a folder for their results, which the driver reads.",
+)
 
 
-def lake_argument(function: Function) -> Function:
-    """Add the argument LAKE."""
-    return click.argument("lake", metavar="LAKE")(function)
+lake_argument = click.argument("lake", metavar="LAKE")
 
 
 # --- a job ---------------------------------------------------------------------------------------
