@@ -21,8 +21,9 @@ from streamkeep.engine.api.command_base import (
     to_condition,
 )
 from streamkeep.engine.archive import adopt, archiver, publish, restore, segments, upkeep
-from streamkeep.engine.commands.arguments import as_given, parse_ids, to_bytes, to_id_text
+from streamkeep.engine.commands.arguments import parse_ids, to_bytes, to_id_text
 from streamkeep.engine.store.durability import Durability
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import remote_setting
@@ -30,6 +31,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.whole_store import erase, remains
 from streamkeep.format.core.entry import MAX_ID, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
+from streamkeep.format.core.values import as_given, seconds
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import RemoteSetting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
@@ -123,7 +125,9 @@ class AdminCommands(Generic[Text]):
             StoreError: another copy of the store publishes to the same URI.
         """
         self._check_writable()
-        where = publish.Destination(None if to is None else str(to), name, labels)
+        if to is not None:
+            to = str(path_of(to, "to")) if "://" not in str(to) else str(to)
+        where = publish.Destination(to, name, labels)
         details = seal or name is not None or labels
         has_remote = to is not None or publish.has_remote(self._environment)
         if details and not has_remote:
@@ -248,7 +252,10 @@ class AdminCommands(Generic[Text]):
             CorruptionError: a segment is missing or damaged; the entries before it are restored.
         """
         self._check_writable()
+        target = to_bytes(key, "key")
         origin = self if from_store is None else from_store
+        if not isinstance(origin, AdminCommands):
+            raise ArgumentError(f"from_store must be a store, not {as_given(from_store)}")
         origin._check_open()
         low, high = self._bounds(start, end)
         named = None if stream_number is not None else (key if source is None else source)
@@ -259,7 +266,7 @@ class AdminCommands(Generic[Text]):
                 origin._environment,
                 number,
                 self._environment,
-                to_bytes(key),
+                target,
                 low,
                 high,
                 wait=self._wait,
@@ -295,8 +302,11 @@ class AdminCommands(Generic[Text]):
             CommandError: a segment overlaps entries that the stream has elsewhere.
         """
         self._check_writable()
-        name = None if key is None else to_bytes(key)
-        places = [path if isinstance(path, str) and "://" in path else Path(path) for path in paths]
+        name = None if key is None else to_bytes(key, "key")
+        places = [
+            path if isinstance(path, str) and "://" in path else path_of(path, "a path")
+            for path in paths
+        ]
         with translated():
             yield from adopt.adopt(self._environment, places, name, progress, max_block_bytes)
         self._collect_garbage()
@@ -318,10 +328,10 @@ class AdminCommands(Generic[Text]):
 
         Raises:
             CorruptionError: a segment is missing or damaged; the copies before it stay.
-            StoreError: the folder already has a file of that name.
+            StoreError: the folder already has a file of that name, or cannot be one.
         """
         records = self.archived_segments(key, stream_number=stream_number, start=start, end=end)
-        return segments.export(self._environment, records, Path(folder), progress)
+        return segments.export(self._environment, records, path_of(folder, "folder"), progress)
 
     def drop_segments(
         self,
@@ -398,7 +408,8 @@ class AdminCommands(Generic[Text]):
             StoreError: the store is open for reading only.
         """
         self._check_writable()
-        name = to_bytes(key)
+        seconds(timeout, "timeout", zero=True)  # used when the entries are deleted
+        name = to_bytes(key, "key")
         parsed = parse_ids([to_id_text(one) for one in ids])
         self._collect_garbage()
         with translated():
@@ -444,7 +455,7 @@ class AdminCommands(Generic[Text]):
             raise ArgumentError(
                 f"stream_number must be one that `archived_streams` returns, not {as_given(given)}"
             )
-        name = to_bytes(key)
+        name = to_bytes(key, "key")
 
         def find(txn: Txn) -> int:
             stream = txn.find_stream(name)

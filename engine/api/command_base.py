@@ -12,7 +12,6 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from streamkeep.engine.commands.arguments import (
-    as_given,
     range_end,
     range_start,
     to_bytes,
@@ -33,6 +32,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import ClaimedEntry, Entry, RepeatedFields, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, InvalidIdError, StoreClosedError
 from streamkeep.format.core.times import EXPECTED, Bound, time_bound
+from streamkeep.format.core.values import as_given
 from streamkeep.format.html import Facts, Listed
 from streamkeep.format.node.node import ENTRY, TEXT
 

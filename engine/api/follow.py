@@ -13,11 +13,12 @@ from streamkeep.engine.api.command_base import CommandBase, Key, RangeId, after_
 from streamkeep.engine.blocking.calls import BlockingCall, GroupCall, ReadCall
 from streamkeep.engine.blocking.history_call import HistoryCall
 from streamkeep.engine.commands import xread, xreadgroup
-from streamkeep.engine.commands.arguments import as_given, check_block, check_count, to_bytes
+from streamkeep.engine.commands.arguments import check_block, check_count, to_bytes
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.format.core.entry import DeliveredEntry, Entry, Text
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.id_codec import parse_id
+from streamkeep.format.core.values import as_given
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store

@@ -7,7 +7,7 @@ the method belongs to, and makes columns of them without an object for each valu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -24,7 +24,7 @@ from streamkeep.engine.api.command_base import (
     start_bound,
 )
 from streamkeep.engine.commands import history
-from streamkeep.engine.commands.arguments import as_given, check_integer, to_bytes
+from streamkeep.engine.commands.arguments import check_integer, to_bytes
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, Text
@@ -33,6 +33,7 @@ from streamkeep.format.core.errors import (
     MissingPackageError,
     StreamkeepError,
 )
+from streamkeep.format.core.values import as_given
 from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ class FrameCommands(CommandBase[Text]):
                 if len(found.names) > frames.MOST_COLUMNS:
                     break
             chosen = frames.found_columns(found.names, types or {})
-        elif isinstance(columns, (str, bytes)):
+        elif isinstance(columns, (str, bytes)) or not isinstance(columns, Iterable):
             raise ArgumentError(f"columns must be a list of names, not {as_given(columns)}")
         schema = frames.frame_schema(chosen, types or {})
         frames.FrameReader(schema, name, errors, repeated, most)  # raises for a wrong column

@@ -28,7 +28,6 @@ from streamkeep.engine.api.read_commands import ReadCommands
 from streamkeep.engine.blocking.calls import GroupCall
 from streamkeep.engine.commands import xack, xgroup, xinfo, xreadgroup
 from streamkeep.engine.commands.arguments import (
-    as_given,
     check_block,
     check_count,
     check_not_negative,
@@ -47,6 +46,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, InvalidIdError
 from streamkeep.format.core.id_codec import until_nul
+from streamkeep.format.core.values import as_given
 
 NackMode = Literal["SILENT", "FAIL", "FATAL"]
 

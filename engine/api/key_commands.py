@@ -21,6 +21,7 @@ from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import as_given
 from streamkeep.format.redis.stream_dump import TARGETS
 from streamkeep.format.rows.retention import Retention
 
@@ -165,8 +166,10 @@ class KeyCommands(CommandBase[Text]):
                 "8.6", "8.8" or "8.10". What it cannot hold is dropped; only "8.8" and later hold
                 everything. None for the oldest one from "7.2" on that holds all of this stream.
         """
-        if server is not None and server not in TARGETS:
-            raise ArgumentError(f"server must be one of {', '.join(TARGETS)}, not {server!r}")
+        if server is not None and server not in [*TARGETS]:
+            raise ArgumentError(
+                f"server must be one of {', '.join(TARGETS)}, not {as_given(server)}"
+            )
         return self._run(read(dump.dump, (to_bytes(name, "name"), server)))
 
     def restore(self, name: Key, ttl: int, value: bytes, replace: bool = False) -> bool:

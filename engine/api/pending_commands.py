@@ -23,7 +23,6 @@ from streamkeep.engine.api.command_base import (
 )
 from streamkeep.engine.commands import xclaim, xpending
 from streamkeep.engine.commands.arguments import (
-    as_given,
     check_integer,
     check_not_negative,
     to_bytes,
@@ -34,6 +33,7 @@ from streamkeep.engine.commands.xinfo import Info
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.id_codec import id_text
+from streamkeep.format.core.values import as_given
 
 
 class PendingCommands(CommandBase[Text]):

@@ -32,7 +32,7 @@ from streamkeep.engine.api.work import (
     waiting,
 )
 from streamkeep.engine.archive import garbage
-from streamkeep.engine.archive.back_pressure import BackPressure, clean_after_crash
+from streamkeep.engine.archive.back_pressure import BackPressure, check_most, clean_after_crash
 from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.arguments import check_block, check_node_limits
@@ -43,17 +43,19 @@ from streamkeep.engine.store import opening
 from streamkeep.engine.store.command import Command, Write, attempt, write_relaxed
 from streamkeep.engine.store.old_readers import OldReaders
 from streamkeep.engine.system.clock import Clock, current_clock
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translate
 from streamkeep.engine.system.modes import Group, chosen_modes
-from streamkeep.engine.system.owners import Trusted
+from streamkeep.engine.system.owners import Trusted, trusted_numbers
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format import html
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
+from streamkeep.format.core.values import LONGEST_S, seconds, whole
 from streamkeep.format.segment.manifest import SegmentRecord
 
-_MOST_READERS: Final = 100_000
+_MOST_READERS: Final = 100_000  # `lock.mdb` has 64 bytes on disk for each
 
 log = logging.getLogger("streamkeep")
 
@@ -96,17 +98,16 @@ class Store(
     ) -> None:
         """Open the store at `path`; see `streamkeep.open`."""
         check_sync(sync)
-        if interval_ms < 1:
-            raise ArgumentError(f"interval_ms must be at least 1, not {interval_ms!r}")
-        if not 1 <= max_readers <= _MOST_READERS:  # `lock.mdb` has 64 bytes on disk for each
-            raise ArgumentError(f"max_readers must be 1 to {_MOST_READERS:,}, not {max_readers!r}")
-        if archive_every is not None and not (archive_every > 0 and not readonly):
-            raise ArgumentError(
-                f"archive_every must be above 0, and the store not readonly: {archive_every!r}"
-            )
+        whole(interval_ms, "interval_ms", 1, LONGEST_S * 1000)
+        whole(max_readers, "max_readers", 1, _MOST_READERS)
+        if archive_every is not None:
+            seconds(archive_every, "archive_every")
+            if readonly:
+                raise ArgumentError("archive_every needs a store that is not readonly")
+        check_most(retired_max_bytes)
         if read_durable and readonly:
             raise ArgumentError("read_durable needs a store that is not readonly: it may sync")
-        self.path = Path(path)
+        self.path = path_of(path, "path")
         self.sync_mode = sync
         self._set_decode(decode_responses)
         self._closed = False
@@ -121,7 +122,7 @@ class Store(
             max_store_bytes=max_store_bytes,
             clock=clock or current_clock(),
             node_limits=check_node_limits(node_max_bytes, node_max_entries),
-            trust_owners=trust_owners,
+            trust_owners=trusted_numbers(trust_owners),
             modes=chosen_modes(mode, group),
         )
         self._wait = sync == "commit"

@@ -30,7 +30,6 @@ from streamkeep.engine.api.read_commands import Delete
 from streamkeep.engine.api.row_commands import RowCommands
 from streamkeep.engine.commands import idempotency, xadd, xdel, xinfo, xtrim
 from streamkeep.engine.commands.arguments import (
-    as_given,
     check_integer,
     check_policy,
     no_arguments,
@@ -45,6 +44,7 @@ from streamkeep.engine.commands.arguments import (
 from streamkeep.engine.commands.idempotency import check_idempotent
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, CommandError
+from streamkeep.format.core.values import as_given
 from streamkeep.format.rows.producers import content_iid
 
 

@@ -94,7 +94,7 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
 
     def stat(self, name: Key) -> StreamStat:
         """Return length, nodes and sizes of one stream; raise NoSuchKeyError when it is missing."""
-        return self._run(read(_stat, (to_bytes(name),)))
+        return self._run(read(_stat, (to_bytes(name, "name"),)))
 
     def as_bytes(self) -> Snapshot[bytes]:
         """Return this snapshot with results as bytes, whatever the store returns."""

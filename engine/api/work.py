@@ -20,7 +20,8 @@ from streamkeep.engine.notify.wait_table import GROUP, READ, Interest
 from streamkeep.engine.store.command import Command, Write, wait
 from streamkeep.engine.txn.read_txn import ReadTxn, Txn
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import CommandError
+from streamkeep.format.core.errors import ArgumentError, CommandError
+from streamkeep.format.core.values import as_given
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
@@ -99,13 +100,15 @@ class WorkCall(BlockingCall):
         work: Work[list[Item]],
         when: When,
     ) -> None:
+        if not isinstance(when, When):
+            raise ArgumentError(f"when must be a streamkeep.When, not {as_given(when)}")
         self.writes = True  # here: the compiled base does not see attributes of this class
         self.claims_dead = when.claims_dead
         self._store = store
         self._work = cast("Work[Found]", work)  # a reply that only its caller understands
         self._look = when.look
         self._interests = _interests(when.wake_on)
-        self._waiter = tuple(to_bytes(one) for one in when.waiter)
+        self._waiter = tuple(to_bytes(one, "waiter") for one in when.waiter)
 
     def run(self, txn: Txn) -> Found:
         """Run the function."""
@@ -165,7 +168,12 @@ def _look(store: Store[Any], look: Look, txn: Txn) -> int:
 
 def _interests(wake_on: WakeOn) -> list[Interest]:
     found: list[Interest] = []
-    for key, group in wake_on:
-        kind = READ if group is None else GROUP
-        found.append((to_bytes(key), b"" if group is None else to_bytes(group), kind))
+    for pair in wake_on:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise ArgumentError(f"wake_on must be (key, group) pairs, not {as_given(pair)}")
+        key, group = to_bytes(pair[0], "a key of wake_on"), pair[1]
+        if group is None:
+            found.append((key, b"", READ))
+        else:
+            found.append((key, to_bytes(group, "a group of wake_on"), GROUP))
     return list(dict.fromkeys(found))

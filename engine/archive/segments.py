@@ -19,7 +19,12 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import CorruptionError, FormatVersionError, StreamkeepError
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    FormatVersionError,
+    StoreError,
+    StreamkeepError,
+)
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import RETIRED, pack_number, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope
@@ -161,7 +166,7 @@ def export(
 
     Raises:
         CorruptionError: a segment is missing or damaged.
-        StoreError: a file of that name exists.
+        StoreError: a file of that name exists, or `folder` cannot be one.
     """
     target: Folder | None = None
     total = sum(record.size_bytes for record in records)
@@ -171,8 +176,14 @@ def export(
         for problem in segment.check():
             raise problem
         if target is None:
-            files.create_folder(folder)
-            target = Folder(folder, outside=True)
+            try:
+                files.create_folder(folder)
+                target = Folder(folder, outside=True)
+            except OSError as error:
+                raise StoreError(
+                    f"{folder}: cannot take the copies: {error.strerror}; next: name a folder that "
+                    "you may write to"
+                ) from error
         copy_segment(segment, target, record.path)
         done += record.size_bytes
         if progress is not None:

@@ -10,6 +10,7 @@ from typing import Final
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import MAX, cut_id, id_text, next_id, parse_id, previous_id
+from streamkeep.format.core.values import as_given, whole
 
 _TOO_LARGE: Final = 1 << 63
 _MOST_DIGITS: Final = 19
@@ -20,16 +21,7 @@ NOT_INTEGER: Final = "value is not an integer or out of range"
 _WHOLE: Final = "a number from -9223372036854775808 to 9223372036854775807 is expected"
 NODE_LIMITS: Final = (4096, 100)  # bytes and entries of a macro node: the defaults of Redis
 _MOST_OF_NODE: Final = (1 << 32) - 2
-_MOST_SHOWN: Final = 60  # characters of a value in a message
 POLICIES: Final = ("KEEPREF", "DELREF", "ACKED")  # in the order of `references`
-
-
-def as_given(value: object) -> str:
-    """Return an argument as a message shows it."""
-    if isinstance(value, (bytes, str)):
-        value = value[:_MOST_SHOWN]  # it may be huge
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
 
 
 def refused(problem: str, parameter: str, value: object, expected: str) -> CommandError:
@@ -48,12 +40,18 @@ def to_bytes(value: object, parameter: str = "") -> bytes:
     """Return a key, field, value or name as bytes; raise ArgumentError as redis-py would."""
     if isinstance(value, bytes):
         return value
-    if isinstance(value, str):
-        return value.encode()
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return repr(value).encode()
+    except ValueError:  # lone surrogates, or an int of more digits than Python prints
+        raise ArgumentError(
+            f"{parameter or 'a value'} is {as_given(value)}, which cannot be encoded as UTF-8; "
+            "next: give it as bytes"
+        ) from None
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return repr(value).encode()
     subject = f"{parameter} is {as_given(value)}" if parameter else as_given(value)
     raise ArgumentError(
         f"Invalid input of type: '{type(value).__name__}'. "
@@ -63,10 +61,13 @@ def to_bytes(value: object, parameter: str = "") -> bytes:
 
 def _to_value(name: object, value: object) -> bytes:
     """As `to_bytes`, for the value of a field, which an error names."""
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return repr(value).encode()
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return repr(value).encode()
+    except ValueError:
+        pass  # the call below raises it, with the name of the field
     return to_bytes(value, f"the value of field {as_given(name)}")
 
 
@@ -248,17 +249,21 @@ def check_policy(command: str, policy: object) -> int:
     return POLICIES.index(str(policy))
 
 
-def check_node_limits(most_bytes: int | None, most_entries: int | None) -> tuple[int, int] | None:
+def check_node_limits(most_bytes: object, most_entries: object) -> tuple[int, int] | None:
     """Return both limits of a macro node, or None where neither is given."""
     if most_bytes is None and most_entries is None:
         return None
     limits = (
-        NODE_LIMITS[0] if most_bytes is None else most_bytes,
-        NODE_LIMITS[1] if most_entries is None else most_entries,
+        NODE_LIMITS[0]
+        if most_bytes is None
+        else whole(most_bytes, "node_max_bytes", 0, _MOST_OF_NODE),
+        NODE_LIMITS[1]
+        if most_entries is None
+        else whole(most_entries, "node_max_entries", 0, _MOST_OF_NODE),
     )
-    for limit in limits:
-        if not 0 <= limit <= _MOST_OF_NODE:
-            raise ArgumentError(
-                f"a node limit must be between 0 and {_MOST_OF_NODE}, not {as_given(limit)}"
-            )
+    if not any(limits):  # an append writes its node again, so a stream would cost its square
+        raise ArgumentError(
+            "node_max_bytes and node_max_entries cannot both be 0: the node would have no limit, "
+            "and each append would be slower than the one before; next: give one of them"
+        )
     return limits

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from streamkeep.engine.commands.arguments import as_given, to_integer
+from streamkeep.engine.commands.arguments import to_integer
 from streamkeep.engine.commands.reply_budget import (
     NO_LIMIT,
     Entries,
@@ -30,6 +30,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import ClaimedEntry, Entry
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.id_codec import MAX, Id, cut_id, id_text, parse_id
+from streamkeep.format.core.values import as_given
 from streamkeep.format.node.node import ENTRY, PAIRS, TEXT
 from streamkeep.format.rows.group_records import Consumer
 from streamkeep.format.rows.nacks import MAX_COUNT, Nack

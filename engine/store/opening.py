@@ -29,7 +29,7 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.meta import read_or_create
 from streamkeep.engine.store.place import check_is_ours, check_place, owner_of
 from streamkeep.engine.store.registry import Opening, registry
-from streamkeep.engine.store.sizes import SMALLEST_STORE, limited_map
+from streamkeep.engine.store.sizes import LARGEST_STORE, SMALLEST_STORE, limited_map
 from streamkeep.engine.store.survey import check_lmdb_files
 from streamkeep.engine.store.swap import finish_swap, is_swapping
 from streamkeep.engine.system.clock import Clock
@@ -46,6 +46,7 @@ from streamkeep.format.core.errors import (
     StoreLockedError,
 )
 from streamkeep.format.core.keys import TABLES
+from streamkeep.format.core.values import whole
 from streamkeep.format.rows.records import PAGE_FIT
 
 # The map is address space, not memory or disk. A terabyte never has to grow. If the system refuses
@@ -75,10 +76,8 @@ def open_environment(
         modes: of a store that is created; None for those of the umask.
         node_limits: bytes and entries of the nodes of new streams; None for the defaults.
     """
-    if max_store_bytes is not None and max_store_bytes < SMALLEST_STORE:
-        raise ArgumentError(
-            f"max_store_bytes must be at least {SMALLEST_STORE}, not {max_store_bytes!r}"
-        )
+    if max_store_bytes is not None:
+        whole(max_store_bytes, "max_store_bytes", SMALLEST_STORE, LARGEST_STORE)
     if force_recovery is not None and force_recovery not in WAYS:
         names = " or ".join(map(repr, WAYS))
         raise ArgumentError(f"force_recovery must be {names}, not {force_recovery!r}")

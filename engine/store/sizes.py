@@ -18,6 +18,7 @@ from streamkeep.format.core.errors import StoreError, StoreFullError
 
 _META_PAGES: Final = 2
 SMALLEST_STORE: Final = 1 << 20
+LARGEST_STORE: Final = 1 << 46  # its map, an eighth larger, fits into the addresses of a process
 READERS_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.001
 

@@ -13,12 +13,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import as_given
+
 FLOCK: Final = struct.Struct("@hhqqi0q")  # struct flock of Linux: type, whence, start, length, pid
 _ZEROS: Final = bytes(1 << 20)
 _ZERO_PAGE: Final = bytes(4096)
 
 # sync_data(handle) returns after the contents of a file are on disk.
 sync_data: Callable[[int], None] = os.fdatasync
+
+
+def path_of(value: object, name: str) -> Path:
+    """Return a path, which the system can have: not empty, and no bytes."""
+    if isinstance(value, (str, os.PathLike)) and value != "":
+        try:
+            path = Path(value)
+            if b"\0" not in os.fsencode(path):
+                return path
+        except (TypeError, UnicodeEncodeError):  # of bytes; or of characters that no path has
+            pass
+    raise ArgumentError(
+        f"{name} must be the path of a folder or file, as text or a pathlib.Path, "
+        f"not {as_given(value)}"
+    )
 
 
 def create_folder(path: Path) -> bool:

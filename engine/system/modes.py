@@ -20,7 +20,7 @@ import os
 import stat
 from typing import Final, NamedTuple
 
-from streamkeep.engine.system.owners import ROOT, is_in
+from streamkeep.engine.system.owners import ROOT, is_in, number_of
 from streamkeep.format.core.errors import ArgumentError, StoreError
 
 _FILE_BITS: Final = 0o664
@@ -150,14 +150,7 @@ def _change(handle: int, mode: int) -> None:
 
 
 def _group_number(group: Group) -> int:
-    if isinstance(group, int) or (group.isascii() and group.isdigit()):
-        return int(group)
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise ArgumentError(
-            f"group: this machine has no group {group!r}; next: give the name or number of a group"
-        ) from None
+    return number_of("group", group, lambda name: grp.getgrnam(name).gr_gid)
 
 
 def group_name(group: int) -> str:

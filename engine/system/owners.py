@@ -11,14 +11,17 @@ import grp
 import os
 import pwd
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import as_given, whole
 
 TRUST_VARIABLE: Final = "STREAMKEEP_TRUST_OWNERS"
 ROOT: Final = 0
+_MOST_NUMBER: Final = (1 << 32) - 2  # of a user or a group; the one above it means none
+_MOST_DIGITS: Final = 10
 
 Owner = str | int  # name or number of a user
 Trusted = Iterable[Owner] | Owner
@@ -51,21 +54,29 @@ def trusted_numbers(owners: Trusted) -> set[int]:
     Raises:
         ArgumentError: this machine has no such user.
     """
-    named: list[Owner] = [owners] if isinstance(owners, str | int) else [*owners]
-    named += filter(None, os.environ.get(TRUST_VARIABLE, "").replace(",", " ").split())
-    numbers = set()
-    for one in named:
-        if isinstance(one, int) or (one.isascii() and one.isdigit()):
-            numbers.add(int(one))
-            continue
+    several = isinstance(owners, Iterable) and not isinstance(owners, (str, bytes))
+    named = cast("Iterable[Owner]", owners if several else [owners])
+    variable = filter(None, os.environ.get(TRUST_VARIABLE, "").replace(",", " ").split())
+    return {
+        number_of(place, one, lambda name: pwd.getpwnam(name).pw_uid)
+        for place, some in (("trust_owners", named), (TRUST_VARIABLE, variable))
+        for one in some
+    }
+
+
+def number_of(parameter: str, given: Owner, look_up: Callable[[str], int]) -> int:
+    """Return the number of a user or group that is given by name or number."""
+    what = "group" if parameter == "group" else "user"
+    if isinstance(given, str) and not (given.isascii() and given.isdigit()):
         try:
-            numbers.add(pwd.getpwnam(one).pw_uid)
-        except KeyError:
+            return look_up(given)
+        except (KeyError, ValueError):  # a name with a null byte or a lone surrogate, too
             raise ArgumentError(
-                f"trust_owners: this machine has no user {one!r}; next: give the name or number "
-                "of a user"
+                f"{parameter}: this machine has no {what} {as_given(given)}; next: give the name "
+                f"or number of a {what}"
             ) from None
-    return numbers
+    number = int(given) if isinstance(given, str) and len(given) <= _MOST_DIGITS else given
+    return whole(number, f"{parameter}, if it is no name of a {what},", 0, _MOST_NUMBER)
 
 
 def is_in(group: int) -> bool:

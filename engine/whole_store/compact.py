@@ -23,6 +23,7 @@ from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.swap import NEW_FOLDER, READY_FOLDER, finish_swap
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
@@ -61,7 +62,7 @@ def compact(
         StoreLockedError: the store is open, in this process or another.
         StoreFullError: there is no room for the copy; nothing was changed.
     """
-    path = Path(path).absolute()
+    path = path_of(path, "path").absolute()
     clock = clock or Clock()
     if registry.find(path) is not None:
         raise StoreLockedError(f"{path}: open in this process; next: close it, then try again")

@@ -12,8 +12,9 @@ Five families, by what the caller can do about it:
 The first two are siblings, as in redis-py. Where redis-py refuses a call before it sends anything,
 we raise `ArgumentError`; where a Redis server would refuse it, `CommandError` with Redis's text.
 
-`format` raises only `CorruptionError` and, for IDs that users write, `InvalidIdError`. `engine`
-translates every `lmdb.Error` into one of these classes; no layer above it sees an LMDB exception.
+`format` raises only `CorruptionError` and, for what users write, `InvalidIdError` and
+`ArgumentError`. `engine` translates every `lmdb.Error` into one of these classes; no layer above it
+sees an LMDB exception.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def open(path, **options):
             these pages, deleting waits for them for ten seconds.
         node_max_bytes, node_max_entries: limits of the macro nodes of streams that are created from
             now on, by Redis's rule (stream-node-max-bytes, -entries). If only one is given, the
-            other is 4,096 or 100; 0 for no limit. None for both: nodes fill pages.
+            other is 4,096 or 100; one of them may be 0: no limit. None for both: nodes fill pages.
         archive_every: maintain and archive the store at this interval in seconds, in a
             thread, as `Store.maintain` and `Store.archive` do.
         retired_max_bytes: bytes of trimmed entries that may wait for the archiver, 64 MiB or more;

@@ -130,7 +130,7 @@ def test_seal_needs_a_uri_and_changes_nothing_without(open_store: Open) -> None:
         ("s3://key:secret@bucket/x", "contains settings"),
         ("s3://bucket/x?region=eu", "contains settings"),
         ("s3:///x", "names no bucket"),
-        ("", "cannot be empty"),
+        ("", "to must be the path of"),
     ],
 )
 def test_a_uri_that_cannot_be_used_is_an_error(open_store: Open, place: str, problem: str) -> None:

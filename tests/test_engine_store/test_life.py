@@ -324,10 +324,10 @@ def test_bad_options_are_named(tmp_path: Path) -> None:
         ({"sync": "often"}, "sync"),
         ({"interval_ms": 0}, "interval_ms"),
         ({"max_readers": 0}, "max_readers"),
-        ({"max_readers": 10**9}, "max_readers must be 1 to 100,000"),
+        ({"max_readers": 10**9}, "max_readers must be a whole number from 1 to 100,000"),
         ({"max_store_bytes": 5}, "max_store_bytes"),
-        ({"node_max_bytes": -1}, "node limit"),
-        ({"node_max_entries": 1 << 40}, "node limit"),
+        ({"node_max_bytes": -1}, "node_max_bytes"),
+        ({"node_max_entries": 1 << 40}, "node_max_entries"),
     ):
         with pytest.raises(streamkeep.StreamkeepError, match=word):
             Store(tmp_path / "store", **options)

@@ -31,6 +31,7 @@ from streamkeep.arrow.columns import Columns, CopiedNode
 from streamkeep.arrow.types import NAMED, arrow_type
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, ValueMismatchError
+from streamkeep.format.core.values import as_given, utf8
 
 log = logging.getLogger("streamkeep")
 
@@ -83,6 +84,8 @@ def frame_schema(columns: Sequence[object], types: Mapping[Any, object]) -> pa.S
             raise ArgumentError(f"columns names {name!r} twice")
         names.append(name)
     chosen = dict(SYSTEM)
+    if not isinstance(types, Mapping):
+        raise ArgumentError(f"types must be a dict of columns and types, not {as_given(types)}")
     for column, given in types.items():
         name = _text(column)
         if name not in names:
@@ -101,9 +104,7 @@ def _text(column: object) -> str:
             return column.decode()
         except UnicodeDecodeError:
             raise ArgumentError(f"column {column!r} is not UTF-8; 'fields' has any field") from None
-    if isinstance(column, str):
-        return column
-    raise ArgumentError(f"a column is named by text, not by {column!r}")
+    return utf8(column, "a column").decode()
 
 
 def found_columns(names: Iterable[bytes], types: Mapping[Any, object]) -> list[str]:

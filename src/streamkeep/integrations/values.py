@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import utf8
 from streamkeep.integrations.address import Address
 from streamkeep.jobs.lazy_store import LazyStore
 
@@ -38,7 +39,7 @@ class Values:
     """The values of one space."""
 
     def __init__(self, space: str) -> None:
-        self.space = space.encode()
+        self.space = utf8(space, "the space of values")
 
     def put(self, txn: Transaction[Any], name: str, value: bytes, ttl_ms: int = 0) -> None:
         """Store a value, and wake the callers that wait for it.
@@ -173,7 +174,7 @@ def ttl_of(seconds: float | None, name: str) -> int:
 
 
 def _name_key(name: str) -> bytes:
-    data = name.encode()
+    data = utf8(name, "the name of a value")
     if len(data) <= _MOST_NAME:
         return data or b"\0"
     return data[: _MOST_NAME - 32] + hashlib.blake2b(data, digest_size=32).digest()

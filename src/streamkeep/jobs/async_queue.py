@@ -18,6 +18,7 @@ from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import CommandError
+from streamkeep.format.core.values import whole
 from streamkeep.jobs.errors import QueueFullError
 from streamkeep.jobs.job import NOTHING, Job, note_ended, plan_end
 from streamkeep.jobs.options import Options, check_options
@@ -26,7 +27,7 @@ from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.results import look_for, open_result
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.task import Task
-from streamkeep.jobs.times import Duration, at_least, milliseconds
+from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.waiting import UNSYNCED, known_tasks
 
 Result = TypeVar("Result")
@@ -218,7 +219,7 @@ class AsyncQueue:
 
     async def get_many(self, count: int, timeout: Duration | None = 0) -> list[AsyncJob]:
         """Take up to `count` jobs; wait until there is at least one; see `Queue.get_many`."""
-        found = await self.take(at_least(count, 1, "count"), timeout)
+        found = await self.take(whole(count, "count", 1), timeout)
         return [AsyncJob(self, job) for job in found]
 
     async def take(

@@ -17,7 +17,7 @@ from streamkeep.jobs.layout import (
     due_key,
     pack_time,
     parked_prefix,
-    short,
+    part_of,
     unpack_fields,
     unpack_time,
 )
@@ -58,7 +58,7 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str) ->
     """Return where a job is."""
     number = number_in(job_id)
     if number:
-        where = reader.row_get(names.space, layout.PLACE + short(job_id.encode()))
+        where = reader.row_get(names.space, layout.PLACE + part_of(job_id, "the ID of a job"))
         if where is not None and where[:1] in b"sh":
             data = reader.row_get(names.space, layout.NUMBERED + pack_time(number))
             fields = {} if data is None else unpack_fields(data)
@@ -94,7 +94,7 @@ def cancel(step: Step, job_id: str) -> bool:
         step.counters.delayed -= 1
         give_up_names(step, found.fields)
     elif found.state == HELD_STATE:
-        where = step.txn.row_get(step.space, layout.PLACE + short(job_id.encode()))
+        where = step.txn.row_get(step.space, layout.PLACE + part_of(job_id, "the ID of a job"))
         assert where is not None
         cancel_held(step, where[1:])
         give_up_names(step, found.fields)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import as_given
 from streamkeep.jobs.errors import PayloadError
 
 JSON: Final = "json"
@@ -78,9 +79,11 @@ def register_codec(
 
 def check_codec(name: str) -> str:
     """Return the name of a codec; raise ArgumentError if there is none."""
-    if name not in _codecs:
+    if not isinstance(name, str) or name not in _codecs:
         known = ", ".join(sorted(_codecs))
-        raise ArgumentError(f"there is no codec {name!r}; known: {known}; see `register_codec`")
+        raise ArgumentError(
+            f"there is no codec {as_given(name)}; known: {known}; see `register_codec`"
+        )
     return name
 
 

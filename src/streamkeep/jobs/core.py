@@ -21,6 +21,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync, Transaction
 from streamkeep.engine.api.work import SharedTransaction
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
@@ -183,6 +184,7 @@ class Core(LazyStore):
 
     def run_until_idle(self, limit: int = 1_000_000) -> int:
         """Do as `Queue.run_until_idle`."""
+        whole(limit, "limit", 0)
         ran, queues = 0, [self.queue]
         self._runs.now = True
         try:

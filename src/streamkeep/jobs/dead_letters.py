@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import utf8
 from streamkeep.jobs import cancelling, layout, limits
 from streamkeep.jobs.admission import NORMAL_NUMBER
 from streamkeep.jobs.ending import forget
@@ -15,8 +16,8 @@ from streamkeep.jobs.layout import (
     Names,
     due_key,
     pack_time,
+    part_of,
     place_of,
-    short,
     unpack_place,
     unpack_time,
 )
@@ -122,7 +123,9 @@ def chosen(
     found = (one for one in letters(snapshot, names.dead) if matches(one, reason, task))
     if not named:
         return list(found)
-    texts = {one.id if isinstance(one, Letter) else one for one in named}
+    texts = {
+        one.id if isinstance(one, Letter) else utf8(one, "a dead letter").decode() for one in named
+    }
     kept = [one for one in found if one.id in texts or one.job in texts]
     wanted = _ids(named, kept)
     return [one for one in kept if one.id in wanted]
@@ -222,7 +225,7 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
         reference = pack_time(number_in(job_id))
         step.unschedule(due_key(found.due_ms, layout.DELAYED, reference))
         step.schedule(step.now_ms, layout.DELAYED, reference)
-        where = layout.PLACE + short(job_id.encode())
+        where = layout.PLACE + part_of(job_id, "the ID of a job")
         step.txn.row_put(step.space, where, b"s" + pack_time(step.now_ms))
         return True
     if found.state != cancelling.RETRYING or found.place is None:

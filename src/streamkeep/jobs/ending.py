@@ -22,7 +22,16 @@ from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.failures import plain
-from streamkeep.jobs.layout import Fields, Names, Place, due_key, pack_time, short, unpack_time
+from streamkeep.jobs.layout import (
+    Fields,
+    Names,
+    Place,
+    due_key,
+    pack_time,
+    part_of,
+    short,
+    unpack_time,
+)
 from streamkeep.jobs.state import Step, job_id_of
 
 if TYPE_CHECKING:
@@ -292,7 +301,7 @@ def extend(step: Step, job: Taken, policy: Policy) -> Taken:
 
 def put_result(step: Step, job_id: str, stored: Stored) -> None:
     """Store a result, and remove some that have expired."""
-    key = short(job_id.encode())
+    key = part_of(job_id, "the ID of a job")
     value = b"".join(
         (pack_time(stored.expires_ms), stored.state, stored.codec.encode(), _SEPARATOR, stored.data)
     )
@@ -321,5 +330,5 @@ def parse_result(data: bytes) -> Stored:
 
 def load_result(reader: Any, space: bytes, job_id: str) -> Stored | None:
     """Return the result of a job; None if there is none."""
-    data = reader.row_get(space, layout.RESULT + short(job_id.encode()))
+    data = reader.row_get(space, layout.RESULT + part_of(job_id, "the ID of a job"))
     return None if data is None else parse_result(data)

@@ -58,7 +58,7 @@ def text_of(error: BaseException) -> str:
 
 def plain(text: str) -> str:
     r"""Return a text that can be encoded, a surrogate as `\udc80`, and cut if it is long."""
-    found = text[: MOST_TEXT + 1].encode(errors="backslashreplace").decode()
+    found = str(text)[: MOST_TEXT + 1].encode(errors="backslashreplace").decode()
     if len(found) <= MOST_TEXT:
         return found
     note = f"... ({len(text):,} characters)"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.liveness.marks import Marks
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import as_given
 from streamkeep.jobs import codecs, ending, layout
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
@@ -451,6 +452,8 @@ def plan_end(
     if len(given) != len(its):
         raise ArgumentError(f"{len(its)} jobs, and {len(given)} results")
     for job in its:
+        if not isinstance(job, Job):
+            raise ArgumentError(f"jobs must be jobs of `get`, not {as_given(job)}")
         if job.queue.name != core.name:
             raise ArgumentError(f"a job of another queue than {core.name!r}")
     ends = [job.end(one) for job, one in zip(its, given, strict=True)]

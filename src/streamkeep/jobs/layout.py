@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from streamkeep.engine.liveness.marks import mark_of
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.keys import space_prefix
+from streamkeep.format.core.values import utf8
 
 # Streams of a queue end so. A queue with such a name would take and delete what another one keeps.
 ENDINGS: Final = (":high", ":low", ":dead")
@@ -128,7 +129,7 @@ class Names:
 
     def __init__(self, name: str) -> None:
         self.text = name
-        self.name = name.encode()
+        self.name = utf8(name, "the name of a queue")
         if not 0 < len(self.name) <= MOST_NAME:
             raise ArgumentError(
                 f"the name of a queue has 1 to {MOST_NAME} bytes, not {len(self.name)}: {name!r}"
@@ -144,7 +145,7 @@ class Names:
 
     def result_bell(self, job_id: str) -> bytes:
         """Return the key on which callers wait for the result of a job."""
-        return self.space + b"\0r" + job_id.encode()
+        return self.space + b"\0r" + utf8(job_id, "the ID of a job")
 
     @property
     def room_bell(self) -> bytes:
@@ -313,3 +314,12 @@ def short(name: bytes) -> bytes:
     if len(name) <= MOST_PART:
         return name
     return name[: MOST_PART - 32] + hashlib.blake2b(name, digest_size=32).digest()
+
+
+def part_of(text: str, what: str) -> bytes:
+    """Return a text as a part of a key.
+
+    Args:
+        what: names the text in the ArgumentError for one that is no text, or not UTF-8.
+    """
+    return short(utf8(text, what))

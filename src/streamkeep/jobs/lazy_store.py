@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
 
 Result = TypeVar("Result")
@@ -23,7 +24,8 @@ class LazyStore:
 
     def __init__(self, path_or_store: str | Path | Store[Any], sync: Sync) -> None:
         """Take a path, which is opened with a sync mode; or a store, which is used as it is."""
-        self._given = path_or_store
+        given = path_or_store
+        self._given = given if isinstance(given, Store) else path_of(given, "the path of a store")
         self._sync = sync
         self._opened: Store[Any] | None = None
         self._lock = threading.Lock()
@@ -55,7 +57,7 @@ class LazyStore:
                 self._opened = opened
             return opened
 
-    def _open_path(self, path: str | Path) -> Store[Any]:
+    def _open_path(self, path: Path) -> Store[Any]:
         from streamkeep.facade import open as open_store
 
         if self._sync == "commit":

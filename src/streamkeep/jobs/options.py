@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import utf8, whole
 from streamkeep.jobs import layout
 from streamkeep.jobs.layout import Fields, number_of
 from streamkeep.jobs.times import (
     DEFAULT_BACKOFF,
     Backoff,
     Duration,
-    at_least,
     backoff_of,
     milliseconds,
 )
@@ -116,10 +117,6 @@ class Policy(NamedTuple):
         return Policy(values[0], Backoff(values[1], values[2]), *values[3:6])
 
 
-def _at_least_0(value: int, name: str) -> int:
-    return at_least(value, 0, name)
-
-
 def _backoff(value: str | Duration | Backoff, name: str) -> Backoff:
     return backoff_of(value)
 
@@ -128,7 +125,7 @@ def _backoff(value: str | Duration | Backoff, name: str) -> Backoff:
 # makes that member of a value that a program gives. The text of the member is in the field.
 _Check = Callable[[Any, str], Any]
 _IN_FIELDS: Final[tuple[tuple[str, bytes, str, _Check], ...]] = (
-    ("retries", layout.RETRIES, "retries", _at_least_0),
+    ("retries", layout.RETRIES, "retries", partial(whole, least=0)),
     ("backoff", layout.BACKOFF, "backoff", _backoff),
     ("max_runtime", layout.MAX_RUNTIME, "max_runtime_ms", milliseconds),
     ("result_ttl", layout.RESULT_TTL, "result_ttl_ms", milliseconds),
@@ -160,6 +157,8 @@ def _given(options: Mapping[str, Any], known: set[str], what: str) -> dict[str, 
             raise TypeError(
                 f"{what} has no option {name!r}; its options: {', '.join(sorted(known))}"
             )
+    if options.get("name") is not None:
+        utf8(options["name"], "name")
     return {name: value for name, value in options.items() if value is not None}
 
 

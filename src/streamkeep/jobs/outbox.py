@@ -30,7 +30,7 @@ from typing import Any, Final
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs.layout import short
+from streamkeep.jobs.layout import part_of, short
 from streamkeep.jobs.times import Duration, milliseconds
 
 log = logging.getLogger("streamkeep.jobs")
@@ -96,7 +96,7 @@ class Outbox:
         self._columns = columns
         self._batch = batch
         self._keep = keep
-        self._space = b"outbox:" + short((name or table).encode())
+        self._space = b"outbox:" + part_of(name or table, "the name of an outbox")
         driver = type(connection).__module__.partition(".")[0]
         self._is_sqlite = driver == _SQLITE
         self._mark = _MARKS.get(getattr(sys.modules.get(driver), "paramstyle", ""), "%s")

@@ -25,8 +25,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import as_given
 from streamkeep.jobs import layout
-from streamkeep.jobs.layout import Due, Fields, Names, due_key, parked_prefix, short
+from streamkeep.jobs.layout import Due, Fields, Names, due_key, parked_prefix, part_of
 from streamkeep.jobs.limits import put
 from streamkeep.jobs.state import Step
 
@@ -84,8 +85,8 @@ def zone_of(name: str) -> tzinfo:
         return UTC
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ArgumentError(f"there is no time zone {name!r} on this system") from error
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
+        raise ArgumentError(f"there is no time zone {as_given(name)} on this system") from error
 
 
 def next_time(cron: str, zone: str, after_ms: int) -> int:
@@ -99,9 +100,10 @@ def next_time(cron: str, zone: str, after_ms: int) -> int:
     """
     from cronsim import CronSim, CronSimError  # only programs with periodic tasks need it
 
-    if len(cron.split()) != _FIELDS:
+    if not isinstance(cron, str) or len(cron.split()) != _FIELDS:
         raise ArgumentError(
-            f"a cron expression has {_FIELDS} fields (minute hour day month weekday), not {cron!r}"
+            f"a cron expression has {_FIELDS} fields (minute hour day month weekday), "
+            f"not {as_given(cron)}"
         )
     after = datetime.fromtimestamp(after_ms / 1000, zone_of(zone))
     try:
@@ -113,11 +115,11 @@ def next_time(cron: str, zone: str, after_ms: int) -> int:
 
 
 def _row_key(name: str) -> bytes:
-    return layout.PERIODIC + short(name.encode())
+    return layout.PERIODIC + part_of(name, "the name of a periodic task")
 
 
 def _reference(name: str) -> bytes:
-    return short(name.encode())
+    return part_of(name, "the name of a periodic task")
 
 
 def register(step: Step, rule: Rule) -> None:

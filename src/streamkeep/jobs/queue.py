@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, Unpack, overl
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import as_given, whole
 from streamkeep.jobs import cancelling, codecs
 from streamkeep.jobs import dead_letters as dead
 from streamkeep.jobs import periodic as rules_of
@@ -32,7 +33,7 @@ from streamkeep.jobs.putting import prepare, put_all
 from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
 from streamkeep.jobs.stats import QueueStats, stats_of
 from streamkeep.jobs.task import Task, check_errors
-from streamkeep.jobs.times import Backoff, Duration, at_least, backoff_of, milliseconds
+from streamkeep.jobs.times import Backoff, Duration, backoff_of, milliseconds
 from streamkeep.jobs.waiting import take
 
 Parameters = ParamSpec("Parameters")
@@ -92,13 +93,13 @@ class Queue:
             immediate=immediate,
             codec=codec,
             policy=Policy(
-                at_least(retries, 0, "retries"),
+                whole(retries, "retries", 0),
                 backoff_of(backoff),
                 0,
                 milliseconds(result_ttl, "result_ttl"),
-                at_least(max_deaths, 1, "max_deaths"),
+                whole(max_deaths, "max_deaths", 1),
             ),
-            max_result_bytes=at_least(max_result_bytes, 1, "max_result_bytes"),
+            max_result_bytes=whole(max_result_bytes, "max_result_bytes", 1),
             sync=sync,
         )
         self.name = name
@@ -202,13 +203,15 @@ class Queue:
         check_priority(given.get("priority"))
         retry_on = check_errors(given.get("retry_on", Exception), "retry_on")
         give_up_on = check_errors(given.get("give_up_on", ()), "give_up_on")
-        concurrency = at_least(given.get("concurrency", 0), 0, "concurrency")
+        concurrency = whole(given.get("concurrency", 0), "concurrency", 0)
         of_jobs: Options = {}
         for option in PUT_WITH:
             if option in given:
                 of_jobs[option] = given[option]
 
         def make(made_of: Callable[..., Any]) -> Task[Any, Any]:
+            if not callable(made_of):
+                raise ArgumentError(f"a task is made of a function, not of {as_given(made_of)}")
             task: Task[Any, Any] = Task(
                 self.core.queue,
                 made_of,
@@ -330,7 +333,7 @@ class Queue:
         Returns:
             The jobs; an empty list if there was none in time.
         """
-        return take([self], self.consumer, at_least(count, 1, "count"), timeout=timeout)
+        return take([self], self.consumer, whole(count, "count", 1), timeout=timeout)
 
     def done_many(self, jobs: Iterable[Job], results: Iterable[Any] | None = None) -> None:
         """End several jobs that did their work, in one transaction.
@@ -526,11 +529,11 @@ class Queue:
         """
         changes: dict[str, Any] = {}
         if max_length is not None:
-            changes["max_length"] = at_least(max_length, 0, "max_length")
+            changes["max_length"] = whole(max_length, "max_length", 0)
         if max_age is not None:
             changes["max_age_ms"] = milliseconds(max_age, "max_age")
         if concurrency is not None:
-            changes["concurrency"] = at_least(concurrency, 0, "concurrency")
+            changes["concurrency"] = whole(concurrency, "concurrency", 0)
         if when_full is not None:
             if when_full not in _FULL:
                 raise ArgumentError(f"when_full must be one of {_FULL}, not {when_full!r}")

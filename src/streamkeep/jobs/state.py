@@ -21,6 +21,7 @@ from streamkeep.engine.txn.context import CachedRow
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import NoSuchKeyError
+from streamkeep.format.core.values import utf8
 from streamkeep.jobs import layout
 from streamkeep.jobs.layout import (
     Counters,
@@ -32,7 +33,7 @@ from streamkeep.jobs.layout import (
     pack_fields,
     pack_time,
     parse_due,
-    short,
+    part_of,
     unpack_fields,
     unpack_place,
 )
@@ -256,7 +257,7 @@ class Step:
 
     def number_of(self, fields: Fields) -> int:
         """Return the number of a job that has one in its field `id`; 0 if it has none."""
-        return number_in(fields.get(b"id", b"").decode())
+        return number_in(fields.get(b"id", b"").decode(errors="replace"))
 
     def put_numbered(self, number: int, fields: Fields) -> None:
         """Store a job that is in no stream."""
@@ -359,6 +360,7 @@ def job_id_of(place: Place, fields: Fields) -> str:
 
 def number_in(job_id: str) -> int:
     """Return the number in the ID of a numbered job; 0 for any other ID."""
+    utf8(job_id, "the ID of a job")
     digits = job_id[len(JOB_PREFIX) :]
     if not job_id.startswith(JOB_PREFIX) or not digits.isdecimal():
         return 0
@@ -367,6 +369,7 @@ def number_in(job_id: str) -> int:
 
 def place_in(job_id: str) -> Place | None:
     """Return the place that an ID names; None for a numbered job, and for what is no ID."""
+    utf8(job_id, "the ID of a job")
     for priority, prefix in ((0, "high-"), (2, "low-"), (1, "")):
         ms, dash, seq = job_id.removeprefix(prefix).partition("-")
         if job_id.startswith(prefix) and dash and ms.isdecimal() and seq.isdecimal():
@@ -381,7 +384,7 @@ def find_place(
     """Return where a job is in a stream, and its fields; None if it is in none."""
     place = place_in(job_id)
     if place is None:
-        data = reader.row_get(names.space, layout.PLACE + short(job_id.encode()))
+        data = reader.row_get(names.space, layout.PLACE + part_of(job_id, "the ID of a job"))
         place = None if data is None or data[:1] in b"sh" else unpack_place(data)
     if place is None:
         return None

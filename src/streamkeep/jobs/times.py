@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.format.core.durations import parse_duration
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import as_given
 
 Duration = float | int | str | timedelta
 
@@ -29,11 +30,12 @@ def milliseconds(value: Duration, name: str) -> int:
         with suppress(ValueError):
             found = parse_duration(value)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        found = value * 1000.0
+        with suppress(OverflowError):
+            found = value * 1000.0
     if not 0 <= found <= _LONGEST_MS:
         raise ArgumentError(
             f"{name} must be seconds, a timedelta, or a text such as '500ms', '5m' or '1h', "
-            f"not {value!r}"
+            f"not {as_given(value)}"
         )
     return round(found)
 
@@ -41,7 +43,7 @@ def milliseconds(value: Duration, name: str) -> int:
 def unix_ms(value: datetime, name: str) -> int:
     """Return an aware datetime in Unix milliseconds; raise ArgumentError for any other value."""
     if not isinstance(value, datetime) or value.tzinfo is None:
-        raise ArgumentError(f"{name} must be a datetime with a time zone, not {value!r}")
+        raise ArgumentError(f"{name} must be a datetime with a time zone, not {as_given(value)}")
     found = round(value.timestamp() * 1000)
     if not 0 <= found <= 2 * _LONGEST_MS:
         raise ArgumentError(f"{name} must be between 1970 and 2170, not {value!r}")
@@ -82,10 +84,3 @@ def backoff_of(value: str | Duration | Backoff) -> Backoff:
         return found
     fixed = milliseconds(value, "backoff")
     return Backoff(fixed, fixed)
-
-
-def at_least(value: int, least: int, name: str) -> int:
-    """Return a whole number; raise ArgumentError for another, or one that is too small."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 62:
-        raise ArgumentError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    return value

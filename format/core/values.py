@@ -1,0 +1,54 @@
+"""Values that programs give, checked before anything is done with them: numbers, times, texts.
+
+Each check returns the value in the type that is used from then on. For any other value it raises an
+ArgumentError that names the parameter and shows the value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from streamkeep.format.core.errors import ArgumentError
+
+MOST: Final = (1 << 62) - 1
+LONGEST_S: Final = 100 * 366 * 86_400  # a hundred years; what waits for longer than 292 overflows
+_MOST_SHOWN: Final = 60  # characters of a value in a message
+_NOT_UTF8: Final = "a text of whole characters, which UTF-8 can encode (no lone surrogates)"
+
+
+def as_given(value: object) -> str:
+    """Return an argument as a message shows it."""
+    if isinstance(value, (bytes, str)):
+        value = value[:_MOST_SHOWN]  # it may be huge
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no int of more than 4,300 digits
+        return f"a huge {type(value).__name__}"
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+
+
+def whole(value: object, name: str, least: int, most: int = MOST) -> int:
+    """Return a whole number from `least` to `most`; a bool is none."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        bounds = f"of at least {least:,}" if most == MOST else f"from {least:,} to {most:,}"
+        raise ArgumentError(f"{name} must be a whole number {bounds}, not {as_given(value)}")
+    return value
+
+
+def seconds(value: Any, name: str, *, zero: bool = False) -> float:
+    """Return a time in seconds, above 0 (or 0, if `zero`) and at most a hundred years."""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if good and (0 < value <= LONGEST_S or (zero and value == 0)):  # neither is true of NaN
+        return float(value)
+    least = "from 0 to" if zero else "above 0 and at most"
+    raise ArgumentError(f"{name} must be seconds, {least} {LONGEST_S:,}, not {as_given(value)}")
+
+
+def utf8(value: object, name: str) -> bytes:
+    """Return a text as bytes."""
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            pass
+    raise ArgumentError(f"{name} must be {_NOT_UTF8}, not {as_given(value)}") from None

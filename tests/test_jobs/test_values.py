@@ -1,0 +1,90 @@
+"""Values that no call of a queue can use: each raises an error that names it; nothing changes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs import Queue
+
+LONE = "a\ud800"
+TEXTS = [None, 5, b"x", LONE, [], object()]
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "option", ["delay", "expires", "max_runtime", "result_ttl", "backoff", "at", "retries"]
+)
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(10**400, id="above all floats"),
+        pytest.param(10**5000, id="above all texts of an int"),
+        float("nan"),
+        float("inf"),
+        -1,
+        "soon",
+        datetime(2025, 10, 21),
+        [],
+    ],
+)
+def test_a_job_has_times_that_can_come(queue: Queue, option: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=option):
+        queue.put("x", **{option: value})
+    assert queue.stats().waiting == queue.stats().delayed == 0
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_name_is_a_text(queue: Queue, tmp_path: Path, text: Any) -> None:
+    calls: dict[str, Any] = {
+        "name of a queue": lambda: Queue(tmp_path / "q", text),
+        "the path of a store": lambda: Queue(text),
+        "ID of a job": lambda: queue.find(text),
+        "the ID of a job": lambda: queue.cancel(text),
+        "ID": lambda: queue.run_now(text),
+        "of a job": lambda: queue.job(text).result(timeout=0),
+        "a periodic task": lambda: queue.unschedule(text),
+        "a dead letter": lambda: queue.requeue(text),
+        "dead letter": lambda: queue.drop_dead(text),
+        "cron expression": lambda: queue.periodic(text),
+        "time zone": lambda: queue.periodic("* * * * *", tz=text),
+        **(
+            {}
+            if text is None
+            else {
+                "name must be": lambda: queue.task(name=text)(nothing),
+                "codec": lambda: queue.put("x", codec=text),
+            }
+        ),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ArgumentError, match=name):
+            call()
+    assert queue.stats().waiting == 0
+    assert not queue.core.tasks
+
+
+def test_objects_of_another_kind_are_named(queue: Queue) -> None:
+    calls: dict[str, Any] = {
+        "jobs must be": lambda: queue.done_many(["x"]),  # type: ignore[list-item]
+        "a task is made of": lambda: queue.task(5),  # type: ignore[call-overload]
+        "limit": lambda: queue.run_until_idle(None),  # type: ignore[arg-type]
+        "at must be": lambda: queue.put("x", at=datetime.now(UTC).replace(tzinfo=None)),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ArgumentError, match=name):
+            call()
+
+
+def test_a_job_of_another_program_may_have_any_bytes_as_its_id(queue: Queue) -> None:
+    queue.put("first").cancel()
+    queue.store.xadd(queue.name, {"payload": '"x"', "id": b"\xff"})
+    with queue.get(timeout=0) as job:
+        assert job.payload == "x"
