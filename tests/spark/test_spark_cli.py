@@ -112,7 +112,7 @@ def test_a_report_is_a_page_that_needs_nothing_else() -> None:
     assert list(Path("export").glob("*")) == []
     assert done.stderr.startswith("page/index.html: 20 entries of 1 stream, in ")
     page = Path("page/index.html").read_text()
-    assert page.count('src="data:image/png;base64,') == 5
+    assert page.count('src="data:image/png;base64,') == 6
     assert "http" not in page
     groups = Path("page/groups.csv").read_text().splitlines()
     assert groups[1].startswith("mail,orders,1,5,15,15,")
