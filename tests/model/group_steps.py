@@ -1,9 +1,4 @@
-"""Groups, reading with them, and looking at them, as steps.
-
-Times are where two machines never agree to the millisecond. What a server answers is taken down
-to whole units of `COARSE_MS`, and the tests with a server only use times that are whole units
-apart, so that what is left is equal or wrong. The engine is handed its time, and must be exact.
-"""
+"""Groups, reading with them, and looking at them, as steps."""
 
 from __future__ import annotations
 
@@ -11,16 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.group_commands import GroupFrom
-from model.steps import Argument, Bound, Step, pairwise, read_from_text, wire
+from model.steps import Bound, Step, read_from_text
 from model.streams import ModelStore
 from model.values import HIGHEST, ZERO, Id, id_text
-
-COARSE_MS = 1_000_000
-
-
-def coarse(duration_ms: int) -> int:
-    """Return a duration in whole units; -1, which stands for never, as it is."""
-    return duration_ms if duration_ms < 0 else duration_ms // COARSE_MS
 
 
 def last_id_text(last_id: Id | None) -> bytes:
@@ -33,9 +21,6 @@ class GroupStep(Step):
 
     def from_store(self, answer: Any) -> Any:
         return True if answer in (b"OK", "OK") else answer
-
-    def from_server(self, raw: Any) -> Any:
-        return self.from_store(raw)
 
 
 @dataclass(frozen=True)
@@ -56,15 +41,6 @@ class XGroupCreate(GroupStep):
             mkstream=self.mkstream,
             entries_read=self.entries_read,
         )
-
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XGROUP", b"CREATE", self.key, self.group]
-        words.append(last_id_text(self.last_id))
-        if self.mkstream:
-            words.append(b"MKSTREAM")
-        if self.entries_read is not None:
-            words += [b"ENTRIESREAD", self.entries_read]
-        return words
 
     def on_store(self, commands: Any) -> Any:
         last_id = last_id_text(self.last_id)
@@ -87,13 +63,6 @@ class XGroupSetId(GroupStep):
             self.key, self.group, self.last_id, entries_read=self.entries_read
         )
 
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XGROUP", b"SETID", self.key, self.group]
-        words.append(last_id_text(self.last_id))
-        if self.entries_read is not None:
-            words += [b"ENTRIESREAD", self.entries_read]
-        return words
-
     def on_store(self, commands: Any) -> Any:
         last_id = last_id_text(self.last_id)
         return commands.xgroup_setid(self.key, self.group, last_id, self.entries_read)
@@ -108,9 +77,6 @@ class XGroupDestroy(GroupStep):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xgroup_destroy(self.key, self.group)
-
-    def arguments(self) -> list[Argument]:
-        return [b"XGROUP", b"DESTROY", self.key, self.group]
 
     def on_store(self, commands: Any) -> Any:
         return commands.xgroup_destroy(self.key, self.group)
@@ -129,10 +95,6 @@ class XGroupConsumer(GroupStep):
         if self.delete:
             return model.xgroup_delconsumer(self.key, self.group, self.consumer)
         return model.xgroup_createconsumer(self.key, self.group, self.consumer, now_ms=now_ms)
-
-    def arguments(self) -> list[Argument]:
-        command = b"DELCONSUMER" if self.delete else b"CREATECONSUMER"
-        return [b"XGROUP", command, self.key, self.group, self.consumer]
 
     def on_store(self, commands: Any) -> Any:
         run = commands.xgroup_delconsumer if self.delete else commands.xgroup_createconsumer
@@ -165,21 +127,6 @@ class XReadGroup(GroupStep):
             noack=self.noack,
         )
 
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XREADGROUP", b"GROUP", self.group, self.consumer]
-        for name, value in (
-            (b"COUNT", self.count),
-            (b"MAXCOUNT", self.maxcount),
-            (b"MAXSIZE", self.maxsize),
-            (b"CLAIM", self.claim),
-        ):
-            if value is not None:
-                words += [name, value]
-        if self.noack:
-            words.append(b"NOACK")
-        keys = [key for key, _ in self.streams]
-        return [*words, b"STREAMS", *keys, *(read_from_text(one) for _, one in self.streams)]
-
     def on_store(self, commands: Any) -> Any:
         # redis-py refuses a COUNT below 1, which is for everything, as none is.
         count = None if self.count is not None and self.count < 1 else self.count
@@ -210,9 +157,6 @@ class XPending(GroupStep):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xpending(self.key, self.group)
-
-    def arguments(self) -> list[Argument]:
-        return [b"XPENDING", self.key, self.group]
 
     def on_store(self, commands: Any) -> Any:
         return commands.xpending(self.key, self.group)
@@ -253,13 +197,6 @@ class XPendingRange(GroupStep):
             before_end=self.end.open,
         )
 
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XPENDING", self.key, self.group]
-        if self.idle is not None:
-            words += [b"IDLE", self.idle]
-        words += [self.start.text, self.end.text, self.count]
-        return words if self.consumer is None else [*words, self.consumer]
-
     def on_store(self, commands: Any) -> Any:
         # redis-py refuses a count below 0, which is as good as 0.
         start, end, count = self.start.text, self.end.text, max(0, self.count)
@@ -278,12 +215,6 @@ class XPendingRange(GroupStep):
             for entry_id, consumer, idle, count in value
         ]
 
-    def from_server(self, raw: Any) -> Any:
-        return [[entry_id, name, coarse(idle), count] for entry_id, name, idle, count in raw]
-
-    def wire_from_model(self, value: Any) -> Any:
-        return self.from_server(wire(value))
-
 
 @dataclass(frozen=True)
 class XInfoGroups(GroupStep):
@@ -294,14 +225,8 @@ class XInfoGroups(GroupStep):
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xinfo_groups(self.key)
 
-    def arguments(self) -> list[Argument]:
-        return [b"XINFO", b"GROUPS", self.key]
-
     def on_store(self, commands: Any) -> Any:
         return commands.xinfo_groups(self.key)
-
-    def from_server(self, raw: Any) -> Any:
-        return [pairwise(group) for group in raw]
 
 
 @dataclass(frozen=True)
@@ -314,11 +239,5 @@ class XInfoConsumers(GroupStep):
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xinfo_consumers(self.key, self.group, now_ms=now_ms)
 
-    def arguments(self) -> list[Argument]:
-        return [b"XINFO", b"CONSUMERS", self.key, self.group]
-
     def on_store(self, commands: Any) -> Any:
         return commands.xinfo_consumers(self.key, self.group)
-
-    def from_server(self, raw: Any) -> Any:
-        return [pairwise(consumer) for consumer in raw]

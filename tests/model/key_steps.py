@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from model.steps import Argument, Step
+from model.steps import Step
 from model.streams import ModelStore
 
 
@@ -17,9 +17,6 @@ class Delete(Step):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.delete(*self.keys)
-
-    def arguments(self) -> list[Argument]:
-        return [b"DEL", *self.keys]
 
     def on_store(self, commands: Any) -> Any:
         return commands.delete(*self.keys)
@@ -38,16 +35,10 @@ class Rename(Step):
             return model.renamenx(self.source, self.target)
         return model.rename(self.source, self.target)
 
-    def arguments(self) -> list[Argument]:
-        return [b"RENAMENX" if self.keep_target else b"RENAME", self.source, self.target]
-
     def on_store(self, commands: Any) -> Any:
         if self.keep_target:
             return commands.renamenx(self.source, self.target)
         return commands.rename(self.source, self.target)
-
-    def from_server(self, raw: Any) -> Any:
-        return raw == b"OK" or bool(raw)
 
 
 @dataclass(frozen=True)
@@ -57,14 +48,8 @@ class Keys(Step):
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.keys()
 
-    def arguments(self) -> list[Argument]:
-        return [b"KEYS", b"*"]
-
     def on_store(self, commands: Any) -> Any:
         return commands.keys()
-
-    def from_server(self, raw: Any) -> Any:
-        return sorted(raw)
 
 
 @dataclass(frozen=True)
@@ -75,9 +60,6 @@ class Exists(Step):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.exists(*self.keys)
-
-    def arguments(self) -> list[Argument]:
-        return [b"EXISTS", *self.keys]
 
     def on_store(self, commands: Any) -> Any:
         return commands.exists(*self.keys)
@@ -91,9 +73,6 @@ class Type(Step):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.type(self.key)
-
-    def arguments(self) -> list[Argument]:
-        return [b"TYPE", self.key]
 
     def on_store(self, commands: Any) -> Any:
         return commands.type(self.key)

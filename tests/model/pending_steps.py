@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.group_steps import GroupStep
-from model.steps import Argument, friendly, policy_words
+from model.steps import friendly
 from model.streams import ModelStore
 from model.values import Id, id_text
-
-
-def ids_words(ids: tuple[Id, ...]) -> list[Argument]:
-    """Return the block IDS of a command."""
-    return [b"IDS", len(ids), *map(id_text, ids)]
 
 
 @dataclass(frozen=True)
@@ -26,9 +21,6 @@ class XAck(GroupStep):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xack(self.key, self.group, *self.ids)
-
-    def arguments(self) -> list[Argument]:
-        return [b"XACK", self.key, self.group, *map(id_text, self.ids)]
 
     def on_store(self, commands: Any) -> Any:
         return commands.xack(self.key, self.group, *map(id_text, self.ids))
@@ -46,10 +38,6 @@ class XAckDel(GroupStep):
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xackdel(self.key, self.group, list(self.ids), self.policy)
 
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XACKDEL", self.key, self.group]
-        return words + policy_words(self.policy) + ids_words(self.ids)
-
     def on_store(self, commands: Any) -> Any:
         ids = map(id_text, self.ids)
         return commands.xackdel(self.key, self.group, *ids, ref_policy=self.policy)
@@ -65,9 +53,6 @@ class XDelEx(GroupStep):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xdelex(self.key, list(self.ids), self.policy)
-
-    def arguments(self) -> list[Argument]:
-        return [b"XDELEX", self.key, *policy_words(self.policy), *ids_words(self.ids)]
 
     def on_store(self, commands: Any) -> Any:
         return commands.xdelex(self.key, *map(id_text, self.ids), ref_policy=self.policy)
@@ -93,13 +78,6 @@ class XNack(GroupStep):
             retrycount=self.retrycount,
             force=self.force,
         )
-
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XNACK", self.key, self.group, self.mode.encode()]
-        words += ids_words(self.ids)
-        if self.retrycount is not None:
-            words += [b"RETRYCOUNT", self.retrycount]
-        return [*words, b"FORCE"] if self.force else words
 
     def on_store(self, commands: Any) -> Any:
         return commands.xnack(
@@ -144,24 +122,6 @@ class XClaim(GroupStep):
             lastid=self.lastid,
         )
 
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XCLAIM", self.key, self.group, self.consumer, self.min_idle]
-        words += map(id_text, self.ids)
-        for name, value in (
-            (b"IDLE", self.idle),
-            (b"TIME", self.time),
-            (b"RETRYCOUNT", self.retrycount),
-        ):
-            if value is not None:
-                words += [name, value]
-        if self.force:
-            words.append(b"FORCE")
-        if self.justid:
-            words.append(b"JUSTID")
-        if self.lastid is not None:
-            words += [b"LASTID", id_text(self.lastid)]
-        return words
-
     def on_store(self, commands: Any) -> Any:
         return commands.xclaim(
             self.key,
@@ -202,13 +162,6 @@ class XAutoClaim(GroupStep):
             justid=self.justid,
         )
 
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XAUTOCLAIM", self.key, self.group, self.consumer, self.min_idle]
-        words.append(id_text(self.start))
-        if self.count is not None:
-            words += [b"COUNT", self.count]
-        return [*words, b"JUSTID"] if self.justid else words
-
     def on_store(self, commands: Any) -> Any:
         start = id_text(self.start)
         return commands.xautoclaim(
@@ -231,12 +184,6 @@ class XCfgSet(GroupStep):
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xcfgset(self.key, duration=self.duration, maxsize=self.maxsize)
 
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XCFGSET", self.key]
-        if self.duration is not None:
-            words += [b"IDMP-DURATION", self.duration]
-        return words if self.maxsize is None else [*words, b"IDMP-MAXSIZE", self.maxsize]
-
     def on_store(self, commands: Any) -> Any:
         return commands.xcfgset(self.key, self.duration, self.maxsize)
 
@@ -252,9 +199,6 @@ class XIdmpRecord(GroupStep):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xidmprecord(self.key, self.producer, self.iid, self.entry_id)
-
-    def arguments(self) -> list[Argument]:
-        return [b"XIDMPRECORD", self.key, self.producer, self.iid, id_text(self.entry_id)]
 
     def on_store(self, commands: Any) -> Any:
         return commands.xidmprecord(self.key, self.producer, self.iid, id_text(self.entry_id))

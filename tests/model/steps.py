@@ -1,11 +1,8 @@
 """Commands as values, so that one test can run the same command in several places.
 
-A step knows how to run on the model, how to be said to a Redis server, and how to be called on
-anything with redis-py's methods. Each place answers in its own shape; the model's answer is
-turned into the shape of the other, which then must be equal:
-
-    wire       as a server sends it: IDs as text, entries as [id, [field, value, ...]]
-    friendly   as redis-py makes it: entries as (id, {field: value})
+A step knows how to run on the model, and how to be called on anything with redis-py's methods. The
+model's answer is turned into the shape of theirs, `friendly`: IDs as text, entries as (id, {field:
+value}). The two must then be equal.
 
 Where a command fails, the answer is `Failed` with the whole error line.
 """
@@ -14,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from model.streams import ModelStore, NewId, ReadFrom
 from model.values import HIGHEST, ZERO, Id, ModelError, Pairs, id_text
-
-Argument = bytes | int
 
 
 @dataclass(frozen=True)
@@ -38,15 +33,6 @@ def attempt(call: Callable[[], Any]) -> Any:
 
 
 # --- shapes -------------------------------------------------------------------------------------
-
-
-def wire(value: Any) -> Any:
-    """Return an answer of the model as a server would send it, with maps as dicts."""
-    if is_id(value):
-        return id_text(value)
-    if _is_pairs(value):
-        return [text for pair in value for text in pair]
-    return _inside(value, wire)
 
 
 def friendly(value: Any) -> Any:
@@ -87,11 +73,6 @@ def _is_pairs(value: Any) -> bool:
     )
 
 
-def pairwise(flat: list[Any]) -> dict[str, Any]:
-    """Return the map that a RESP2 server sends as a flat list."""
-    return {name.decode(): value for name, value in zip(flat[0::2], flat[1::2], strict=True)}
-
-
 # --- steps --------------------------------------------------------------------------------------
 
 
@@ -102,10 +83,6 @@ class Step:
         """Run on the model; return its answer."""
         raise NotImplementedError
 
-    def arguments(self) -> list[Argument]:
-        """Return the command as a client sends it."""
-        raise NotImplementedError
-
     def on_store(self, commands: Any) -> Any:
         """Run on anything with redis-py's methods; return its answer, or the queue of the call."""
         raise NotImplementedError
@@ -114,21 +91,9 @@ class Step:
         """Return the answer of `on_store` without what may differ."""
         return answer
 
-    def from_server(self, raw: Any) -> Any:
-        """Return a server's answer with flat lists of names and values turned into dicts."""
-        return raw
-
-    def as_server_knows(self, value: Any) -> Any:
-        """Return an answer of the store or the model without what a server of 7.0 lacks."""
-        return value
-
     def from_model(self, value: Any) -> Any:
         """Return the model's answer as `on_store` must give it."""
         return friendly(value)
-
-    def wire_from_model(self, value: Any) -> Any:
-        """Return the model's answer as `from_server` must give it."""
-        return wire(value)
 
 
 @dataclass(frozen=True)
@@ -141,18 +106,6 @@ class Trim:
     limit: int | None = None
     policy: str = "KEEPREF"
 
-    def arguments(self) -> list[Argument]:
-        """Return the options as a client sends them."""
-        words = policy_words(self.policy)
-        tilde: list[Argument] = [b"~"] if self.approximate else []
-        if self.maxlen is not None:
-            words += [b"MAXLEN", *tilde, self.maxlen]
-        if self.minid is not None:
-            words += [b"MINID", *tilde, id_text(self.minid)]
-        if self.limit is not None:
-            words += [b"LIMIT", self.limit]
-        return words
-
     def options(self) -> dict[str, Any]:
         """Return the options as redis-py's methods take them."""
         return {
@@ -162,11 +115,6 @@ class Trim:
             "limit": self.limit,
             "ref_policy": self.policy,
         }
-
-
-def policy_words(policy: str) -> list[Argument]:
-    """Return a reference policy as a client sends it; old servers do not know the word KEEPREF."""
-    return [] if policy == "KEEPREF" else [policy.encode()]
 
 
 @dataclass(frozen=True)
@@ -205,19 +153,6 @@ class XAdd(Step):
             **options,
         )
 
-    def arguments(self) -> list[Argument]:
-        flat = [text for pair in self.pairs for text in pair]
-        words: list[Argument] = [b"XADD", self.key]
-        if self.nomkstream:
-            words.append(b"NOMKSTREAM")
-        if self.producer is not None:
-            words += [b"IDMPAUTO", self.producer]
-            if self.iid is not None:
-                words[-2:] = [b"IDMP", self.producer, self.iid]
-        if self.trim is not None:
-            words += self.trim.arguments()
-        return [*words, self.id_text, *flat]
-
     def on_store(self, commands: Any) -> Any:
         options = {} if self.trim is None else self.trim.options()
         if self.producer is not None:
@@ -240,9 +175,6 @@ class XTrim(Step):
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xtrim(self.key, **vars(self.trim))
 
-    def arguments(self) -> list[Argument]:
-        return [b"XTRIM", self.key, *self.trim.arguments()]
-
     def on_store(self, commands: Any) -> Any:
         return commands.xtrim(self.key, **self.trim.options())
 
@@ -257,9 +189,6 @@ class XDel(Step):
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xdel(self.key, *self.ids)
 
-    def arguments(self) -> list[Argument]:
-        return [b"XDEL", self.key, *map(id_text, self.ids)]
-
     def on_store(self, commands: Any) -> Any:
         return commands.xdel(self.key, *map(id_text, self.ids))
 
@@ -272,9 +201,6 @@ class XLen(Step):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xlen(self.key)
-
-    def arguments(self) -> list[Argument]:
-        return [b"XLEN", self.key]
 
     def on_store(self, commands: Any) -> Any:
         return commands.xlen(self.key)
@@ -321,12 +247,6 @@ class XRange(Step):
             return model.xrevrange(self.key, end, start, self.count, **ends)
         return model.xrange(self.key, start, end, self.count, **ends)
 
-    def arguments(self) -> list[Argument]:
-        count: list[Argument] = [] if self.count is None else [b"COUNT", self.count]
-        if self.reverse:
-            return [b"XREVRANGE", self.key, self.end.text, self.start.text, *count]
-        return [b"XRANGE", self.key, self.start.text, self.end.text, *count]
-
     def on_store(self, commands: Any) -> Any:
         if self.reverse:
             return commands.xrevrange(self.key, self.end.text, self.start.text, self.count)
@@ -343,20 +263,12 @@ class XRead(Step):
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xread(list(self.streams), count=self.count)
 
-    def arguments(self) -> list[Argument]:
-        count: list[Argument] = [] if self.count is None else [b"COUNT", self.count]
-        keys = [key for key, _ in self.streams]
-        return [b"XREAD", *count, b"STREAMS", *keys, *map(read_from_text, self._positions())]
-
     def on_store(self, commands: Any) -> Any:
         streams = {key: read_from_text(position) for key, position in self.streams}
         return commands.xread(streams, count=self.count)
 
     def from_model(self, value: Any) -> Any:
         return friendly(value or [])
-
-    def _positions(self) -> list[ReadFrom]:
-        return [position for _, position in self.streams]
 
 
 def read_from_text(position: ReadFrom) -> bytes:
@@ -381,14 +293,6 @@ class XSetId(Step):
             max_deleted_id=self.max_deleted_id,
         )
 
-    def arguments(self) -> list[Argument]:
-        words: list[Argument] = [b"XSETID", self.key, id_text(self.last_id)]
-        if self.entries_added is not None:
-            words += [b"ENTRIESADDED", self.entries_added]
-        if self.max_deleted_id is not None:
-            words += [b"MAXDELETEDID", id_text(self.max_deleted_id)]
-        return words
-
     def on_store(self, commands: Any) -> Any:
         deleted = None if self.max_deleted_id is None else id_text(self.max_deleted_id)
         return commands.xsetid(
@@ -398,30 +302,15 @@ class XSetId(Step):
             max_deleted_id=deleted,
         )
 
-    def from_server(self, raw: Any) -> Any:
-        return raw == b"OK" or raw
-
 
 @dataclass(frozen=True)
 class XInfoStream(Step):
     """XINFO STREAM."""
 
     key: bytes
-    # Fields of Redis 8.6, which a server of 7.0 does not have.
-    later: ClassVar[tuple[str, ...]] = (
-        "idmp-duration",
-        "idmp-maxsize",
-        "pids-tracked",
-        "iids-tracked",
-        "iids-added",
-        "iids-duplicates",
-    )
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xinfo_stream(self.key, now_ms)
-
-    def arguments(self) -> list[Argument]:
-        return [b"XINFO", b"STREAM", self.key]
 
     def on_store(self, commands: Any) -> Any:
         return commands.xinfo_stream(self.key)
@@ -429,15 +318,6 @@ class XInfoStream(Step):
     def from_store(self, answer: Any) -> Any:
         assert answer["radix-tree-nodes"] > 0  # any positive number is right
         return {name: value for name, value in answer.items() if name != "radix-tree-nodes"}
-
-    def from_server(self, raw: Any) -> Any:
-        return self.from_store(pairwise(raw))
-
-    def wire_from_model(self, value: Any) -> Any:
-        return wire(self.as_server_knows(value))
-
-    def as_server_knows(self, value: Any) -> Any:
-        return {name: item for name, item in value.items() if name not in self.later}
 
 
 @dataclass(frozen=True)
@@ -448,10 +328,6 @@ class XInfoFull(XInfoStream):
 
     def on_model(self, model: ModelStore, now_ms: int) -> Any:
         return model.xinfo_stream_full(self.key, 10 if self.count is None else self.count, now_ms)
-
-    def arguments(self) -> list[Argument]:
-        count: list[Argument] = [] if self.count is None else [b"COUNT", self.count]
-        return [b"XINFO", b"STREAM", self.key, b"FULL", *count]
 
     def on_store(self, commands: Any) -> Any:
         count = 10 if self.count is None else self.count

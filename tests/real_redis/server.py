@@ -16,11 +16,14 @@ import pytest
 import redis
 from redis.connection import UnixDomainSocketConnection
 
-from model.steps import Argument, Failed
+from model.steps import Failed
 from patience import PATIENCE_S
 
 # The program to compare with; without it, the redis-server of the machine.
 PROGRAM: Final = "STREAMKEEP_REDIS_SERVER"
+
+
+Argument = bytes | int
 
 
 class RealRedis:

@@ -153,33 +153,6 @@ def break_segment(fleet: Path, store: str) -> Path:
     return path
 
 
-def test_a_bad_stream_is_listed_and_stops_nothing_else(tmp_path: Path) -> None:
-    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
-    with make(tmp_path / "a.store", "a") as store:
-        store.xtrim("orders", maxlen=0, approximate=False)
-        store.xadd("other", {"of": "a", "n": "0"}, id=IDS[0])
-        store.archive(to=str(fleet), seal=True)
-        a = store.uuid
-    b = published(tmp_path / "b.store", "b", str(fleet))
-    path = break_segment(fleet, a)
-    report = copy(fleet, lake)
-    (problem,) = report.problems
-    assert problem.startswith(f"stream 'orders' (number 1 of store {a}): not copied: ")
-    assert report.entries == 501
-    assert copy(fleet, lake).problems == [problem]
-    version = Lake.open(lake).version
-    assert copy(fleet, lake).entries == 0
-    assert Lake.open(lake).version == version
-
-    data = bytearray(path.read_bytes())
-    data[40] ^= 0xFF
-    path.write_bytes(data)
-    report = copy(fleet, lake)
-    assert (report.entries, report.problems) == (500, [])
-    assert rows_of(lake) == sorted([*expected((a, "a"), (b, "b")), (a, "a", IDS[0])])
-    assert problems(fleet, lake) == []
-
-
 def test_a_bad_store_is_listed_and_stops_nothing_else(tmp_path: Path) -> None:
     fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
     a, b, c = (published(tmp_path / f"{tag}.store", tag, str(fleet)) for tag in "abc")
@@ -196,25 +169,6 @@ def test_a_bad_store_is_listed_and_stops_nothing_else(tmp_path: Path) -> None:
         assert any(store in one for one in report.problems)
     found = problems(fleet, lake)
     assert len(found) == 3
-
-
-def test_entries_trimmed_between_two_runs_are_a_problem(tmp_path: Path) -> None:
-    fleet, lake = tmp_path / "fleet", str(tmp_path / "lake")
-    with make(fleet / "a.store", "a") as store:
-        store.set_retention("orders", archive=False)
-        store.xadd("other", {"of": "a", "n": "0"}, id=IDS[0])
-        assert copy(fleet, lake).entries == 501
-        store.xadd_many("orders", [{"of": "a", "n": "x"}] * 1000)
-        store.xadd("other", {"of": "a", "n": "1"})
-        store.xtrim("orders", maxlen=10, approximate=False)
-        lost = "990 entries after"
-        assert any(lost in one for one in problems(fleet, lake))
-        report = copy(fleet, lake)
-        assert report.entries == 1
-        assert [lost in one for one in report.problems] == [True]
-        report = fleet_to_lake(LOCAL, str(fleet), lake, fail_on_data_loss=False)
-        assert (report.entries, report.details["absent"], report.problems) == (10, 990, [])
-        assert problems(fleet, lake) == []
 
 
 def test_entries_trimmed_after_the_plan_are_a_problem(

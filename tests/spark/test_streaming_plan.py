@@ -84,23 +84,6 @@ def add(store: Store[bytes], first: int, count: int, key: str = "s") -> list[str
     return ids
 
 
-def test_each_entry_is_in_one_batch(store: Store[bytes], query: Query) -> None:
-    expected = add(store, 1, 1000)
-    reader = query(maxEntriesPerTrigger=300)
-    assert isinstance(reader.getDefaultReadLimit(), ReadMaxRows)
-    offset = through_spark(reader.initialOffset())
-    sizes = []
-    found: list[str] = []
-    for _ in range(6):
-        ids, offset = batch(reader, offset)
-        sizes.append(len(ids))
-        found += ids
-    assert sizes == [300, 300, 300, 100, 0, 0]
-    assert found == expected
-    more = add(store, 5000, 7)
-    assert batch(reader, offset)[0] == more
-
-
 def test_a_batch_is_the_same_when_it_is_read_again(store: Store[bytes], query: Query) -> None:
     add(store, 1, 500)
     reader = query(maxEntriesPerTrigger=123)
@@ -222,14 +205,6 @@ def test_trimming_everything_is_noticed_with_an_empty_stream(
     end = reader.latestOffset(offset, ReadAllAvailable())
     with pytest.raises(DataLossError, match=r"5 entries after 10-0 were .* no entry remains"):
         reader.partitions(offset, end)
-
-
-def test_deleting_entries_is_no_loss(store: Store[bytes], query: Query) -> None:
-    add(store, 1, 100)
-    reader = query(maxEntriesPerTrigger=40)
-    _, offset = batch(reader, reader.initialOffset())
-    store.xdel("s", "41-0", "42-0")
-    assert batch(reader, offset)[0][0] == "43-0"
 
 
 def test_a_stream_made_again_is_noticed(store: Store[bytes], query: Query) -> None:

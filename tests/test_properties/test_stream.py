@@ -290,6 +290,7 @@ class RedisLimits(StreamMachine):
     )
     def begin(self, sync: Sync, max_bytes: int, max_entries: int) -> None:
         self.sync = sync
+        max_bytes = max_bytes or (0 if max_entries else 300)  # a node without any limit is refused
         self.limits = {"node_max_bytes": max_bytes, "node_max_entries": max_entries}
         self.model = ModelStore(max_bytes, max_entries, rewrites=True)
         self.open()

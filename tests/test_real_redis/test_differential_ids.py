@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from model import MAX, id_text
 from model.profile import configured
-from model.steps import Argument, Failed
+from model.steps import Failed
 from real_redis.compare import begin
-from real_redis.server import RealRedis, running_redis
+from real_redis.server import Argument, RealRedis, running_redis
 from stores import open_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock

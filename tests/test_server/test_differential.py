@@ -41,21 +41,23 @@ def ours(tmp_path: Path) -> Iterator[Running]:
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize(
     ("seed", "count"),
-    [(1, daily_or_all(300, 2_000)), *(pytest.param(seed, 6_000, marks=[pytest.mark.slow])
-                                      for seed in range(2, 10))],
+    [(1, daily_or_all(1_000, 6_000)), *(pytest.param(seed, 6_000, marks=[pytest.mark.slow])
+                                      for seed in range(2, 26))],
 )  # fmt: skip
 def test_replies_are_the_bytes_of_redis(
     real: RealRedis, ours: Running, seed: int, count: int, protocol: int
 ) -> None:
     real.call(b"FLUSHALL")
     generator = Generator(seed, real.version)
+    limits = generator.random.choice([(4096, 5), (4096, 5), (300, 10), (120, 3), (60, 2), (800, 0)])
     their_replies, our_replies = Replies(real.version), Replies(real.version)
     with Peer(real_path(real)) as theirs, Peer(ours.path) as mine:
         if protocol == 3:
             for peer in (theirs, mine):
                 peer.call("HELLO", 3)
         for peer in (theirs, mine):
-            peer.call("CONFIG", "SET", "stream-node-max-entries", 5)
+            peer.call("CONFIG", "SET", "stream-node-max-bytes", limits[0])
+            peer.call("CONFIG", "SET", "stream-node-max-entries", limits[1])
         done = 0
         while done < count:
             batch = [words for _ in range(generator.random.randrange(1, 9))

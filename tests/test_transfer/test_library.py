@@ -6,7 +6,6 @@ import csv
 import gzip
 import inspect
 import io
-import json
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -20,7 +19,6 @@ from conftest import assert_sound
 from streamkeep import transfer
 from streamkeep.format.core.entry import StreamId
 from streamkeep.transfer import Progress
-from streamkeep.transfer.differences import diff
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
@@ -64,26 +62,6 @@ def ids_of(path: str, key: str = "k") -> list[str]:
 
 
 # --- there and back -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_entries_come_back_from_every_format(kind: transfer.LoadFormat) -> None:
-    if kind == "parquet":
-        pytest.importorskip("pyarrow")
-    fill()
-    with streamkeep.open("s") as store:
-        report = transfer.dump(store, f"a.{kind}", redis="8.10")
-    assert (report.format, report.streams, report.entries) == (kind, 2, 40)
-    assert report.size_bytes == Path(f"a.{kind}").stat().st_size
-    loaded = transfer.load("t", Path(f"a.{kind}"))
-    assert loaded.entries == 40
-    if kind == "csv":  # which has no fields without a value
-        assert ids_of("t") == ids_of("s")
-    else:
-        assert contents("t") == contents("s")
-    if kind in LOSSLESS:
-        with streamkeep.open("s") as first, streamkeep.open("t") as second:
-            assert list(diff(first, second)) == []
 
 
 def test_an_rdb_file_has_functions_of_its_own() -> None:
@@ -161,24 +139,6 @@ def test_streams_ids_times_and_columns_are_chosen() -> None:
         target = io.BytesIO()
         report = transfer.dump(store, target, format="jsonl", keys=("z", "k"), count=1)
         assert (report.streams, report.entries) == (2, 2)
-
-
-def test_one_payload_is_what_redis_returns() -> None:
-    fill()
-    with streamkeep.open("s") as store:
-        out = io.BytesIO()
-        transfer.dump(store, out, format="dump", keys="k")
-        assert out.getvalue() == store.dump("k", "7.2")
-        transfer.load(store, io.BytesIO(out.getvalue()), format="dump", key="copy")
-        assert store.xlen("copy") == store.xlen("k")
-
-
-def test_what_a_format_cannot_hold_is_counted() -> None:
-    fill()
-    report = transfer.dump("s", "a.rdb", redis="7.2")
-    assert report.dropped == {"unowned pending entry, now owned by consumer 'nobody'": 1}
-    assert report.newer_keeps_more
-    assert transfer.dump("s", "b.rdb", redis="8.10").dropped == {}
 
 
 # --- progress -----------------------------------------------------------------------------------
@@ -260,21 +220,6 @@ def test_a_file_that_is_cut_off_or_hostile_changes_nothing(kind: transfer.LoadFo
     with pytest.raises(streamkeep.LoadError):
         transfer.load("never", io.BytesIO(b"\x01\x02"), format=kind)
     assert not Path("never").exists()
-
-
-def test_streams_that_exist_are_refused_skipped_or_replaced() -> None:
-    fill()
-    transfer.dump("s", "a.jsonl")
-    with streamkeep.open("t") as store:
-        store.xadd("k", {"mine": 1}, id="1-1")
-        with pytest.raises(streamkeep.KeyExistsError):
-            transfer.load(store, "a.jsonl")
-        assert store.keys() == [b"k"]
-        report = transfer.load(store, "a.jsonl", existing="skip")
-        assert (report.streams, report.skipped, report.entries) == (1, 1, 1)
-        assert store.xlen("k") == 1
-        transfer.load(store, "a.jsonl", existing="replace")
-    assert contents("t") == contents("s")
 
 
 def test_a_bad_row_says_what_is_stored_and_how_to_continue() -> None:
@@ -481,9 +426,3 @@ def test_every_public_name_is_there_and_explained() -> None:
     assert streamkeep.transfer is transfer
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = transfer.absent
-
-
-def test_times_are_parsed_as_the_command_line_does() -> None:
-    assert transfer.parse_time("2024-06-10T07:33:20Z") == 1718004800000
-    assert transfer.parse_time("1718004800.5") == 1718004800500
-    assert json.dumps(transfer.parse_time("7", "s")) == "7000"
