@@ -113,6 +113,11 @@ def run_read(store: Store[Any], call: Callable[..., T], *args: Any) -> T:
     return environment_of(store).read(call, *args)
 
 
+def read_briefly(store: Store[Any], call: Callable[..., T], *args: Any) -> T:
+    """Call a function with the open deferred transaction, which stays open, or with a snapshot."""
+    return environment_of(store).read_brief(call, *args)
+
+
 def run_write(store: Store[Any], call: Callable[..., T], *args: Any) -> T:
     """Call a function with a write transaction, and commit that."""
     return environment_of(store).write(call, *args)

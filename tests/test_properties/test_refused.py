@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -21,18 +21,11 @@ import streamkeep
 from conftest import NOW_MS, assert_sound
 from inside import context_of
 from model.profile import configured
+from refused import assert_cached_is_stored, rows_of, unchanged
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.engine.tables.group import Group
-from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.format.core.checksum import seal_row
-from streamkeep.format.core.keys import CONSUMERS as CONSUMER_ROWS
-from streamkeep.format.core.keys import GROUPS as GROUP_ROWS
-from streamkeep.format.core.keys import TABLES, name_key
-from streamkeep.format.node.envelope import decode_envelope
 
 MOST: Final = "18446744073709551615-18446744073709551615"
-REFUSALS: Final = (streamkeep.CommandError, streamkeep.ArgumentError)
 HOW: Final = ("store", "pipeline", "transaction", "undone", "undone", "undone")
 
 Call = Callable[[Any], Any]
@@ -167,34 +160,6 @@ STEPS = st.one_of(
 )
 
 
-def tables(txn: Txn) -> list[list[tuple[bytes, bytes]]]:
-    """Return every row of every table."""
-    return [[(bytes(key), bytes(value)) for key, value in txn.cursor(table)] for table in TABLES]
-
-
-def assert_cached_is_stored(store: Store[Any], txn: Txn) -> None:
-    """Compare streams and groups that are kept decoded with their rows."""
-    context = context_of(store)
-    for name, stream in context.cache.items():
-        if stream.generation == context.generation:
-            stored = txn.load_stream(name)
-            assert stored is not None, name
-            envelope = decode_envelope(stored.stored, "stream")
-            now = stream.encode(envelope.epoch, envelope.commit_number)
-            assert (now, stream.differs()) == (stored.stored, False), name
-    for cached_rows in context.cached_rows.values():
-        assert isinstance(cached_rows, Group)
-        if cached_rows.generation == context.generation:
-            db_key = name_key(cached_rows.stream_key, cached_rows.record.name)
-            now = seal_row(GROUP_ROWS, db_key, cached_rows.record.encode())
-            assert now == cached_rows.stored == txn.get(GROUP_ROWS, db_key), db_key
-            assert not cached_rows._changed, db_key
-            for consumer in cached_rows._consumers.values():
-                row_key = name_key(cached_rows.prefix, consumer.name)
-                row = txn.get_row(CONSUMER_ROWS, row_key, "consumer")
-                assert consumer.encode() == row, consumer.name
-
-
 class Player:
     """A store with some streams, and what runs a step on it."""
 
@@ -214,8 +179,7 @@ class Player:
         for number in range(1, 4):
             store.xadd("s", {"f": "v"}, idmp=("p", f"{number}"))
         for _ in range(6):
-            with suppress(*REFUSALS):
-                store.xadd("full", {"big": b"x" * 300})
+            refusal(lambda on: on.xadd("full", {"big": b"x" * 300}), store)
         # The first entry may go, which makes no room: others of its node may not.
         store.xreadgroup("g", "c", {"full": ">"}, count=2)
         store.xack("full", "g", f"{NOW_MS}-0")
@@ -241,52 +205,39 @@ class Player:
             self._run(how, lambda on: getattr(on, method)(*args, **named))
         finally:
             with self.store.snapshot() as snapshot:
-                assert_cached_is_stored(self.store, snapshot.txn)
+                assert_cached_is_stored(snapshot.txn, self.store)
 
     def _run(self, how: str, command: Call) -> None:
         store = self.store
         if how in ("transaction", "undone"):
             with store.transaction() as txn:
                 txn.xadd("beside", {"f": "v"})
-                txn.txn.flush()
-                before = tables(txn.txn)
-                try:
-                    command(txn)
-                except REFUSALS as error:
-                    txn.txn.flush()
-                    assert_same(before, tables(txn.txn), error)
+                before = rows_of(txn)
+                error = refusal(command, txn)
+                assert error is None or rows_of(txn) == before, repr(error)
                 if how == "undone":
                     txn.abort()
             return
         store._collect_garbage()  # of earlier commands: a pipeline does that in passing
-        before = self._tables()
-        refused: Exception | None = None
+        before = rows_of(store)
         if how == "store":
-            try:
-                command(store)
-            except REFUSALS as error:
-                refused = error
+            error = refusal(command, store)
         else:
             pipeline = store.pipeline()
-            try:
-                command(pipeline)
-            except REFUSALS as error:
-                refused = error
-            else:
+            error = refusal(command, pipeline)
+            if error is None:
                 (result,) = pipeline.execute(raise_on_error=False)
-                refused = result if isinstance(result, Exception) else None
-        if refused is not None:
-            assert_same(before, self._tables(), refused)
-
-    def _tables(self) -> list[list[tuple[bytes, bytes]]]:
-        with self.store.snapshot() as snapshot:
-            return tables(snapshot.txn)
+                error = result if isinstance(result, Exception) else None
+        assert error is None or rows_of(store) == before, repr(error)
 
 
-def assert_same(before: Any, after: Any, error: Exception) -> None:
-    """Compare tables before and after a command that was refused."""
-    for table, rows, now in zip(TABLES.values(), before, after, strict=True):
-        assert rows == now, (table.name, repr(error))
+def refusal(command: Call, on: Any) -> Exception | None:
+    """Run a command; return the error if it was refused."""
+    try:
+        command(on)
+    except (streamkeep.CommandError, streamkeep.ArgumentError) as error:
+        return error
+    return None
 
 
 def in_all_ways(method: str, *args: Any, **named: Any) -> list[Step]:
@@ -309,3 +260,18 @@ def test_a_refused_command_changes_no_byte(steps: list[Step], exhausted: bool, l
         finally:
             player.store.close()
         assert_sound(Path(folder) / "store")
+
+
+def test_a_change_by_a_refused_command_is_found(store: Store[bytes]) -> None:
+    """In the rows, in a transaction, and in what is kept decoded."""
+    store.xadd("s", {"f": "v"})
+    with unchanged(store), pytest.raises(streamkeep.CommandError):
+        store.xadd("s", {"f": "v"}, id="1-1")
+    with pytest.raises(AssertionError), unchanged(store):
+        store.xadd("s", {"f": "v"})
+    with store.transaction() as txn, pytest.raises(AssertionError), unchanged(txn):
+        txn.xadd("s", {"f": "v"})
+    store.xadd("s", {"f": "v"})
+    with pytest.raises(AssertionError), unchanged(store):
+        context_of(store).cache[b"s"].record.length += 1
+    context_of(store).forget()
