@@ -137,10 +137,7 @@ def program(path: str) -> Callable[[], str]:
 
 PARTS: Final = (
     Part("../llms.txt", "pages", render_pages),
-    *(
-        Part("examples.md", name, program(f"programs/{name}.py"))
-        for name in ("crawler", "events", "audit")
-    ),
+    Part("examples.md", "crawler", program("programs/crawler.py")),
     Part("guide/migrate.md", "migrate", program("programs/migrate.py")),
     Part("guide/web.md", "forked", program("programs/forked.py")),
     Part("decisions/README.md", "decisions", render_decisions),
