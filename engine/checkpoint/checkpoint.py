@@ -34,7 +34,7 @@ from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.begin import begin_read, run_locked
+from streamkeep.engine.txn.begin import run_locked
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
@@ -268,8 +268,11 @@ class Checkpoints:
             position = self._position(writer)
             pin = context.raw.begin(None, None, False, False)
             meta = self._meta_page(pin.id())
-            if held is not None:
-                held.append(Hold(begin_read(context), meta))
+            if held is not None:  # not `begin_read`: it would wait for commits that LMDB lacks
+                with context.gate:
+                    raw = context.raw.begin()
+                    context.entered += 1
+                held.append(Hold(ReadTxn(context, raw), meta))
             return pin, meta, position
         finally:
             writer.commit()  # it wrote nothing; an abort would wait for readers

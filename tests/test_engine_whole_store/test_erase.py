@@ -19,8 +19,11 @@ import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
 from erased import KILLED, SECRET, entry, grep, harmless
+from inside import context_of, defer_for_long, environment_of, journal_of
 from patience import PATIENCE_S
+from stopped import child_of
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.manifest import iter_erasures
@@ -410,6 +413,49 @@ def test_an_erasure_that_was_killed_is_finished_by_the_next(tmp_path: Path, step
         assert store.xrange("k") == expected
     assert_sound(path)
     assert grep(path) == []
+
+
+def test_a_scrub_goes_on_where_another_process_died_with_deferred_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is of what LMDB has; its snapshot asked for the others, and for its own lock.
+
+    The memory of this process is not cleared since the scrub began, so it must not replay them yet.
+    """
+    path = tmp_path / "store"
+    streamkeep.open(path).close()
+    ready, go = os.pipe(), os.pipe()
+
+    def work() -> None:
+        store = streamkeep.open(path, sync="none")
+        store.xadd("s", {"f": "v"})
+        os.write(ready[1], b"y")
+        os.read(go[0], 1)
+        defer_for_long(store)
+        while context_of(store).deferral.raw is None:
+            store.xadd("s", {"f": "v"})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = child_of(work)
+    os.read(ready[0], 1)
+    with streamkeep.open(path) as store:
+        secret = store.xadd("k", entry(1))
+        checkpoints = environment_of(store).checkpoints
+        assert checkpoints is not None
+        make_clean = checkpoints.make_clean
+
+        def later() -> Hold:
+            os.write(go[1], b"y")
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL
+            control = journal_of(store).control
+            assert control.newest_deferred() > journal_of(store).commit_number()
+            return make_clean()
+
+        monkeypatch.setattr(checkpoints, "make_clean", later)
+        assert store.erase("k", secret) == 1
+        assert grep(path) == []
+        assert store.xlen("s") >= 2
+    assert_sound(path)
 
 
 def test_opening_says_that_an_erasure_is_not_finished(
