@@ -219,20 +219,6 @@ def test_shutdowns_end_tasks_or_return_them(
     cold.revoke(terminate=True)
 
 
-@pytest.mark.slow
-def test_an_older_worker_leaves_tasks_that_only_the_next_version_has(
-    crew: Workers, url: str, sent: Callable[..., Any], tmp_path: Path
-) -> None:
-    crew.work()
-    added = sent("added_later").delay()
-    assert sent("add", 1, 1).delay().get(timeout=PATIENCE_S) == 2
-    wait_until(lambda: jobs_of(url, "celery").stats().parked == 1)
-    newer = APPLICATION + '\n@app.task(name="application.added_later")\ndef later(): return "ran"\n'
-    (tmp_path / "newer.py").write_text(newer)
-    crew.work(module="newer")
-    assert added.get(timeout=PATIENCE_S) == "ran"
-
-
 def test_a_forked_child_opens_the_store_for_itself(app: Celery, url: str) -> None:
     app.backend.store_result("a", 1, "SUCCESS")
     child = os.fork()

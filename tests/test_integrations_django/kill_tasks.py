@@ -21,10 +21,3 @@ def sent(number: int) -> int:
     if random.random() < 0.1:
         raise OSError("busy")
     return number
-
-
-@task
-def sent_later(number: int) -> int:
-    """Do the same, in the next version of the program."""
-    current_job().transaction.xadd("effects", {"number": number})
-    return number

@@ -1,4 +1,7 @@
-"""Workers, forwarders and web servers of a project, killed at random; and two versions of it."""
+"""Workers and forwarders of a project, killed at random.
+
+`test_integrations/test_examples.py` has two versions of a program, and web servers that fork.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from django.core.management import call_command
 from django.db import connections, transaction
@@ -42,12 +44,12 @@ class Site:
         self.running: list[subprocess.Popen[bytes]] = []
         self.kills = 0
 
-    def start(self, *arguments: str, **more: str) -> None:
+    def start(self, *arguments: str) -> None:
         """Start a command of the project."""
         self.running.append(
             subprocess.Popen(
                 [sys.executable, str(SITE), *arguments],
-                env={**self.environ, **more},
+                env=self.environ,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
@@ -133,65 +135,4 @@ def test_every_task_takes_effect_once_though_workers_are_killed(
             assert (found.status, found.return_value) == ("SUCCESSFUL", number)
         assert backend.queue("default").dead_letters() == []
         assert site.kills >= 5
-        backend.queue("default").close()
-
-
-@pytest.mark.slow
-def test_two_versions_of_the_program_share_a_queue(
-    tmp_path: Path, configure: Configure, site_database: None
-) -> None:
-    with configure(), Site(tmp_path) as site:
-        backend = task_backends["default"]
-        queue = backend.queue("default")
-        site.start("streamkeep_worker", SHOP_OLD="1")
-        old = [kill_tasks.sent.enqueue(number) for number in range(5)]
-        later = [kill_tasks.sent_later.enqueue(number) for number in range(10, 15)]
-        wait_until(lambda: queue.stats().parked == 5 and len(effects(backend)) == 5)
-        site.start("streamkeep_worker")
-        wait_until(lambda: len(effects(backend)) == 10)
-        wait_until(lambda: queue.stats().running == 0)
-        assert queue.stats().parked == 0
-        for result in old + later:
-            result.refresh()
-            assert result.status == "SUCCESSFUL"
-        queue.close()
-
-
-@pytest.mark.slow
-def test_a_web_server_forks_after_the_store_was_opened(
-    tmp_path: Path, configure: Configure, site_database: None
-) -> None:
-    pytest.importorskip("gunicorn")
-    socket = tmp_path / "web"
-    with configure(), Site(tmp_path) as site:
-        backend = task_backends["default"]
-        server = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "gunicorn", "--preload", "--workers", "3"),
-                *("--bind", f"unix:{socket}", "test_integrations_django.site:application"),
-            ],
-            env={**site.environ, "SHOP_PRELOAD": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        site.running.append(server)
-        wait_until(socket.exists)
-        answered = []
-        with httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://shop", timeout=60
-        ) as client:
-            for at in range(60):
-                try:
-                    answered.append(client.get("/").text)
-                except httpx.TransportError:
-                    continue
-                if at % 20 == 10:
-                    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
-                    os.kill(int(random.choice(children.split())), signal.SIGKILL)
-        assert len(answered) > 40
-        site.start("streamkeep_worker", "-c", "2")
-        wait_until(lambda: effects(backend)[-1] >= len(answered) + 1)
-        for result_id in answered:
-            wait_until(lambda: backend.get_result(result_id).status == "SUCCESSFUL")  # noqa: B023
         backend.queue("default").close()
