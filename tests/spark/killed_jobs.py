@@ -58,8 +58,8 @@ class Plan:
     """What a driver is to do.
 
     Attributes:
-        job: to-lake, compact, restore, erase, tail-delta or tail-store; fleet or fleet-erase, whose
-            `store` is the fleet; archive, whose `store` publishes there.
+        job: to-lake, compact, restore, erase, tail-delta or tail-store; fleet, whose `store` is the
+            fleet; archive, whose `store` publishes there.
         failpoint: where the process is killed, at the passage number `passages`; "" for nowhere.
         in_worker: it is the process of a task, not the driver.
         attempts: how often that happens to each task.
@@ -237,8 +237,6 @@ def run_job(spark: Any, wanted: Plan) -> dict[str, Any]:
             return {"version": opened.archive(seal=True).published.version}
     if wanted.job == "fleet":
         return fleet_to_lake(spark, store, target).as_json()
-    if wanted.job == "fleet-erase":
-        return erase(spark, "orders", lake=target, **wanted.options).as_json()
     if wanted.job == "to-lake":
         return to_lake(spark, store, target).as_json()
     if wanted.job == "compact":

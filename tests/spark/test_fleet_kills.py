@@ -20,7 +20,7 @@ pytest.importorskip("deltalake", reason="deltalake is not installed: pip install
 import streamkeep
 from conftest import assert_sound
 from fork_server import Server, forking
-from spark.fleets import IDS, LAST, copy, expected, problems, published, rows_of
+from spark.fleets import LAST, copy, expected, problems, published, rows_of
 from spark.killed_jobs import Plan
 from spark.s3_server import BUCKET, FAILING, GOOD, STALE, S3Server, serving
 from streamkeep.engine.system import failpoints
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.crash
 
 FILES: Final = ("lake:file-written", "lake:file-named")
 COPYING: Final = (*FILES, "fleet:positions", "lake:commit", "lake:committed", "fleet:committed")
-ERASING: Final = (*FILES, "lake:noted", "lake:commit", "lake:committed")
 DISK, S3 = "disk", "s3"
 
 
@@ -130,22 +129,6 @@ def test_a_run_that_is_killed_copies_each_entry_once(fleet: Fleet, step: str) ->
     else:
         fleet.killed(wanted, step)
         fleet.run(wanted)
-    fleet.check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", ERASING)
-@pytest.mark.parametrize("fleet", [DISK, S3], indirect=True)
-def test_an_erasure_that_is_killed_erases_when_it_is_repeated(fleet: Fleet, step: str) -> None:
-    fleet.run(fleet.plan("fleet"))
-    wanted = fleet.plan("fleet-erase", ids=[IDS[3], IDS[400]], store_id=fleet.a)
-    if step in FILES and not fleet.environment:
-        fleet.run(replace(wanted, failpoint=step, in_worker=True))
-    else:
-        fleet.killed(wanted, step)
-        assert fleet.run(wanted)["found_in_lake_again"] == 0
-    erased = {(fleet.a, "a", IDS[3]), (fleet.a, "a", IDS[400])}
-    fleet.rows = [row for row in fleet.rows if row not in erased]
     fleet.check()
 
 
