@@ -83,6 +83,11 @@ def test_objects_of_another_kind_are_named(queue: Queue) -> None:
             call()
 
 
+def test_an_id_may_have_any_number_of_digits(queue: Queue) -> None:
+    for job_id in ("job-" + "9" * 5000, "9" * 5000 + "-1", "low-1-" + "9" * 5000):
+        assert (queue.find(job_id).state, queue.cancel(job_id)) == ("unknown", False)
+
+
 def test_a_job_of_another_program_may_have_any_bytes_as_its_id(queue: Queue) -> None:
     queue.put("first").cancel()
     queue.store.xadd(queue.name, {"payload": '"x"', "id": b"\xff"})

@@ -127,9 +127,9 @@ def place_of(priority: int, entry_id: bytes) -> Place:
 class Names:
     """The names of one queue in the store."""
 
-    def __init__(self, name: str) -> None:
-        self.text = name
+    def __init__(self, name: object) -> None:
         self.name = utf8(name, "the name of a queue")
+        self.text = self.name.decode()
         if not 0 < len(self.name) <= MOST_NAME:
             raise ArgumentError(
                 f"the name of a queue has 1 to {MOST_NAME} bytes, not {len(self.name)}: {name!r}"
@@ -143,7 +143,7 @@ class Names:
         """Return the mark of a delivery, which says that a process works on it."""
         return mark_of(self.streams[place.priority] + _DELIVERY.pack(*place, deliveries))
 
-    def result_bell(self, job_id: str) -> bytes:
+    def result_bell(self, job_id: object) -> bytes:
         """Return the key on which callers wait for the result of a job."""
         return self.space + b"\0r" + utf8(job_id, "the ID of a job")
 
@@ -316,10 +316,11 @@ def short(name: bytes) -> bytes:
     return name[: MOST_PART - 32] + hashlib.blake2b(name, digest_size=32).digest()
 
 
-def part_of(text: str, what: str) -> bytes:
+def part_of(text: object, what: str) -> bytes:
     """Return a text as a part of a key.
 
     Args:
-        what: names the text in the ArgumentError for one that is no text, or not UTF-8.
+        text: of a program; only its type hints say that it is a str.
+        what: names it in the ArgumentError for one that is no text, or not UTF-8.
     """
     return short(utf8(text, what))

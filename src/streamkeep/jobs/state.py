@@ -42,6 +42,7 @@ SOON_MS: Final = 1000  # a waiting worker looks at the schedule this often, as a
 EVERYONE: Final = wait_table.EVERYONE
 JOB_PREFIX: Final = "job-"
 _AT_ONCE: Final = 1000
+_MOST_DIGITS: Final = 24  # of a number below 2**64, and some zeros
 _PRIORITY_PREFIXES: Final = ("high-", "", "low-")
 
 
@@ -358,28 +359,35 @@ def job_id_of(place: Place, fields: Fields) -> str:
     return own.decode(errors="replace")  # of another program, it may be any bytes
 
 
-def number_in(job_id: str) -> int:
+def number_in(job_id: object) -> int:
     """Return the number in the ID of a numbered job; 0 for any other ID."""
-    utf8(job_id, "the ID of a job")
-    digits = job_id[len(JOB_PREFIX) :]
-    if not job_id.startswith(JOB_PREFIX) or not digits.isdecimal():
+    text = _text_of(job_id)
+    digits = text[len(JOB_PREFIX) :]
+    if not text.startswith(JOB_PREFIX) or not digits.isdecimal() or len(digits) > _MOST_DIGITS:
         return 0
     return number if (number := int(digits)) < 1 << 64 else 0
 
 
-def place_in(job_id: str) -> Place | None:
+def place_in(job_id: object) -> Place | None:
     """Return the place that an ID names; None for a numbered job, and for what is no ID."""
-    utf8(job_id, "the ID of a job")
+    text = _text_of(job_id)
+    if len(text) > 2 * _MOST_DIGITS:  # an int of 5,000 digits would be an error of Python
+        return None
     for priority, prefix in ((0, "high-"), (2, "low-"), (1, "")):
-        ms, dash, seq = job_id.removeprefix(prefix).partition("-")
-        if job_id.startswith(prefix) and dash and ms.isdecimal() and seq.isdecimal():
+        ms, dash, seq = text.removeprefix(prefix).partition("-")
+        if text.startswith(prefix) and dash and ms.isdecimal() and seq.isdecimal():
             place = Place(priority, int(ms), int(seq))
             return place if max(place.ms, place.seq) < 1 << 64 else None
     return None
 
 
+def _text_of(job_id: object) -> str:
+    """Return the ID of a job; raise ArgumentError for what cannot be one."""
+    return utf8(job_id, "the ID of a job").decode()
+
+
 def find_place(
-    reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str
+    reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: object
 ) -> tuple[Place, Fields] | None:
     """Return where a job is in a stream, and its fields; None if it is in none."""
     place = place_in(job_id)
