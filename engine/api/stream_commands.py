@@ -45,6 +45,7 @@ from streamkeep.engine.commands.idempotency import check_idempotent
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.values import as_given
+from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.format.rows.producers import content_iid
 
 
@@ -190,7 +191,9 @@ class StreamCommands(
         if ids is not None:
             new_ids = [xadd.parse_new_id(to_id_text(one)) for one in ids]
             if len(new_ids) != len(flats):
-                raise ArgumentError(f"{len(flats)} entries, but {len(new_ids)} ids")
+                raise ArgumentError(
+                    f"{entries_text(len(flats))}, but {count_text(len(new_ids), 'ID')}"
+                )
         if not flats:
             raise ArgumentError("XADD needs at least one entry")
         return self._run(

@@ -27,7 +27,7 @@ from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.meta import read_or_create
-from streamkeep.engine.store.place import check_is_ours, check_place, owner_of
+from streamkeep.engine.store.place import check_is_ours, check_place, not_opened, owner_of
 from streamkeep.engine.store.registry import Opening, registry
 from streamkeep.engine.store.sizes import LARGEST_STORE, SMALLEST_STORE, limited_map
 from streamkeep.engine.store.survey import check_lmdb_files
@@ -355,7 +355,7 @@ def _open_lmdb(
         except lmdb.MemoryError:
             continue
         except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:
-            raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
+            raise not_opened(folder, error) from error
         except lmdb.ReadonlyError as error:
             raise _not_writable(path) from error
         except lmdb.LockError as error:

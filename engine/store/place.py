@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import lmdb
 
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.store.meta import open_tables
@@ -115,8 +116,27 @@ def check_is_ours(folder: Folder) -> None:
     try:
         raw = lmdb.open(str(path), readonly=True, lock=False, max_dbs=len(TABLES) + 1, create=False)
     except lmdb.Error as error:
-        raise NotAStoreError(f"{path}: data.mdb is not a store: {error}") from error
+        raise not_opened(folder, error) from error
     try:
         open_tables(raw, None, path)
     finally:
         raw.close()
+
+
+def not_opened(folder: Folder, error: lmdb.Error) -> CorruptionError | NotAStoreError:
+    """Return our error for a data file that LMDB does not open as one of its own.
+
+    A store has a file of checkpoints, or at least one sound meta page. Without both, the file may
+    be of any program, so that nobody is sent to repair it.
+    """
+    with os.fdopen(folder.open(DATA_FILE), "rb") as file:
+        is_damaged = folder.exists(CHECKPOINT_FILE) or read_meta_pages(file.fileno())
+    if is_damaged:
+        return CorruptionError(
+            f"{folder.path}: {DATA_FILE}",
+            f"its meta pages are damaged ({error}); next: run `streamkeep repair`, which saves "
+            "what is readable",
+        )
+    return NotAStoreError(
+        f"{folder.path}: {DATA_FILE} is not a store: {error}; next: correct the path"
+    )

@@ -22,6 +22,7 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.system.progress import Advance
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES
+from streamkeep.format.humanize import count_text
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
 from streamkeep.format.lmdb_file.lmdb_pages import (
     BIG,
@@ -172,7 +173,7 @@ class PageWalk:
                 listed.append(number)
         if count:
             numbers = ", ".join(map(str, listed)) + (", ..." if count > len(listed) else "")
-            yield finding("SK006", DATA_FILE, f"{count} lost pages: {numbers}")
+            yield finding("SK006", DATA_FILE, f"{count_text(count, 'lost page')}: {numbers}")
 
     # --- one tree ---------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ REFUSED: dict[str, Callable[[Store], Any]] = {
     "Only one of": lambda s: s.xtrim("s", maxlen=1, minid="1"),
     "One of": lambda s: s.xtrim("s"),
     "ref_policy must be one of": lambda s: s.xtrim("s", maxlen=1, ref_policy="ALL"),  # type: ignore[arg-type]
-    "2 entries, but 1 ids": lambda s: s.xadd_many("s", [{"f": 1}, {"f": 2}], ids=["1-1"]),
+    "2 entries, but 1 ID": lambda s: s.xadd_many("s", [{"f": 1}, {"f": 2}], ids=["1-1"]),
     "at least one entry": lambda s: s.xadd_many("s", []),
     "non-empty dict, or (field, value) pairs": lambda s: s.xadd("s", []),
     "pairs": lambda s: s.xadd("s", [("f", "v", "x")]),  # type: ignore[list-item]

@@ -43,7 +43,7 @@ def test_entries_of_a_committed_transaction_are_forwarded_once(
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         append("orders", {"sku": "8"})
         _ = 1 / 0
-    assert [forward(), forward()] == ["1 rows forwarded", "0 rows forwarded"]
+    assert [forward(), forward()] == ["1 row forwarded", "0 rows forwarded"]
     [entry] = backend.queue("default").store.xrange("orders")
     assert entry.fields == {b"sku": b"7", b"count": b"2", b"raw": b"\xff"}
     assert OutboxRow.objects.count() == 0
@@ -80,7 +80,7 @@ def test_a_task_is_enqueued_by_its_row(outbox_backend: Any) -> None:
         assert result.enqueued_at is not None
     with pytest.raises(TaskResultDoesNotExist):
         result.refresh()
-    assert forward() == "1 rows forwarded"
+    assert forward() == "1 row forwarded"
     assert outbox_backend.get_result(result.id) == result
     outbox_backend.queue("default").run_until_idle()
     result.refresh()

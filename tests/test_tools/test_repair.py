@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import streamkeep
 from cli_runner import run
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -56,6 +57,31 @@ def test_damage_ends_with_status_4_and_the_next_step(store: Path) -> None:
     result = run("fsck", store, status=4)
     assert result.stdout.startswith("error SK110: stream 'orders' macro node 1-20: ")
     assert f"next: streamkeep repair {store} --output {store}.repaired" in result.stderr
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_damaged_meta_page_is_damage_not_another_kind_of_file(store: Path, copied: bool) -> None:
+    if copied:  # without the file of checkpoints, only the other meta page says what it was
+        (store / "steady").unlink()
+    with open(store / "data.mdb", "r+b") as file:
+        file.seek(16)
+        file.write(b"\xaa" * 4)
+    with pytest.raises(CorruptionError, match="next: run `streamkeep repair`"):
+        streamkeep.open(store)
+    for command in (("status", store), ("range", store, "orders"), ("info", store, "orders")):
+        result = run(*command, status=4)
+        assert f"next: streamkeep fsck {store}\n" in result.stderr
+
+
+def test_a_command_names_the_stream_that_is_damaged(store: Path) -> None:
+    two_places(store)
+    result = run("range", store, "orders", status=4)
+    assert "macro node 1-20 of stream 'orders': " in result.stderr
+
+
+def test_repair_says_how_to_name_the_new_store(store: Path) -> None:
+    result = run("repair", store, status=2)
+    assert f"`streamkeep repair {store} --output {store}.repaired`" in result.stderr
 
 
 def test_findings_as_json(store: Path) -> None:

@@ -31,6 +31,7 @@ from streamkeep.format.core.errors import (
     StoreFullError,
     StreamkeepError,
 )
+from streamkeep.format.quoting import named
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.opening import OPENED, no_store_hint
 from streamkeep.tools.base.statuses import MEANINGS, Exit, Failure
@@ -246,6 +247,9 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
             hint = f"streamkeep info {store} {output.shell_key(ctx.params['key'])}"
     elif isinstance(error, CorruptionError):
         hint, status = "; ".join(f"streamkeep fsck {one}" for one in stores), Exit.DAMAGED
+        if _has_stream(ctx):  # the engine knows only its number
+            name = named(ctx.params["key"])
+            message = re.sub(r"\bstream [0-9]+\b", lambda _: f"stream {name}", message)
     elif isinstance(error, ErasureBlockedError):
         hint, status = (
             "end these processes; `erase --finish` then erases the bytes",

@@ -14,7 +14,7 @@ from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.format.core.json_form import json_bytes
-from streamkeep.format.humanize import count_text
+from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
@@ -108,7 +108,7 @@ def erase(
         if left:
             shown = " ".join(map(str, left[:10]))
             raise Failure(
-                f"{len(left)} entries with these fields are in the store: {shown}",
+                f"still in the store: {entries_text(len(left))} with these fields: {shown}",
                 hint="if another process has appended them since, run the command again",
             )
         output.result(str(count), count=count)

@@ -192,9 +192,7 @@ def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
         f"{output.span_text(seconds)}"
     )
     if figures["verdict"] == "damaged":
-        store = shlex.quote(str(path))
-        target = shlex.quote(f"{str(path).rstrip('/')}.repaired")
-        output.note(f"next: streamkeep repair {store} --output {target}")
+        output.note(f"next: {_repair_of(path)}")
 
 
 @command(finishes=True)
@@ -237,7 +235,9 @@ def repair(store_path: Path, target: Path | None, dry_run: bool, scratch: Path |
     from streamkeep.recovery.salvage import repair as repairs
 
     if target is None and not dry_run:
-        raise click.UsageError("name the new store with --output NEW, or try with --dry-run")
+        raise click.UsageError(
+            f"name the new store, as in `{_repair_of(store_path)}`, or try with --dry-run"
+        )
     if scratch is not None and not dry_run:
         raise click.UsageError("--scratch is for --dry-run")
     began = time.perf_counter()
@@ -260,6 +260,12 @@ def repair(store_path: Path, target: Path | None, dry_run: bool, scratch: Path |
         ctx.exit(Exit.DAMAGED)
     if repaired.report.lost_anything():
         ctx.exit(Exit.LOSS)
+
+
+def _repair_of(store: Path) -> str:
+    """Return the command that repairs a store."""
+    target = shlex.quote(f"{str(store).rstrip('/')}.repaired")
+    return f"streamkeep repair {shlex.quote(str(store))} --output {target}"
 
 
 def _pages(store: Path) -> int | None:
@@ -323,8 +329,7 @@ def _show(
             f"lost+found: {repaired.items:,} items, see {repaired.lost_and_found}/index.jsonl"
         )
     if dry_run and lost:
-        name = shlex.quote(f"{str(store).rstrip('/')}.repaired")
-        output.note(f"next: streamkeep repair {shlex.quote(str(store))} --output {name}")
+        output.note(f"next: {_repair_of(store)}")
 
 
 def _verdict(repaired: Repaired) -> str:

@@ -13,6 +13,7 @@ from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.liveness.marks import Marks
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
+from streamkeep.format.humanize import count_text
 from streamkeep.jobs import codecs, ending, layout
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
@@ -450,7 +451,9 @@ def plan_end(
     """
     given = list(results) if results is not None else [NOTHING] * len(its)
     if len(given) != len(its):
-        raise ArgumentError(f"{len(its)} jobs, and {len(given)} results")
+        raise ArgumentError(
+            f"{count_text(len(its), 'job')}, and {count_text(len(given), 'result')}"
+        )
     for job in its:
         if not isinstance(job, Job):
             raise ArgumentError(f"jobs must be jobs of `get`, not {as_given(job)}")

@@ -79,7 +79,8 @@ def full(step: Step) -> str | None:
     if settings.max_length:
         waiting = step.backlog()[0] + step.counters.held
         if waiting >= settings.max_length:
-            return f"{waiting:,} jobs wait, the limit is {settings.max_length:,}"
+            wait = "1 job waits" if waiting == 1 else f"{waiting:,} jobs wait"
+            return f"{wait}, the limit is {settings.max_length:,}"
     if settings.max_age_ms:
         oldest = oldest_waiting(step)
         if oldest is not None and step.now_ms - oldest[0].ms > settings.max_age_ms:

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections, router
 
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.humanize import count_text
 from streamkeep.integrations.django.backend import StreamkeepBackend
 from streamkeep.integrations.django.interface import task_backends
 from streamkeep.integrations.django.outbox.models import OutboxRow
@@ -84,7 +85,7 @@ class Command(BaseCommand):
             )
         except (StreamkeepError, database.Database.Error) as error:
             raise CommandError(str(error)) from error
-        self.stderr.write(f"{count} rows forwarded")
+        self.stderr.write(f"{count_text(count, 'row')} forwarded")
 
 
 def put_task(backend: StreamkeepBackend, row: Row) -> None:
