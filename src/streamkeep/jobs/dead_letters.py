@@ -166,6 +166,7 @@ def _is_there(step: Step, letter: Letter) -> bool:
 
 
 def requeue(step: Step, letter: Letter) -> bool:
+    limits.check_open(step)  # it may be full: nobody put these jobs just now
     if not _is_there(step, letter):
         return False
     fields = {name: value for name, value in letter.fields.items() if name not in _OF_LETTERS}

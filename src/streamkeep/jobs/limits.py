@@ -52,13 +52,18 @@ def put(step: Step, fields: Fields, priority: int, due_ms: int, *, always: bool)
 # --- limits -------------------------------------------------------------------------------------
 
 
-def check_room(step: Step) -> None:
-    """Raise unless the queue takes another job; make room if its limits say so."""
-    settings = step.settings
-    if settings.draining:
+def check_open(step: Step) -> None:
+    """Raise if the queue is draining."""
+    if step.settings.draining:
         raise QueueDrainingError(
             f"the queue {step.names.text!r} is draining and takes no jobs; next: resume it"
         )
+
+
+def check_room(step: Step) -> None:
+    """Raise unless the queue takes another job; make room if its limits say so."""
+    settings = step.settings
+    check_open(step)
     if not settings.limited:
         return
     dropped = False

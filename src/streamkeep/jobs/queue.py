@@ -399,6 +399,7 @@ class Queue:
         Raises:
             ArgumentError: a text names two letters: it is the ID of one, and of another one's job.
                 Nothing was changed.
+            QueueDrainingError: the letters stay; `resume` ends the draining.
         """
         return self._each(letters, reason, task, dead.requeue)
 
