@@ -10,7 +10,7 @@ from streamkeep.jobs.admission import admit, delay
 from streamkeep.jobs.ending import bury
 from streamkeep.jobs.errors import QueueDrainingError, QueueFullError
 from streamkeep.jobs.layout import Fields, Place, place_of, short
-from streamkeep.jobs.state import Step, delivered_up_to, group_of
+from streamkeep.jobs.state import Step, delivered_up_to, find_group_of
 
 
 class Put:
@@ -82,7 +82,7 @@ def full(step: Step) -> str | None:
     """Return why the queue is full; None if it takes another job."""
     settings = step.settings
     if settings.max_length:
-        waiting = step.backlog()[0] + step.counters.held
+        waiting = step.count_waiting() + step.counters.held
         if waiting >= settings.max_length:
             wait = "1 job waits" if waiting == 1 else f"{waiting:,} jobs wait"
             return f"{wait}, the limit is {settings.max_length:,}"
@@ -107,7 +107,7 @@ def oldest_waiting(step: Step) -> tuple[Place, Fields] | None:
 def next_waiting(step: Step, priority: int) -> tuple[Place, Fields] | None:
     """Return the next entry of a stream that the group has not read; None if it has read all."""
     name = step.stream(priority)
-    if group_of(step.txn, name) is None:
+    if find_group_of(step.txn, name) is None:
         return None
     found = step.txn.xrange(name, b"(" + delivered_up_to(step.txn, name), "+", 1)
     return (place_of(priority, bytes(found[0].id)), found[0].fields) if found else None

@@ -16,11 +16,14 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.engine.commands.rows import row_delete, row_get, row_put, row_range
 from streamkeep.engine.notify import wait_table
 from streamkeep.engine.notify.wait_table import Event
+from streamkeep.engine.tables.group import Group, find_group
+from streamkeep.engine.tables.lag import lag
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.txn.context import CachedRow
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import NoSuchKeyError
+from streamkeep.format.core.id_codec import id_text
 from streamkeep.format.core.values import utf8
 from streamkeep.jobs import layout
 from streamkeep.jobs.layout import (
@@ -203,7 +206,7 @@ class Step:
     def make_stream(self, priority: int) -> None:
         """Make the stream of a priority, and its group, if they are missing."""
         name = self.names.streams[priority]
-        if group_of(self.txn, name) is None:
+        if find_group_of(self.txn, name) is None:
             self.txn.xgroup_create(name, layout.GROUP, 0, mkstream=True)
         if priority not in self.settings.streams:
             self.change_settings(streams=tuple(sorted({*self.settings.streams, priority})))
@@ -215,9 +218,13 @@ class Step:
         if self.txn.row_get(layout.QUEUES_SPACE, self.names.name) is None:
             self.txn.row_put(layout.QUEUES_SPACE, self.names.name, b'{"version":1}')
 
-    def backlog(self) -> tuple[int, int]:
-        """Return how many entries wait in the streams, and how many run."""
-        return backlog(self.txn, self.names, self.settings)
+    def count_waiting(self) -> int:
+        """Return how many entries of the streams no worker has taken yet."""
+        return count_waiting(self.txn, self.names, self.settings)
+
+    def count_running(self) -> int:
+        """Return how many entries a worker has."""
+        return count_running(self.txn, self.names, self.settings)
 
     def wake_workers(self, count: int = 1) -> None:
         """Wake waiting workers after the commit."""
@@ -280,27 +287,41 @@ class Step:
         return number
 
 
-def backlog(
+def count_waiting(
     reader: Transaction[Any] | Snapshot[Any], names: Names, settings: Settings
-) -> tuple[int, int]:
-    """Return how many entries of the streams no worker has taken yet, and how many run.
+) -> int:
+    """Return how many entries of the streams no worker has taken yet."""
+    waiting = 0
+    for stream, group in _groups(reader, names, settings):
+        unread = lag(stream.record, group.record)
+        if unread is None:  # entries were deleted that the group had not read
+            # Up to its position there are only jobs that run, retry or have just ended, in few
+            # nodes, of which this reads the headers. What waits may be a million jobs.
+            upto, _ = NodeWalk(reader.txn, stream).count((0, 0), group.record.last_id(), False)
+            unread = stream.record.length - upto
+        waiting += unread
+    return waiting
 
-    Entries that wait for a retry or a worker that knows their task are in neither.
+
+def count_running(
+    reader: Transaction[Any] | Snapshot[Any], names: Names, settings: Settings
+) -> int:
+    """Return how many entries a worker has.
+
+    Others that are pending wait for a retry, or for a worker that knows their task.
     """
-    waiting = running = 0
-    for priority in settings.streams:
-        name = names.streams[priority]
-        group = group_of(reader, name)
-        if group is None:
-            continue
-        lag = group["lag"]
-        if lag is None:  # entries were deleted that the group had not read
-            lag = _count_after(reader, name, group["last-delivered-id"])
-        waiting += lag
-        if group["pending"]:
-            owners = reader.xpending(name, layout.GROUP)["consumers"]
-            running += sum(int(one["pending"]) for one in owners)
-    return waiting, running
+    running = 0
+    for _, group in _groups(reader, names, settings):
+        if group.record.pending:
+            running += sum(one.pending for one in group.consumers())
+    return running
+
+
+def _groups(
+    reader: Transaction[Any] | Snapshot[Any], names: Names, settings: Settings
+) -> list[tuple[Stream, Group]]:
+    found = [find_group_of(reader, names.streams[priority]) for priority in settings.streams]
+    return [one for one in found if one is not None]
 
 
 def rows_below(
@@ -313,39 +334,19 @@ def rows_below(
         first = rows[-1][0] + b"\0"
 
 
-def group_of(reader: Transaction[Any] | Snapshot[Any], stream: bytes) -> dict[str, Any] | None:
-    """Return what XINFO GROUPS says of the group of a stream; None if one of them is missing."""
-    try:
-        groups = reader.xinfo_groups(stream)
-    except NoSuchKeyError:
-        return None
-    for group in groups:
-        if group["name"] in (layout.GROUP, layout.GROUP.decode()):
-            return group
-    return None
+def find_group_of(
+    reader: Transaction[Any] | Snapshot[Any], name: bytes
+) -> tuple[Stream, Group] | None:
+    """Return a stream of a queue and its group; None if one of them is missing."""
+    stream = reader.txn.find_stream(name)
+    group = None if stream is None else find_group(reader.txn, stream, layout.GROUP)
+    return None if stream is None or group is None else (stream, group)
 
 
-def delivered_up_to(reader: Transaction[Any] | Snapshot[Any], stream: bytes) -> bytes:
+def delivered_up_to(reader: Transaction[Any] | Snapshot[Any], name: bytes) -> bytes:
     """Return the ID of the last entry that workers have taken from a stream."""
-    group = group_of(reader, stream)
-    last = b"0-0" if group is None else group["last-delivered-id"]
-    return last if isinstance(last, bytes) else bytes(last.encode())
-
-
-def _count_after(
-    reader: Transaction[Any] | Snapshot[Any], stream: bytes, after: bytes | str
-) -> int:
-    """Return how many entries are in a stream after an ID.
-
-    Up to it there are only jobs that run, retry or have just ended, in few nodes, of which this
-    reads the headers. What waits may be a million jobs.
-    """
-    found = reader.txn.find_stream(stream)
-    if found is None:
-        return 0
-    ms, _, seq = (after if isinstance(after, bytes) else after.encode()).partition(b"-")
-    upto, _ = NodeWalk(reader.txn, found).count((0, 0), (int(ms), int(seq)), False)
-    return found.record.length - upto
+    found = find_group_of(reader, name)
+    return b"0-0" if found is None else id_text(*found[1].record.last_id())
 
 
 # --- IDs of jobs --------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
     """Return the figures of a queue; all are 0 if it has never been used."""
     step = Step(snapshot, names)
     settings, counters = step.settings, step.counters
-    waiting, running = step.backlog()
+    waiting, running = step.count_waiting(), step.count_running()
     oldest = oldest_waiting(step)
     alive = {
         one for priority in settings.streams for one in _alive(snapshot, step.stream(priority))

@@ -37,7 +37,7 @@ from streamkeep.jobs.layout import (
 )
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.periodic import fire
-from streamkeep.jobs.state import SOON_MS, Step, backlog, load_settings
+from streamkeep.jobs.state import SOON_MS, Step, count_running, load_settings
 
 log = logging.getLogger("streamkeep.jobs")
 
@@ -105,7 +105,7 @@ def _room(step: Step, count: int) -> int:
     limit = step.settings.concurrency
     if not limit:
         return count
-    return max(0, min(count, limit - step.backlog()[1]))
+    return max(0, min(count, limit - step.count_running()))
 
 
 # --- the schedule -------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def pause(snapshot: Snapshot[Any], names: Names, known: Collection[bytes] | None
             return 0
     if settings.paused:
         return left
-    if settings.concurrency and backlog(snapshot, names, settings)[1] >= settings.concurrency:
+    if settings.concurrency and count_running(snapshot, names, settings) >= settings.concurrency:
         return left
     if snapshot.row_range(names.space, layout.LATE, layout.LATE + b"\xff" * 32, 1):
         return 0
