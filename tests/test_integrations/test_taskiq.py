@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import errno
 import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
@@ -21,7 +22,7 @@ from taskiq.depends.progress_tracker import TaskProgress, TaskState
 
 import streamkeep
 from patience import PATIENCE_S, wait_until
-from streamkeep.format.core.errors import ArgumentError, StoreFullError
+from streamkeep.format.core.errors import ArgumentError, CorruptionError, StoreFullError
 from streamkeep.integrations.taskiq import (
     ResultIsMissingError,
     StreamkeepBroker,
@@ -132,8 +133,16 @@ def test_a_message_stays_with_a_listener_that_lives_and_goes_back_from_one_that_
     run(work())
 
 
-def test_an_acknowledgement_waits_for_a_store_that_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreFullError("the disk is full"),
+        OSError(errno.EIO, "Input/output error"),
+        CorruptionError("page 7", "its checksum does not match"),
+    ],
+)
+def test_an_acknowledgement_waits_for_a_store_that_cannot_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr("streamkeep.integrations.taskiq.broker._AGAIN_S", 0.001)
     refused: list[int] = []
@@ -142,7 +151,7 @@ def test_an_acknowledgement_waits_for_a_store_that_is_full(
     async def refuse(queue: AsyncQueue, *args: Any) -> None:
         if len(refused) < 3:
             refused.append(1)
-            raise StoreFullError("the disk is full")
+            raise error
         await done_jobs(queue, *args)
 
     monkeypatch.setattr(AsyncQueue, "done_jobs", refuse)

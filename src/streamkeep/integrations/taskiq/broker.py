@@ -20,12 +20,13 @@ from taskiq import AckableMessage, AsyncBroker, AsyncResultBackend, BrokerMessag
 
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync
-from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
+from streamkeep.format.core.errors import ArgumentError, StoreClosedError
 from streamkeep.integrations.acknowledger import unreadable
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.taskiq.pace import Pace
 from streamkeep.jobs import Job, JobLostError, Queue
 from streamkeep.jobs.async_queue import AsyncQueue, atake
+from streamkeep.jobs.failures import STORE_FAILS
 from streamkeep.jobs.layout import TASK
 from streamkeep.jobs.options import Options, check_options
 from streamkeep.jobs.running import return_job
@@ -216,7 +217,7 @@ class StreamkeepBroker(AsyncBroker):
                     return
                 except StoreClosedError:
                     raise
-                except StoreError as error:  # a full disk, for example: its task must not run again
+                except STORE_FAILS as error:  # such as a full disk: its task must not run again
                     if not told:
                         log.error("job %s is acknowledged when the store can: %s", job.id, error)
                     told = True
