@@ -22,6 +22,8 @@ def test_it_runs_what_is_due(backend: Any) -> None:
     for result in results:
         result.refresh()
     assert [one.return_value for one in results] == [3, 7]
+    with pytest.raises(CommandError, match="one job after the other"):
+        call_command("streamkeep_worker", "--until-idle", "--processes")
 
 
 @pytest.mark.parametrize("mode", ["threads", "asyncio"])

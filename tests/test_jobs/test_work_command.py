@@ -132,9 +132,17 @@ def test_until_idle_runs_what_is_due(folder: Path, queue: Queue) -> None:
     put(queue, "note", "a")
     put(Queue(queue.store, "mail"), "send", "b")
     queue.close()
-    run("work", "shop:queue", "--until-idle", "--queues", "mail,default")
+    said = run("work", "shop:queue", "--until-idle", "--queues", "mail,default").stderr
     assert (folder / "a").exists()
     assert (folder / "b").exists()
+    done = [line.split()[3] for line in said.splitlines() if " info done " in line]
+    assert done == ["send", "note"]
+
+
+@pytest.mark.parametrize("option", [["--processes"], ["--asyncio"], ["-c", "2"]])
+def test_until_idle_refuses_what_it_would_ignore(folder: Path, option: list[str]) -> None:
+    said = run("work", "shop:queue", "--until-idle", *option, status=2).stderr
+    assert "--until-idle runs one job after the other" in said
 
 
 # --- as a process -------------------------------------------------------------------------------

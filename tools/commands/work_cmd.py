@@ -67,7 +67,9 @@ _RELOADING: Final = "STREAMKEEP_RELOADING"
 )
 @click.option("--reload", is_flag=True, help="Start again when a .py file below . has changed.")
 @click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
-@click.option("--until-idle", is_flag=True, help="Run what is due, then end.")
+@click.option(
+    "--until-idle", is_flag=True, help="Run what is due, one job after the other, then end."
+)
 def work(
     target: str,
     concurrency: int,
@@ -103,12 +105,16 @@ def work(
     chosen = mode or "threads"
     if max_memory >= 0 and chosen != "processes":
         raise click.UsageError("--max-memory needs --processes, which replaces a process")
+    if until_idle and (mode not in (None, "threads") or concurrency > 1):
+        raise click.UsageError(
+            "--until-idle runs one job after the other, in this process; leave out -c and the mode"
+        )
     if reload and os.environ.pop(_RELOADING, None) is None:
         _work_again_and_again()
         return
     found = _queues(target, queues)
     with _log_to_stderr(log_json or as_json()) as report:
-        if chosen == "processes" and not until_idle:
+        if chosen == "processes":
             _run_processes(found, concurrency, grace, max(0, max_memory), report)
             return
         from streamkeep.jobs.worker import Worker

@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("streamkeep.jobs")
 
 Result = TypeVar("Result")
+Watch = Callable[["Job"], Callable[[Outcome], None]]
 
 
 class Core(LazyStore):
@@ -182,8 +184,13 @@ class Core(LazyStore):
         """Return whether this thread is in `run_until_idle`."""
         return bool(getattr(self._runs, "now", False))
 
-    def run_until_idle(self, limit: int = 1_000_000) -> int:
-        """Do as `Queue.run_until_idle`."""
+    def run_until_idle(self, limit: int = 1_000_000, watch: Watch | None = None) -> int:
+        """Do as `Queue.run_until_idle`.
+
+        Args:
+            watch: called with each job that begins; returns what is called with its outcome. None
+                to log the attempts that failed.
+        """
         whole(limit, "limit", 0)
         ran, queues = 0, [self.queue]
         self._runs.now = True
@@ -192,13 +199,13 @@ class Core(LazyStore):
                 jobs = take(queues, self.consumer, 1, timeout=0, known=known_tasks(queues))
                 if not jobs:
                     break
+                ended = partial(_log_if_failed, jobs[0]) if watch is None else watch(jobs[0])
                 task = self.task_of(jobs[0])
                 if task is not None and task.is_async:
                     outcome = asyncio.run(self.aexecute(jobs[0]))
                 else:
                     outcome = self.execute(jobs[0])
-                if outcome.error is not None and outcome.state in (RETRYING, DEAD):
-                    log_failure(jobs[0], outcome.error, outcome.state)
+                ended(outcome)
                 ran += 1
         finally:
             self._runs.now = False
@@ -249,3 +256,8 @@ class Core(LazyStore):
     def next_turn(self) -> int:
         """Return a number that rises with each call: whose turn among the priorities it is."""
         return next(self._turns)
+
+
+def _log_if_failed(job: Job, outcome: Outcome) -> None:
+    if outcome.error is not None and outcome.state in (RETRYING, DEAD):
+        log_failure(job, outcome.error, outcome.state)

@@ -175,10 +175,16 @@ class Worker:
         """
         ran = 0
         while True:
-            some = sum(queue.run_until_idle() for queue in self.queues)
+            some = sum(queue.core.run_until_idle(watch=self._reported) for queue in self.queues)
             if not some:
                 return ran
             ran += some
+
+    def _reported(self, job: Job) -> Callable[[Outcome], None]:
+        """Report that a job begins; return what reports its outcome."""
+        run = Run(job, None)
+        self._report.started(run)
+        return partial(self._report.ran, run)
 
     @property
     def running(self) -> list[Job]:

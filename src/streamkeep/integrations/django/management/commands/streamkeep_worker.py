@@ -72,6 +72,13 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         _log_somewhere(options["verbosity"])
         queues = _queues(options["backend"], options["queues"])
+        if options["until_idle"] and (
+            options["mode"] not in (None, "threads") or options["concurrency"] > 1
+        ):
+            raise CommandError(
+                "--until-idle runs one job after the other, in this process; next: leave out "
+                "--concurrency and the mode"
+            )
         try:
             if options["reload"]:
                 if options["mode"] == "processes":
@@ -84,7 +91,7 @@ class Command(BaseCommand):
 
     def _run(self, queues: list[TaskQueue], options: dict[str, Any]) -> None:
         concurrency, grace = options["concurrency"], options["grace"]
-        if options["mode"] == "processes" and not options["until_idle"]:
+        if options["mode"] == "processes":
             connections.close_all()  # children must not share what the parent has open
             pool = Processes(queues, concurrency=concurrency, grace=grace)
             _on_signals(pool.stop)
