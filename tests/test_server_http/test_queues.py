@@ -41,6 +41,14 @@ def test_the_jobs_of_each_state(queue: Queue, client: Client) -> None:
     assert client.get("/store/survey")["queues"] == 1
 
 
+def test_the_tasks_are_named_that_no_worker_knows(queue: Queue, client: Client) -> None:
+    queue.purge()
+    queue.task(name="former")(lambda: None).delay()
+    queue.core.tasks.clear()
+    assert queue.run_until_idle() == 0
+    assert client.get("/queues/mail/jobs")["stats"]["unknown_tasks"] == {"former": 1}
+
+
 def test_jobs_that_have_not_started_are_cancelled(queue: Queue, client: Client) -> None:
     ids = [
         client.get(f"/queues/mail/jobs?state={state}")["jobs"][0]["id"]

@@ -12,6 +12,7 @@ from streamkeep.format.core.json_form import json_bytes
 from streamkeep.jobs import Queue, layout, queue_names
 from streamkeep.jobs.layout import Fields, Names, Place, place_of
 from streamkeep.jobs.state import job_id_of, load_settings
+from streamkeep.jobs.stats import unknown_tasks
 from streamkeep.server.http.overview import now_ms, sees_queue
 from streamkeep.server.http.routes import Call, Found, route
 from streamkeep.server.http.wire import Problem, id_members
@@ -44,7 +45,8 @@ def jobs(call: Call) -> Found:
     queue = _queue(call)
     with call.store.snapshot() as snapshot:
         found = list(islice(_LISTS[kind](snapshot, queue.core.names, count), count))
-    stats = queue.stats()._asdict()
+        unknown = unknown_tasks(snapshot, queue.core.names)
+    stats = {**queue.stats()._asdict(), "unknown_tasks": unknown}
     return {"name": call.queue, "stats": stats, "jobs": found, "time_ms": now_ms()}
 
 

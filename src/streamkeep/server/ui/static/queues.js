@@ -88,6 +88,8 @@ export function queue(main, state, signal, address) {
       ["Running", count(stats.running)], ["Delayed", count(stats.delayed), stats.retrying > 0 && el("span", { class: "quiet" }, `, ${count(stats.retrying)} to be retried`)],
       ["Dead", count(stats.dead)], ["Done", count(stats.done)], ["Failed attempts", count(stats.failed)], ["Cancelled", count(stats.cancelled)],
       ["Workers", count(stats.workers), stats.waiting > 0 && stats.workers === 0 && el("span", { class: "warn" }, " none is running")],
+      Object.keys(stats.unknown_tasks).length > 0 && ["Unknown tasks", el("span", { class: "warn" },
+        `no worker has ${Object.entries(stats.unknown_tasks).map(([task, jobs]) => `${task} (${many(jobs, "job")})`).join(", ")}`)],
       (paused || stats.draining) && ["State", el("span", { class: "warn" }, paused ? "paused" : "draining")]]));
     for (const one of tabs.children) setText(one, `${STATES[one.dataset.kind][0]} ${count(stats[one.dataset.kind])}`);
     list.table.hidden = !found.jobs.length;
