@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import runpy
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_an_example_prints_what_it_shows(
     )
     assert capsys.readouterr().out.splitlines() == PRINTS[name]
     assert_sound(path)
+
+
+@pytest.mark.parametrize("name", [*PRINTS, "web_outbox_postgresql"])
+def test_an_example_without_its_arguments_says_which_it_needs(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = ROOT / f"examples/queue/{name}.py"
+    monkeypatch.setattr("sys.argv", [str(program)])
+    with pytest.raises(SystemExit, match=f"python {name}.py STORE"):
+        runpy.run_path(str(program), run_name="__main__")
 
 
 def test_every_example_is_run() -> None:
