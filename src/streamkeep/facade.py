@@ -28,7 +28,8 @@ def open(path, **options):
             what can be read of the journal after it. `durability().last_recovery` counts the
             commits that were lost. `repair` may save some of them.
         create: create a missing store; otherwise raise NotAStoreError.
-        decode_responses: return str instead of bytes, decoded from UTF-8, as in redis-py.
+        decode_responses: return str instead of bytes, decoded from UTF-8, as in redis-py: also with
+            its UnicodeDecodeError for what is not UTF-8, such as one key among those of `keys`.
         max_readers: reader slots shared by all processes. Raised only while no other process has
             the store open; never lowered.
         max_store_bytes: limit of what the data file holds, 1 MiB or more; None for no limit. At

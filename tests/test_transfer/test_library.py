@@ -7,7 +7,7 @@ import gzip
 import inspect
 import io
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import streamkeep
 from conftest import assert_sound
 from streamkeep import transfer
 from streamkeep.format.core.entry import StreamId
+from streamkeep.format.core.errors import ArgumentError
 from streamkeep.transfer import Progress
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
@@ -181,6 +182,20 @@ def test_what_a_progress_function_raises_ends_the_load_as_it_is(
 
 
 # --- what is refused, and that nothing was changed ----------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "a\ud800"])
+def test_a_path_that_no_file_can_have_is_named(path: str) -> None:
+    fill()
+    calls: list[Callable[[], object]] = [
+        lambda: transfer.dump("s", path, format="jsonl"),
+        lambda: transfer.load("s", path, format="jsonl"),
+        lambda: transfer.dump(path, io.BytesIO(), format="jsonl"),
+        lambda: list(transfer.inspect_segment(path)),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentError, match="path of a folder or file"):
+            call()
 
 
 def test_an_unknown_format_lists_those_that_there_are() -> None:

@@ -7,13 +7,12 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from streamkeep.engine.api.command_base import Key, RangeId, end_bound, start_bound
 from streamkeep.engine.commands.arguments import to_bytes
 from streamkeep.engine.system.clock import current_clock
-from streamkeep.engine.system.files import replacing
+from streamkeep.engine.system.files import path_of, replacing
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.lag import lag
 from streamkeep.format.core.entry import StreamId
@@ -142,7 +141,7 @@ def dump(
     columns = None
     if fields is not None:
         columns = [*dict.fromkeys(to_bytes(one, "a field") for one in fields)]
-    if name is not None and not overwrite and Path(name).is_file():
+    if name is not None and not overwrite and path_of(name, "target").is_file():
         raise TargetExistsError(
             f"{name}: the file exists", hint="overwrite=True replaces it; or give another name"
         )
@@ -230,7 +229,7 @@ def dump_group(
 def _opened(target: DumpTarget) -> Iterator[BinaryIO]:
     """Open the file that is written."""
     if isinstance(target, (str, os.PathLike)):
-        with replacing(Path(target)) as out:
+        with replacing(path_of(target, "target")) as out:
             yield out
         return
     yield target

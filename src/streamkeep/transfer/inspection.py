@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from streamkeep.engine.api.command_base import Id, Key
 from streamkeep.engine.commands.arguments import to_bytes, to_id
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.segment_files import SegmentFile, open_named
@@ -219,7 +219,7 @@ def inspect_checkpoints(path: str | os.PathLike[str]) -> Iterator[Item]:
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[Heading, bytes]:
-    file = Path(path)
+    file = path_of(path, "path")
     if file.stat().st_size > _MOST_FILE:
         raise TransferError(f"{file}: larger than 1 GiB, which no such file is")
     data = file.read_bytes()
@@ -241,7 +241,7 @@ def inspect_segment(
         FormatVersionError: a newer version of Streamkeep wrote it.
         OSError: the file cannot be read.
     """
-    file = SegmentFile(open_named(Path(path)), str(path))
+    file = SegmentFile(open_named(path_of(path, "path")), str(path))
     segment = Segment.open(file.read_at, file.size, str(path), max_block_bytes)
     trailer, index = segment.trailer, segment.index
     first, last = ("{}-{}".format(*one) for one in (trailer.first_id, trailer.last_id))

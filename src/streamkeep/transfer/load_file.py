@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple
 from streamkeep.engine.api.command_base import Key
 from streamkeep.engine.api.views import Sync
 from streamkeep.engine.commands.arguments import to_bytes
+from streamkeep.engine.system.files import path_of
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -173,7 +174,7 @@ def load(
         raise ArgumentError("the source is a file of text; open it in binary mode")
     if existing is not None and existing not in _EXISTING:
         raise ArgumentError(f"existing must be one of {', '.join(_EXISTING)}, not {existing!r}")
-    path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+    path = str(path_of(source, "source")) if isinstance(source, (str, os.PathLike)) else None
     kind = load_format(format, path)
     if drop_empty and kind not in ("csv", "tsv"):
         raise ArgumentError("drop_empty= is for CSV; JSON leaves members out by itself")

@@ -20,6 +20,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.store.removal import missing_folders, remove_empty
+from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -53,7 +54,7 @@ def opened(
         NotAStoreError: the path holds no store, and `create` is false; or it holds something else.
         StoreError: the store cannot be opened.
     """
-    folder = Path(path)
+    folder = path_of(path, "path")
     made = missing_folders(folder) if create else None
     try:
         # A command that consumes ends long before what it printed has been processed.
@@ -90,7 +91,7 @@ def checked_path(store: object) -> Path:
     if not isinstance(store, (str, os.PathLike)):
         found = type(store).__name__
         raise ArgumentError(f"an open store, a snapshot or a path is expected, not {found}")
-    return Path(store)
+    return path_of(store, "the path of a store")
 
 
 @contextmanager
