@@ -22,7 +22,7 @@ def test_a_report_shows_sizes_groups_and_the_lags_of_former_ones(
 ) -> None:
     store = open_store("s.store")
     for key in ("=orders", "mail"):
-        store.xadd_many(key, [{"n": str(n)} for n in range(500)])
+        store.xadd_many(key, [{"n": str(n), "hour": str(n % 2)} for n in range(500)])
     store.set_retention("mail", archive=True)
     store.xtrim("mail", maxlen=0, approximate=False)
     store.archive()
@@ -30,7 +30,7 @@ def test_a_report_shows_sizes_groups_and_the_lags_of_former_ones(
     store.xreadgroup("+packers", "c", {"=orders": ">"}, count=20)
     folder = tmp_path / "report"
     for read in (480, 430):
-        done = report(spark, str(store.path), str(folder))
+        done = report(spark, str(store.path), str(folder), measures=["n"], by=["hour"])
         assert done.entries == 1000
         with (folder / "lag.csv").open() as file:
             rows = list(csv.reader(file))
@@ -41,6 +41,8 @@ def test_a_report_shows_sizes_groups_and_the_lags_of_former_ones(
         (mail,) = [row for row in csv.DictReader(file) if row["stream"] == "mail"]
     assert (mail["live"], mail["archived"], mail["size live"]) == ("0", "500", "0")
     assert int(mail["size archived"]) > 100
+    for name, least in (("mail-n-by-hour", 3), ("mail-n-by-hour_of_the_day_UTC", 2)):
+        assert len((folder / f"{name}.csv").read_text().splitlines()) in (least, least + 1)
     page = (folder / "index.html").read_text()
     for name in ("streams.csv", "throughput.csv", "lag.csv", "groups.csv"):
         assert f'<a href="{name}">' in page

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from streamkeep.pipeline.source.slices import Pin
 
 _BUCKETS: Final = 96
-_TOP: Final = 20  # bars in one plot
+_TOP: Final = 24  # bars in one plot
+_HOUR: Final = "hour of the day, UTC"  # beside fields, one of which may be `hour`
 _LINES: Final = 8  # lines in one plot
 _SHARES: Final = (50, 90, 99, 99.9)  # percentiles in tables
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")  # in names of files
@@ -254,7 +255,6 @@ def _group_sections(page: Page, groups: Rows, lags: str, now: str) -> None:
         draw = bars([f"{row[1]} / {row[0]}" for row in top], parts, "entries")
         title = "Groups: entries pending and not delivered"
         page.add("groups", title, headings, groups, draw, len(top))
-    if groups:
         rows = [(now, row[1], row[0], row[4], row[5], row[3]) for row in groups]
         lags = _table(rows if lags else [_LAGS, *rows], lags)
     if lags:
@@ -272,11 +272,11 @@ def _measure(page: Page, reader: DataFrameReader, key: str, name: str, by: Seque
     rows = reader.schema(schema).load().where(_column(name) + " is not null").cache()
     parts = [f.percentile_approx(_column(name), part) for part in (0.5, 0.9)]
     numbers = [f.count("*"), f.avg(_column(name)), *parts]
-    groupings = {"hour": f.hour("ts"), **{field: f.expr(_column(field)) for field in by}}
+    groupings = {_HOUR: f.hour("ts"), **{field: f.expr(_column(field)) for field in by}}
     for field, value in groupings.items():
         groups = rows.groupBy(value.alias("by")).agg(*numbers)
-        chosen = groups.orderBy(groups[1].desc(), groups[0]).limit(max(_TOP, 24)).collect()
-        found = sorted(map(tuple, chosen), key=lambda row: -row[0] if field == "hour" else row[2])
+        chosen = groups.orderBy(groups[1].desc(), groups[0]).limit(_TOP).collect()
+        found = sorted(map(tuple, chosen), key=lambda row: -row[0] if field == _HOUR else row[2])
         if found:
             draw = bars([str(row[0]) for row in found], {"mean": [row[2] for row in found]}, name)
             title = f"{name} in {key}, by {field}: means"
