@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -238,6 +239,27 @@ def refuse_options(why: str, *names: str) -> None:
             if isinstance(param, click.Option):
                 shown = max(param.opts, key=len)
             raise click.UsageError(f"{shown} {why}")
+
+
+def as_options(text: str) -> str:
+    """Return a text of `streamkeep.transfer` with `from_line=7` as `--from-line 7`, and so on.
+
+    The options of `load` and `dump` have the names of the library's arguments.
+    """
+    options = {
+        param.name: max(param.opts, key=len)
+        for param in click.get_current_context().command.params
+        if isinstance(param, click.Option)
+    }
+
+    def as_option(found: re.Match[str]) -> str:
+        name, value = found[1], found[2].strip('"')
+        if name == "key":
+            return "`streamkeep load STORE KEY FILE`" if value else "KEY"
+        return options[name] if value in ("", "True") else f"{options[name]} {value}"
+
+    names = "|".join(map(str, (*options, "key")))
+    return re.sub(rf'\b({names})=(True\b|"[^"]*"|[^\s;,]*)', as_option, text)
 
 
 def was_given(ctx: click.Context, name: str) -> bool:

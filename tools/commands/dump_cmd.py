@@ -24,13 +24,13 @@ from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
     Id,
+    as_options,
     count_option,
     given_store,
     optional_store,
     refuse_options,
 )
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.library_terms import as_options
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import binary_output
@@ -65,7 +65,6 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 @click.argument("key", metavar="[KEY]", required=False, type=Bytes())
 @click.option(
     "--format",
-    "kind",
     type=click.Choice(DUMP_FORMATS),
     help="What to write; by default the name of the output gives it, or else it is jsonl.",
 )
@@ -134,7 +133,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 def dump(
     store_path: Path | None,
     key: bytes | None,
-    kind: DumpFormat | None,
+    format: DumpFormat | None,
     target: str,
     overwrite: bool,
     start: bytes | None,
@@ -191,7 +190,7 @@ def dump(
     """
     looks = [one for one in (node, group, table, segment, journal, checkpoint) if one is not None]
     if looks:
-        if len(looks) > 1 or kind is not None or target != STDOUT:
+        if len(looks) > 1 or format is not None or target != STDOUT:
             raise click.UsageError(
                 "--node, --group, --table, --segment, --journal and --checkpoint show one thing, "
                 "and do not go with --format and --output"
@@ -226,7 +225,7 @@ def dump(
         raise click.UsageError(
             "--json prints a summary and needs --output; for the data as JSON use --format jsonl"
         )
-    chosen = kind or DUMP_SUFFIXES.get(Path(target).suffix.lower(), "jsonl")
+    chosen = format or DUMP_SUFFIXES.get(Path(target).suffix.lower(), "jsonl")
     if target == STDOUT and chosen in BINARY_FORMATS and sys.stdout.isatty():
         raise Failure(f"{chosen} is not for a terminal", hint="--output FILE")
     with (

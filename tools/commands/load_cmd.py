@@ -16,10 +16,15 @@ from streamkeep.format.core.times import TIME_UNITS, TimeUnit
 from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Bytes, Number, store_argument, was_given
+from streamkeep.tools.base.arguments import (
+    Bytes,
+    Number,
+    as_options,
+    store_argument,
+    was_given,
+)
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
-from streamkeep.tools.base.library_terms import as_options
 from streamkeep.tools.base.statuses import Failure
 from streamkeep.tools.commands.retention_cmd import Size
 from streamkeep.transfer import LOAD_FORMATS, LoadReport
@@ -38,7 +43,6 @@ STDIN: Final = "-"
 @click.argument("words", metavar="[KEY] [FILE]", nargs=-1, type=Bytes())
 @click.option(
     "--format",
-    "kind",
     type=click.Choice(LOAD_FORMATS),
     help="Format of FILE; by default its name gives it.",
 )
@@ -49,7 +53,9 @@ STDIN: Final = "-"
     show_default=True,
     help="What to do with a whole stream if the store has one of the same name.",
 )
-@click.option("--db", type=click.IntRange(min=0), help="Load this database of an RDB file only.")
+@click.option(
+    "--db", "database", type=click.IntRange(min=0), help="Load this database of an RDB file only."
+)
 @click.option(
     "--time", "time_column", metavar="COLUMN", help="Column that holds the time of each entry."
 )
@@ -80,7 +86,6 @@ STDIN: Final = "-"
 )
 @click.option(
     "--max-line",
-    "max_line",
     type=Size(),
     default="16M",
     show_default=True,
@@ -89,7 +94,6 @@ STDIN: Final = "-"
 )
 @click.option(
     "--skip",
-    "skipped",
     multiple=True,
     metavar="NAME",
     help="Skip commands of this name; resp only. May be given several times.",
@@ -99,9 +103,9 @@ def load(
     ctx: click.Context,
     store_path: Path,
     words: tuple[bytes, ...],
-    kind: LoadFormat | None,
+    format: LoadFormat | None,
     existing: Existing,
-    db: int | None,
+    database: int | None,
     time_column: str | None,
     time_unit: TimeUnit,
     id_column: str | None,
@@ -110,7 +114,7 @@ def load(
     batch: int,
     from_line: int,
     max_line: int,
-    skipped: tuple[str, ...],
+    skip: tuple[str, ...],
 ) -> None:
     """Load FILE into STORE: streams, commands, or rows of KEY.
 
@@ -153,8 +157,8 @@ def load(
       streamkeep load orders.store orders export.jsonl.gz --sync none
       streamkeep range orders.store orders --json | streamkeep load copy.store orders --format jsonl
     """
-    key, file = _key_and_file(words, kind)
-    chosen = kind or _format_of(file)
+    key, file = _key_and_file(words, format)
+    chosen = format or _format_of(file)
     name = "standard input" if file == STDIN else file
     source = sys.stdin.buffer if file == STDIN else file
     with output.shown_progress(os.path.basename(name), sized=True) as moved:
@@ -165,7 +169,7 @@ def load(
                 format=chosen,
                 key=key,
                 existing=existing if was_given(ctx, "existing") else None,
-                database=db,
+                database=database,
                 time_column=time_column,
                 time_unit=time_unit if was_given(ctx, "time_unit") else None,
                 id_column=id_column,
@@ -173,7 +177,7 @@ def load(
                 drop_empty=drop_empty,
                 batch=batch if was_given(ctx, "batch") else None,
                 from_line=from_line if was_given(ctx, "from_line") else None,
-                skip=skipped,
+                skip=skip,
                 max_line=max_line,
                 sync=given(ctx).sync,
                 name=name,
