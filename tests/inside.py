@@ -14,7 +14,9 @@ from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.tables.segment_files import SegmentFiles
+from streamkeep.engine.txn.begin import run_locked
 from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.flush import flush
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
 
@@ -82,20 +84,15 @@ def checkpoint_now(store: Store[Any]) -> None:
     environment_of(store).make_checkpoint()
 
 
-def defer_for_long(store: Store[Any]) -> None:
-    """Have commits deferred however slow the machine is."""
-    deferral = context_of(store).deferral
-    deferral.idle_s = deferral.longest_s = deferral.shared_s = 60.0
+def flush_now(store: Store[Any]) -> None:
+    """Have LMDB get all commits; the store was written to before."""
+    context = context_of(store)
+    run_locked(context, flush, (context,))
 
 
-def defer_again(store: Store[Any]) -> None:
-    """Have the next commit deferred, although deferred transactions ended early."""
-    context_of(store).deferral._hold_off = 0
-
-
-def defer_nothing(store: Store[Any]) -> None:
-    """Have LMDB make each commit by itself, so that its pages depend on no timing."""
-    context_of(store).deferral.allowed = False
+def flush_each_commit(store: Store[Any]) -> None:
+    """Have LMDB get each commit at once."""
+    context_of(store).memtable.most_commits = 1
 
 
 def begin_read(store: Store[Any]) -> ReadTxn:
@@ -105,17 +102,12 @@ def begin_read(store: Store[Any]) -> ReadTxn:
 
 def begin_write(store: Store[Any]) -> WriteTxn:
     """Begin a write transaction, which the test commits or aborts."""
-    return environment_of(store).begin_own()
+    return environment_of(store).begin_write(durable=False)
 
 
 def run_read(store: Store[Any], call: Callable[..., T], *args: Any) -> T:
     """Call a function with a read transaction."""
     return environment_of(store).read(call, *args)
-
-
-def read_briefly(store: Store[Any], call: Callable[..., T], *args: Any) -> T:
-    """Call a function with the open deferred transaction, which stays open, or with a snapshot."""
-    return environment_of(store).read_brief(call, *args)
 
 
 def run_write(store: Store[Any], call: Callable[..., T], *args: Any) -> T:

@@ -59,11 +59,18 @@ ORDER: Final = (
         "engine/txn/context.py: EngineContext.write_lock",
         "changes of rows, the cache of streams and groups, the journal's next log position",
     ),
-    Lock("LMDB", "lock.mdb", "the same among processes; LMDB takes it", file=True),
+    Lock("turn file", "journal/turn", "which process waits for the write lock next", file=True),
+    Lock("write file", "journal/write", "the write lock among processes", file=True),
+    Lock("LMDB", "lock.mdb", "the transaction of a flush; LMDB takes it", file=True),
     Lock(
         "gate",
         "engine/txn/context.py: EngineContext.gate",
         "EngineContext.entered; no read transaction begins while the map is resized",
+    ),
+    Lock(
+        "apply",
+        "engine/txn/context.py: EngineContext.apply_lock",
+        "the memtable, the log position, and which image they belong to",
     ),
     Lock(
         "sync",

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from inside import context_of, read_briefly
+from inside import context_of, run_read
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.tables.group import Group
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.keys import CONSUMERS, GROUPS, TABLES, name_key
 from streamkeep.format.node.envelope import decode_envelope
@@ -30,17 +31,17 @@ def unchanged(on: Store[Any] | Transaction[Any]) -> Iterator[None]:
 
 
 def rows_of(on: Store[Any] | Transaction[Any]) -> Tables:
-    """Return every row of every table; a deferred transaction of the store stays open."""
+    """Return every row of every table."""
     if isinstance(on, Transaction):
-        on.txn.flush()
+        on.txn.save()
         return _rows(on.txn)
-    read_briefly(on, assert_cached_is_stored, on)
-    return read_briefly(on, _rows)
+    run_read(on, assert_cached_is_stored, on)
+    return run_read(on, _rows)
 
 
 def _rows(txn: Txn) -> Tables:
     return {
-        table.name: [(bytes(db_key), bytes(value)) for db_key, value in txn.cursor(number)]
+        table.name: [(bytes(db_key), bytes(value)) for db_key, value in rows_with(txn, number, b"")]
         for number, table in TABLES.items()
     }
 
@@ -49,20 +50,18 @@ def assert_cached_is_stored(txn: Txn, store: Store[Any]) -> None:
     """Compare streams and groups that are kept decoded with their rows."""
     context = context_of(store)
     for name, stream in context.cache.items():
-        if stream.generation == context.generation:
-            stored = txn.load_stream(name)
-            assert stored is not None, name
-            envelope = decode_envelope(stored.stored, "stream")
-            now = stream.encode(envelope.epoch, envelope.commit_number)
-            assert (now, stream.differs()) == (stored.stored, False), name
+        stored = txn.load_stream(name)
+        assert stored is not None, name
+        envelope = decode_envelope(stored.stored, "stream")
+        now = stream.encode(envelope.epoch, envelope.commit_number)
+        assert (now, stream.differs()) == (stored.stored, False), name
     for cached_rows in context.cached_rows.values():
         assert isinstance(cached_rows, Group)
-        if cached_rows.generation == context.generation:
-            db_key = name_key(cached_rows.stream_key, cached_rows.record.name)
-            now = seal_row(GROUPS, db_key, cached_rows.record.encode())
-            assert now == cached_rows.stored == txn.get(GROUPS, db_key), db_key
-            assert not cached_rows._changed, db_key
-            for consumer in cached_rows._consumers.values():
-                row_key = name_key(cached_rows.prefix, consumer.name)
-                row = txn.get_row(CONSUMERS, row_key, "consumer")
-                assert consumer.encode() == row, consumer.name
+        db_key = name_key(cached_rows.stream_key, cached_rows.record.name)
+        now = seal_row(GROUPS, db_key, cached_rows.record.encode())
+        assert now == cached_rows.stored == txn.get(GROUPS, db_key), db_key
+        assert not cached_rows._changed, db_key
+        for consumer in cached_rows._consumers.values():
+            row_key = name_key(cached_rows.prefix, consumer.name)
+            row = txn.get_row(CONSUMERS, row_key, "consumer")
+            assert consumer.encode() == row, consumer.name

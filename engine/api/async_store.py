@@ -1,9 +1,7 @@
 """The store for asyncio: the same methods, awaited.
 
 Reads run in the event loop: they take microseconds, and a thread would only take turns with the
-event loop. (So give a `count` where a stream may be long.) A read that would have to wait for the
-command of another thread goes to a thread. It may have to wait until another process has made its
-deferred commits: half a millisecond, or ten seconds if it is stopped just then. Writes
+event loop, and wait for no writer. (So give a `count` where a stream may be long.) Writes
 go to the queue of the process (`group_commit`), where one thread writes for all tasks. Blocked
 reads wait for a named pipe that the event loop watches (`async_waiters`). So a thousand tasks need
 one thread and one descriptor.
@@ -43,7 +41,6 @@ from streamkeep.engine.commands.arguments import check_block
 from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.group_commit import TaskCall
-from streamkeep.engine.system.long_wait import WouldWait
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError
@@ -226,12 +223,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         if not command.writes:
             if command.reads_history or store._read_durable:  # these wait for the disk
                 return await asyncio.to_thread(store._run, command)
-            try:
-                return cast(
-                    Result, store._environment.context.write_lock.hurry(store._run, command)
-                )
-            except WouldWait:
-                return await asyncio.to_thread(store._run, command)
+            return store._run(command)
         store._check_writable()
         reply = await self._submit(command, durable)
         if store._environment.is_due():

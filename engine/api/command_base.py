@@ -22,7 +22,6 @@ from streamkeep.engine.store.command import (
     Command,
     Free,
     Read,
-    ReadBriefly,
     ReadHistory,
     Remove,
     Write,
@@ -89,7 +88,6 @@ class Make(Protocol[Kind]):
 
 # The classes themselves: their types are here since compiled classes have no overloads.
 read: Final = cast("Make[Txn]", Read)
-read_briefly: Final = cast("Make[Txn]", ReadBriefly)
 read_history: Final = cast("Make[Txn]", ReadHistory)
 write: Final = cast("Make[WriteTxn]", Write)
 free: Final = cast("Make[WriteTxn]", Free)

@@ -20,7 +20,6 @@ from streamkeep.engine.api.command_base import (
     listed,
     named_streams,
     read,
-    read_briefly,
     remove,
     write,
 )
@@ -96,7 +95,7 @@ class GroupCommands(ReadCommands[Text]):
 
     def xgroup_exists(self, name: Key, groupname: Key) -> bool:
         """Return whether the stream exists and has this group; cheaper than XINFO GROUPS."""
-        return self._run(read_briefly(xgroup.group_exists, group_names(name, groupname)))
+        return self._run(read(xgroup.group_exists, group_names(name, groupname)))
 
     def xgroup_setid(
         self, name: Key, groupname: Key, id: RangeId, entries_read: int | None = None

@@ -10,7 +10,6 @@ from streamkeep.engine.api.command_base import (
     Key,
     check_lives,
     read,
-    read_briefly,
     remove,
     write,
 )
@@ -113,11 +112,11 @@ class KeyCommands(CommandBase[Text]):
         """Return how many of the names are streams (EXISTS)."""
         if not names:
             raise no_arguments("exists")
-        return self._run(read_briefly(keys.exists, ([to_bytes(name, "a name") for name in names],)))
+        return self._run(read(keys.exists, ([to_bytes(name, "a name") for name in names],)))
 
     def type(self, name: Key) -> Text:
         """Return `stream`, or `none` if there is no such key (TYPE)."""
-        return self._run(read_briefly(_type, (to_bytes(name, "name"),), self._one_text))
+        return self._run(read(_type, (to_bytes(name, "name"),), self._one_text))
 
     def keys(self, pattern: Key = "*") -> list[Text]:
         """Return the names of all streams that match a glob pattern, ascending (KEYS)."""

@@ -20,7 +20,6 @@ from streamkeep.engine.api.command_base import (
     listed,
     named_streams,
     read,
-    read_briefly,
     read_history,
     start_bound,
     to_condition,
@@ -42,7 +41,6 @@ from streamkeep.format.node.where import Where
 Delete = Callable[[bytes, Any], int]  # XDEL
 
 _SCAN_BATCH = 256  # more live entries at once cost the garbage collector more than they save
-_FEW = 128  # entries for which writers may wait
 _MOST_BATCH: Final = 4096  # of history, where each batch decompresses a block again
 _BATCH_BYTES: Final = 1 << 20
 _EXAMINED = 50_000  # entries that one batch of a scan with a condition reads
@@ -75,7 +73,7 @@ class ReadCommands(CommandBase[Text]):
 
     def xlen(self, name: Key) -> int:
         """Return the number of entries of a stream, 0 if it is missing (XLEN)."""
-        return self._run(read_briefly(_xlen, (to_bytes(name, "name"),)))
+        return self._run(read(_xlen, (to_bytes(name, "name"),)))
 
     def xrange(
         self,
@@ -141,8 +139,7 @@ class ReadCommands(CommandBase[Text]):
         shape = listed(self._entry_text)
         if whole_history:
             return self._run(read_history(_history, (to_bytes(name, "name"), wanted), shape))
-        kind = read_briefly if 0 < count <= _FEW else read
-        return self._run(kind(xrange.xrange, (to_bytes(name, "name"), wanted), shape))
+        return self._run(read(xrange.xrange, (to_bytes(name, "name"), wanted), shape))
 
     def xread(
         self,
@@ -174,9 +171,8 @@ class ReadCommands(CommandBase[Text]):
         named = named_streams("XREAD", streams, self._now_ms)
         wanted = [(name, xread.parse_read_id(text)) for name, text in named]
         if block_ms is None:
-            kind = read_briefly if 0 < limit * len(wanted) <= _FEW else read
             args = wanted, limit, budget, self._shape
-            found: Any = self._run(kind(xread.xread, args, self._named_text))
+            found: Any = self._run(read(xread.xread, args, self._named_text))
         else:
             call = ReadCall(wanted, limit, budget.max_count, budget.max_size, self._shape)
             found = self._run(wait(call, block_ms, self._named_text))
@@ -337,9 +333,7 @@ class ReadCommands(CommandBase[Text]):
                 )
             )
         shape = facts(self._text)
-        return self._run(
-            read_briefly(xinfo.xinfo_stream, (to_bytes(name, "name"), self._shape), shape)
-        )
+        return self._run(read(xinfo.xinfo_stream, (to_bytes(name, "name"), self._shape), shape))
 
 
 def _next_size(size: int, batch: Entries, most: int) -> int:

@@ -6,7 +6,7 @@ and groups together. The queue keeps its schedule, its results and its locks in 
 
 from __future__ import annotations
 
-from streamkeep.engine.api.command_base import CommandBase, Key, free, read, read_briefly, write
+from streamkeep.engine.api.command_base import CommandBase, Key, free, read, write
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.arguments import check_not_negative, to_bytes
 from streamkeep.format.core.entry import Text
@@ -17,7 +17,7 @@ class RowCommands(CommandBase[Text]):
 
     def row_get(self, space: Key, key: bytes) -> bytes | None:
         """Return the value of a row; None if there is none."""
-        return self._run(read_briefly(rows.row_get, (_row_key(space, key),)))
+        return self._run(read(rows.row_get, (_row_key(space, key),)))
 
     def row_put(self, space: Key, key: bytes, value: bytes) -> None:
         """Store a row, in place of one that has the same key.

@@ -248,8 +248,7 @@ class Store(
         wait = self._waits(sync)
         self._check_writable()
         self._note_sync(sync)
-        txn = self._environment.begin_own()
-        txn.durable = wait
+        txn = self._environment.begin_write(durable=wait)
         transaction = Transaction(self, txn)
         thread = threading.get_ident()
         self._environment.transactions[thread] = transaction
@@ -400,8 +399,6 @@ class Store(
         """Return the reply of a reading command."""
         if self._read_durable:
             return self._environment.read_durable(command.run, *command.args)
-        if command.brief:
-            return self._environment.read_brief(command.run, *command.args)
         return self._environment.read(command.run, *command.args)
 
     def _read_history(self, command: Command[Result]) -> object:

@@ -15,6 +15,7 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.segment_files import stored_name
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.scan import rows_with
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import StoreError, StreamkeepError
@@ -72,7 +73,7 @@ def remove_files(environment: Environment) -> None:
 def doomed_files(txn: Txn) -> list[tuple[bytes, str]]:
     """Return (key of the row, path below archive/) of each file that is garbage."""
     found = []
-    for db_key, value in txn.cursor(GARBAGE):
+    for db_key, value in rows_with(txn, GARBAGE, b""):
         body = open_row(GARBAGE, db_key, value, "garbage")
         if decode_garbage(body, "garbage")[0] == ARCHIVE_FILE:
             found.append((db_key, decode_file_garbage(body, "garbage")))

@@ -4,8 +4,8 @@ LMDB writes its pages unsynced, in any order, and reuses pages that no snapshot 
 loss its file may hold any mixture of pages. A *checkpoint* is the meta page of a commit whose pages
 are all on disk and are not overwritten. A checkpoint is made in four steps:
 
-1. Under the write lock: begin a read transaction at the newest commit, which pins its pages. Copy
-   LMDB's meta page of that commit, and take its log position.
+1. Under the write lock: flush, and begin a read transaction, which pins the pages. Copy LMDB's meta
+   page of that commit, and take its log position.
 2. Without the lock: sync the data file. Now all pages of that commit are on disk.
 3. Write the copy into the older slot of `steady`, and sync that file.
 4. Only now release the pin of the checkpoint before, and retire the journal files before this one.
@@ -18,6 +18,7 @@ releases its pin, because LMDB reuses no pages while it is held, and the file gr
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -32,18 +33,22 @@ from streamkeep.engine.journal.syncs import sync_failed
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.locks import make_reentrant_lock
-from streamkeep.engine.system.long_wait import LongWait
+from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import run_locked
 from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.flush import flush
+from streamkeep.engine.txn.image_room import ImageRoom
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.checkpoint import SLOT_SIZE, CheckpointSlot, root_checksum
-from streamkeep.format.journal.position import POSITION_KEY, LogPosition
+from streamkeep.format.journal.position import LogPosition
 from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
 
 DATA_FILE = "data.mdb"
 _POLL_S: Final = 0.005
+
+log = logging.getLogger("streamkeep")
 
 
 class Hold(NamedTuple):
@@ -63,16 +68,17 @@ class Checkpoints:
         self.file = file
         self.journal = journal
         self.lock = make_reentrant_lock("checkpoint", context.raw.path())
-        self.wait = LongWait("the lock of checkpoints", context.lmdb_lock.wait.users)
+        self.wait = LongWait("the lock of checkpoints", self._holders)
         self._depth = 0  # of nested `exclusive` blocks
         self._folder = journal.folder.open_again()
         self._handles = [self._folder]
         try:
-            self._data = folder.open(DATA_FILE)
+            self._data = folder.open(DATA_FILE, os.O_RDWR)
         except BaseException:
             self.close_files()
             raise
         self._handles.append(self._data)
+        self.room = context.room = ImageRoom(self._data)
 
     def close(self) -> None:
         """Release the pin and close the files."""
@@ -102,8 +108,8 @@ class Checkpoints:
                 and pin.id() <= meta_of(slot).commit_number
                 and self.journal.control.file_number() > 0
             ):
-                context.pin = pin
-                self.journal.set_first(position_of(slot))
+                context.note_first(position_of(slot))
+                context.pin = pin  # from now on, a thread may write
                 return
             pin.abort()
             del pin
@@ -116,6 +122,13 @@ class Checkpoints:
             if pin is not None:
                 pin.abort()
 
+    def release_room(self) -> None:
+        """Give back what was reserved for flushes, unless another process may flush as well."""
+        control = self.journal.control
+        control.forget_killed()
+        if not control.is_shared():
+            run_locked(self.context, self.room.release, (self.context.raw,))
+
     def unpin_if_idle(self) -> bool:
         """Release the pin if no commit follows the newest checkpoint; return whether it did."""
         context = self.context
@@ -123,7 +136,7 @@ class Checkpoints:
             if not context.write_lock.acquire(blocking=False):
                 return False
             try:
-                if context.deferral.raw is not None or context.deferral.lags:
+                if context.memtable.commits:
                     return False
                 slot = self.file.newest()
                 with context.raw.begin() as txn:
@@ -144,6 +157,8 @@ class Checkpoints:
         """
         self.journal.syncs.check()
         with self.exclusive(), self._poisoning():
+            if self.context.pin is None:
+                self._make()  # of the image as it is; with its pin, what that lacks can be flushed
             return self._make()
 
     @contextmanager
@@ -165,6 +180,8 @@ class Checkpoints:
         held: list[Hold] = []
         try:
             with self.exclusive(), self._poisoning():
+                if self.context.pin is None:
+                    self._make()
                 self._make(held)
         except BaseException:
             for hold in held:
@@ -189,6 +206,10 @@ class Checkpoints:
                 self._depth -= 1
                 if self._depth == 0:
                     fcntl.flock(self._folder, fcntl.LOCK_UN)
+
+    def _holders(self) -> list[int]:
+        """Return the process that makes a checkpoint."""
+        return holders_of([self._folder])
 
     def _lock_file(self) -> None:
         """Lock the file; a process that is stopped may have it, or one with a slow disk."""
@@ -241,6 +262,7 @@ class Checkpoints:
             old.abort()
         journal.retire_before(position, wipe=held is not None)
         journal.use_from(position)
+        context.note_first(position)
         context.raw.reader_check()
         return commit_number
 
@@ -252,7 +274,6 @@ class Checkpoints:
         Args:
             held: receives a snapshot of that commit.
         """
-        self.context.check_not_writing()
         return cast(
             "tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]",
             run_locked(self.context, self._begin_locked, (held,)),
@@ -263,29 +284,55 @@ class Checkpoints:
     ) -> tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]:
         """Do what `_begin` does, under the write lock."""
         context = self.context
-        writer = context.deferral.begin_own(True)
+        self._flush(strict=held is not None)
+        pin = context.raw.begin(None, None, False, False)
         try:
-            position = self._position(writer)
-            pin = context.raw.begin(None, None, False, False)
+            position = self._position(pin)
             meta = self._meta_page(pin.id())
-            if held is not None:  # not `begin_read`: it would wait for commits that LMDB lacks
+            if held is not None:
                 with context.gate:
-                    raw = context.raw.begin()
+                    raw = context.raw.begin(None, None, False, False)
                     context.entered += 1
-                held.append(Hold(ReadTxn(context, raw), meta))
-            return pin, meta, position
-        finally:
-            writer.commit()  # it wrote nothing; an abort would wait for readers
+                held.append(Hold(ReadTxn(context, raw, {}, position.commit_number), meta))
+        except BaseException:
+            pin.abort()
+            raise
+        return pin, meta, position
 
-    def _position(self, writer: lmdb.Transaction[bytes]) -> LogPosition:
-        """Return the log position; begin a file of the journal if none is in use."""
-        journal = self.journal
+    def _flush(self, *, strict: bool) -> None:
+        """Flush if this process may write to LMDB; without room, the image stays as it is.
+
+        A checkpoint of it makes room, and the journal has what it lacks.
+
+        Args:
+            strict: raise if the image lacks commits afterwards.
+        """
+        context = self.context
+        # Without a pin, a flush could reuse pages of the checkpoint.
+        if context.pin is None or not self.journal.control.may_write(context.erasures):
+            return
+        try:
+            flush(context)
+        except lmdb.MapFullError:
+            if not context.limited:
+                raise  # the map grows
+        except lmdb.Error as error:
+            if strict:
+                raise
+            log.warning("%s: a checkpoint of what data.mdb has: %s", self.context.raw.path(), error)
+
+    def _position(self, pin: lmdb.Transaction[bytes]) -> LogPosition:
+        """Return the log position of the image; begin a file of the journal if none is in use."""
+        context, journal = self.context, self.journal
         if not journal.is_usable() and journal.control.file_number():
             slot = self.file.newest()  # another process has begun the file
-            if slot is not None and slot.epoch == self.context.epoch:
-                journal.set_first(position_of(slot))
-                journal.locate(writer.get(POSITION_KEY, None), writer.id() - 1)
-        return journal.position() if journal.is_usable() else journal.begin_first_file()
+            if slot is not None and slot.epoch == context.epoch:
+                context.note_first(position_of(slot))
+        if not journal.is_usable():
+            return journal.begin_first_file()
+        if not context.memtable.commits:
+            return journal.position()
+        return context.position_in(pin)
 
     def _meta_page(self, commit_number: int) -> MetaPage:
         for page in read_meta_pages(self._data):

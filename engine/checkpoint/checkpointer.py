@@ -1,9 +1,8 @@
 """The checkpointer thread of an open store: checkpoints, syncs of the mode "interval", chores.
 
-Opening starts the thread. While nothing is committed, it only looks once a second whether a
-process that reads waits for commits of one that has died, and whether a thread of this process
-waits for one that is stopped. A commit wakes it, and then it checks
-twice a second what is due. When the store has been quiet for a while, it makes a last checkpoint
+Opening starts the thread. While nothing is committed, it only looks once a second whether a thread
+of this process waits for a process that is stopped. A commit wakes it, and then it checks twice a
+second what is due. When the store has been quiet for a while, it makes a last checkpoint
 and releases the pin, so that an idle process does not keep pages from being reused. While it is
 awake it also runs the chores of other modules.
 
@@ -21,7 +20,6 @@ from collections.abc import Callable
 from typing import Final
 
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
-from streamkeep.engine.journal.control_file import WANTED_TO_READ
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
@@ -38,7 +36,6 @@ _RECYCLED: Final = "the preparation of a journal file"
 _CHECKPOINT: Final = "the checkpoint"
 _ROUND: Final = "a round of the checkpointer"
 _THREAD: Final = "the start of the checkpointer thread"
-_REPLAY: Final = "the replay of deferred commits"
 
 
 class Wakeup:
@@ -86,10 +83,15 @@ class Checkpointer:
     """The thread, which is started when the store is opened."""
 
     def __init__(
-        self, context: EngineContext, checkpoints: Checkpoints, failures: Failures
+        self,
+        context: EngineContext,
+        checkpoints: Checkpoints,
+        make: Callable[[], object],
+        failures: Failures,
     ) -> None:
         self._context = context
         self._checkpoints = checkpoints
+        self._make = make  # makes a checkpoint, after whatever must be repaired first
         self._failures = failures
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
@@ -149,7 +151,9 @@ class Checkpointer:
         try:
             while not self._is_over():
                 notified = self._wakeup.wait(LOOK_EVERY_S)
-                if not self._is_over() and (notified or self._serve_readers()):
+                self._report_waits()
+                self._release_lock()
+                if notified and not self._is_over():
                     self._stay_awake()
         finally:
             if not self._stopping:  # it was ended from outside; the next commit starts another
@@ -160,30 +164,23 @@ class Checkpointer:
         """Return whether the thread must end."""
         return self._stopping or self._context.closed != ""
 
-    def _serve_readers(self) -> bool:
-        """Replay what a killed process has deferred, if a process that cannot do so waits for it.
-
-        Returns:
-            Whether that was tried.
-        """
+    def _report_waits(self) -> None:
+        """Log which process is stopped if a thread has waited for it for long."""
         context = self._context
         journal = context.journal
         assert journal is not None
-        for wait in context.lmdb_lock.wait, journal.syncs.leader.wait:
-            wait.report()  # which process is stopped
-        if journal.control.wanted() != WANTED_TO_READ or context.deferral.raw is not None:
-            return False
-        self._failures.attempt(_REPLAY, self._replay)
-        return True
+        for wait in context.wait, journal.syncs.leader.wait:
+            wait.report()
 
-    def _replay(self) -> None:
-        """Have LMDB make what it lacks."""
+    def _release_lock(self) -> None:
+        """Let other processes write, if this one has kept the lock and does not use it."""
         context = self._context
-        if context.pin is None:
-            self._checkpoints.pin()
-        with context.write_lock:
-            context.check_open()
-            context.deferral.catch_up()
+        lock = context.lock
+        if lock is not None and lock.kept and context.write_lock.acquire(blocking=False):
+            try:
+                lock.release_idle()
+            finally:
+                context.write_lock.release()
 
     def _stay_awake(self) -> None:
         """Do what is due until the store has been quiet for a while."""
@@ -209,7 +206,8 @@ class Checkpointer:
             failed = attempt(_SYNC, journal.syncs.wait_for, context.last_commit)
         journal.control.forget_killed()
         attempt(_RECYCLED, journal.prepare_recycled)
-        self._serve_readers()
+        self._report_waits()
+        self._release_lock()
         if now >= awake.chores_at:
             awake.chores_at = now + CHORES_EVERY_S
             for work, run in self._chores:
@@ -232,8 +230,9 @@ class Checkpointer:
     def _make_checkpoint(self, awake: _Awake, quiet: bool) -> None:
         """Make a checkpoint; release the pin if the store is quiet."""
         context = self._context
-        self._checkpoints.make()
+        self._make()
         if quiet and self._checkpoints.unpin_if_idle():
+            self._checkpoints.release_room()
             context.watched = False
             awake.over = context.last_commit == awake.seen
             context.watched = not awake.over

@@ -137,7 +137,7 @@ def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bo
 
 def iter_garbage(txn: Txn) -> Iterator[tuple[bytes, int, int]]:
     """Yield (LMDB key, kind, number) of every garbage row."""
-    for db_key, value in txn.cursor(GARBAGE):
+    for db_key, value in rows_with(txn, GARBAGE, b""):
         kind, number = decode_garbage(open_row(GARBAGE, db_key, value, "garbage"), "garbage")
         yield db_key, kind, number
 

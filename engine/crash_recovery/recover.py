@@ -42,7 +42,7 @@ from streamkeep.engine.crash_recovery.state import (
     is_healthy,
     lacks,
 )
-from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, stored_identity
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
 from streamkeep.engine.journal.journal_files import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
@@ -51,20 +51,22 @@ from streamkeep.engine.journal.reader import (
     is_writable_at,
     journal_files,
     named_number,
+    read_header,
 )
-from streamkeep.engine.journal.replay import Replay
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import keep_in_place
+from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
+from streamkeep.format.journal.journal import FILE_HEADER
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
-from streamkeep.format.lmdb_file.meta_page import MetaPage, meta_page_for
+from streamkeep.format.lmdb_file.meta_page import meta_page_for
 from streamkeep.format.rows.records import decode_epoch, encode_number
 
 META_RECOVERY: Final = b"last_recovery"
@@ -125,7 +127,7 @@ def prepare(
         RecoveryNeededError: commits would be lost that no power loss explains; nothing was changed.
     """
     slot = checkpoint_file.newest()
-    if slot is None and not has_commits(_newest_meta(store)):
+    if slot is None and not has_commits(store):
         if is_unfinished(store, checkpoint_file):
             discard_unfinished(store)
         if not store.exists(DATA_FILE):
@@ -136,7 +138,7 @@ def prepare(
     if slot is None:
         is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
     state = examine(store, slot)
-    if state.healthy or (slot is None and not state.unreadable()):
+    if state.healthy or (slot is None and not state.unreadable(follows=False)):
         check_extent(store)
         journal = _clear_journal(store)
         position = None
@@ -200,16 +202,37 @@ def is_unfinished(store: Folder, checkpoint_file: CheckpointFile) -> bool:
     """
     if not checkpoint_file.is_unfinished():
         return False
-    if has_commits(_newest_meta(store)):
+    if has_commits(store):
         raise CorruptionError(
             str(checkpoint_file.path), "no checkpoint is valid; next: run `streamkeep repair`"
         )
     return True
 
 
-def has_commits(newest: MetaPage | None) -> bool:
-    """Return whether anything was committed to a store after its creation."""
-    return newest is not None and newest.commit_number > _CREATED
+def has_commits(store: Folder) -> bool:
+    """Return whether anything was committed to a store after its creation, also if LMDB lacks it.
+
+    The first journal file of a store is new, so it holds zeros until the first record.
+    """
+    if not store.exists(DATA_FILE):
+        return False
+    handle = store.open(DATA_FILE)
+    try:
+        pages = read_meta_pages(handle)
+        if not pages or pages[-1].commit_number > _CREATED:
+            return len(pages) > 0
+        identity = stored_identity(handle, pages[-1])
+    except CorruptionError:
+        return False
+    finally:
+        os.close(handle)
+    journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
+    for name in journal_files(journal).values():
+        header = read_header(journal, name)
+        mine = header is not None and (header.epoch, header.store_uuid) == identity
+        if mine and any(journal.read(name)[FILE_HEADER.size :]):
+            return True
+    return False
 
 
 def discard_unfinished(store: Folder) -> None:
@@ -218,22 +241,25 @@ def discard_unfinished(store: Folder) -> None:
         store.remove(name)
 
 
-def needs_recovery(store: Folder, checkpoint_file: CheckpointFile | None) -> str:
+def needs_recovery(
+    store: Folder, checkpoint_file: CheckpointFile | None, *, follows: bool = False
+) -> str:
     """Return why a store that no process has open must be recovered; empty if it need not be.
 
     For reading, a store that was left need not be: see `state`.
 
     Args:
         checkpoint_file: None if there is none.
+        follows: the reader applies what the journal has after `data.mdb`.
     """
     slot = None if checkpoint_file is None else checkpoint_file.newest()
-    if slot is None and not has_commits(_newest_meta(store)):
+    if slot is None and not has_commits(store):
         unfinished = checkpoint_file is not None and checkpoint_file.is_unfinished()
         return "its creation was cut off" if unfinished else ""
     if slot is None and checkpoint_file is not None:
         is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
     state = examine(store, slot)
-    return state.unreadable() or ("" if state.healthy else _disk_error(store))
+    return state.unreadable(follows=follows) or ("" if state.healthy else _disk_error(store))
 
 
 def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
@@ -247,18 +273,6 @@ def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
         return False
     here = boot_id()
     return here in (NO_BOOT, slot.boot_id) or is_healthy(store, slot)
-
-
-def _newest_meta(store: Folder) -> MetaPage | None:
-    """Return LMDB's newest meta page; None if none is readable."""
-    if not store.exists(DATA_FILE):
-        return None
-    handle = store.open(DATA_FILE)
-    try:
-        pages = read_meta_pages(handle)
-    finally:
-        os.close(handle)
-    return pages[-1] if pages else None
 
 
 def _reset_control_file(
@@ -399,12 +413,12 @@ def _replay(
     while reader.position.commit_number < end:
         size = 0
         with raw.begin(write=True) as txn:
-            replay = Replay(txn, tables)
+            memtable = Memtable()
             while reader.position.commit_number < end and size < _BATCH_BYTES:
                 body = reader.next()
                 if body is None:
                     raise CorruptionError("journal", f"it was read to commit {end} before")
-                replay.apply(body)
+                memtable.apply(body, txn, tables)
                 size += len(body)
-            replay.finish()
+            memtable.write(txn, tables)
         failpoints.hit("recover:batch")

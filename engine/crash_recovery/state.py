@@ -6,8 +6,7 @@ tell four states apart:
 healthy    The newest commit is that of the checkpoint, and the journal holds nothing after it.
            `close` leaves a store in this state, and it may be copied anywhere.
 left       Processes died, and nothing else seems to have happened. LMDB has the newest commit.
-short      The same, but the journal holds more commits: they were deferred, or a process was killed
-           before LMDB made the last one.
+short      The same, but the journal holds more commits: those since the last flush.
 torn       The system may have lost pages that were not on disk, so LMDB's file may hold any
            mixture of pages.
 
@@ -32,10 +31,8 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, meta_of, position_of
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.stored_version import (
-    META_EPOCH,
-    META_UUID,
     KeyMissing,
-    stored_meta,
+    stored_identity,
     stored_position,
 )
 from streamkeep.engine.crash_recovery.trial import Trial
@@ -52,7 +49,6 @@ from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot, root_checksum
 from streamkeep.format.journal.position import LogPosition
 from streamkeep.format.lmdb_file.meta_page import MetaPage
-from streamkeep.format.rows.records import decode_epoch, decode_uuid
 
 # The two ways, as a caller names them.
 WayName = Literal["checkpoint", "data.mdb"]
@@ -92,6 +88,8 @@ class State(NamedTuple):
         made: the newest commit that is known to have been made.
         promised: the newest commit that may not be lost without a word.
         damage: why `checkpoint` is None.
+        published: the control file says up to which commit the journal is to be read, in this boot,
+            and the files are no copies.
     """
 
     healthy: bool
@@ -102,6 +100,7 @@ class State(NamedTuple):
     made: int = 0
     promised: int = 0
     damage: CorruptionError | None = None
+    published: bool = False
 
     def shown(self) -> int:
         """Return the newest commit in `data.mdb`, as far as it can be trusted; 0 otherwise."""
@@ -141,10 +140,16 @@ class State(NamedTuple):
             ways += f"{self.checkpoint.slot.commit_number} and ends at commit {self.checkpoint.end}"
         return f"{commits} made and would be lost: {why}; next: {ways}"
 
-    def unreadable(self) -> str:
-        """Return why `data.mdb` does not show the newest commit; empty if it does."""
+    def unreadable(self, *, follows: bool) -> str:
+        """Return why a process that only reads cannot show the newest commit; empty if it can.
+
+        Args:
+            follows: it applies what the journal has after `data.mdb`, as far as it is published.
+        """
         if self.healthy or self.torn:
             return self.torn
+        if follows and self.published and self.data is not None and self.sure:
+            return self.loss(self.data)
         ends = [way.end for way in (self.checkpoint, self.data) if way is not None]
         ahead = max(ends, default=0) - self.shown()
         if ahead > 0:
@@ -230,7 +235,9 @@ def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
     if data is not None:
         promised = max(promised, data.slot.commit_number, made if slot is None else 0)
     sure = control is None or (control.same_mount and control.knows_mount)
-    return State(False, torn, checkpoint, data, sure, made, promised, damage)
+    published = control is not None and control.same_mount and not control.copied
+    published = published and len(read_meta_pages(handle)) == 2  # otherwise LMDB opens no file
+    return State(False, torn, checkpoint, data, sure, made, promised, damage, published)
 
 
 def _why_torn(
@@ -281,8 +288,7 @@ def _data_slot(
         slot: the newest checkpoint, which has the identity of the store.
     """
     if slot is None:
-        epoch = decode_epoch(stored_meta(handle, meta, META_EPOCH), "meta")
-        store_uuid = decode_uuid(stored_meta(handle, meta, META_UUID), "meta")
+        epoch, store_uuid = stored_identity(handle, meta)
     else:
         epoch, store_uuid = slot.epoch, slot.store_uuid
     return CheckpointSlot(

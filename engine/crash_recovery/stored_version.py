@@ -32,7 +32,7 @@ from streamkeep.format.lmdb_file.lmdb_pages import (
     decode_tree_page,
 )
 from streamkeep.format.lmdb_file.meta_page import MetaPage, decode_meta_page
-from streamkeep.format.rows.records import decode_number
+from streamkeep.format.rows.records import decode_epoch, decode_number, decode_uuid
 
 META_FORMAT: Final = b"store_format"
 _UNRELEASED: Final = b"format_version"  # in its place before the first release; nothing reads these
@@ -119,6 +119,12 @@ def stored_meta(handle: int, meta: MetaPage, name: bytes) -> bytes:
     where = f"meta of commit {meta.commit_number}"
     page, index = find_row(handle, meta, table_root(handle, meta, META), name)
     return open_row(META, name, page.inline(index), where)
+
+
+def stored_identity(handle: int, meta: MetaPage) -> tuple[int, bytes]:
+    """Return the epoch and the UUID of a store; raise CorruptionError."""
+    epoch = decode_epoch(stored_meta(handle, meta, META_EPOCH), "meta")
+    return epoch, decode_uuid(stored_meta(handle, meta, META_UUID), "meta")
 
 
 def table_root(handle: int, meta: MetaPage, table: int) -> int | None:

@@ -1,8 +1,8 @@
 """The control file `journal/head`: the state of the journal that processes share (`shared_file`).
 
     0     number of the journal file to which the last record was written; 0: none is in use
-    8     the newest commit that is in the journal and was deferred: LMDB may lack it
-    16    a commit that LMDB has made: the newest, or one shortly before it
+    8     the newest commit: its record is published
+    16    a commit that LMDB may have made and that is not published, of a store with a limit; or 0
     24    commit number up to which the journal is on disk
     32    number of the file that holds this commit
     40    1 after a failed sync: no process may write until the store has been recovered
@@ -11,12 +11,12 @@
     64    8 bytes that are not used any more
     72    number of times the file is open; after a process was killed it may be too high
     80    the mount on which the file was set up, 0 if the system has no such number
-    88    the process that has a deferred transaction open, or had one when it died; 0 for none
-    96    whether a process waits for a deferred commit: 1 to write, 2 to read (`deferral`)
+    88    when the slice of the process that has the write lock ends, in ns of CLOCK_MONOTONIC
+    96    the inode of the file when it was set up; another one shows a copy
     104   number of journal files that were begun before the names of all were last on disk
     112   16 bytes: the boot for which this file is valid
 
-The first two numbers are written under LMDB's write lock and only rise. The file number is written
+The first two numbers are written under the write lock and only rise. The file number is written
 before a commit of that file counts. So a reader that takes a commit number first and the file
 number afterwards knows every file that it must sync. The other numbers are hints: the durable
 commit may be a later one.
@@ -51,11 +51,12 @@ _OPENING: Final = files.FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
 _OPENINGS_OF_OTHERS: Final = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 _BOOT: Final = 112
 _BOOT_END: Final = 128
+_MOST_INODE: Final = (1 << 63) - 1
 
 # Offsets in words of 8 bytes:
 _FILE: Final = 0
-_NEWEST_DEFERRED: Final = 1
-_MADE: Final = 2
+_NEWEST: Final = 1
+_UNPUBLISHED: Final = 2
 _DURABLE: Final = 3
 _DURABLE_FILE: Final = 4
 _POISON: Final = 5
@@ -63,11 +64,9 @@ _ERASURES: Final = 6
 _BEGUN: Final = 7
 _OPENINGS: Final = 9
 _MOUNT: Final = 10
-_DEFERRING: Final = 11
-_WANTED: Final = 12
+_SLICE_END: Final = 11
+_INODE: Final = 12
 _NAMED: Final = 13
-WANTED_TO_WRITE: Final = 1
-WANTED_TO_READ: Final = 2
 
 
 class ControlFile:
@@ -106,6 +105,7 @@ class ControlFile:
                 self._file.write(0, bytes(_SIZE))
                 self._file.write(_BOOT, here)
                 self._file.set_word(_MOUNT, boot_id.mount_id(folder.path))
+                self._file.set_word(_INODE, status.st_ino & _MOST_INODE)
             with suppress(OSError):  # without such locks, the number may stay too high
                 fcntl.fcntl(self.handle, fcntl.F_OFD_SETLK, _OPENING)
             self._file.set_word(_OPENINGS, self._words[_OPENINGS] + 1)
@@ -145,7 +145,7 @@ class ControlFile:
             durable_file: the first journal file that may not be on disk.
         """
         self.count_begun()  # by a process that may have died before its name was on disk
-        self.set_made(position.commit_number)
+        self.publish(position.commit_number)
         self.set_file(position.file_number)
         self.set_durable(durable_file, durable_commit)
 
@@ -154,7 +154,7 @@ class ControlFile:
         return self._words[_FILE]
 
     def set_file(self, file_number: int) -> None:
-        """Publish the file of the record that was just written; under LMDB's write lock.
+        """Publish the file of the record that was just written; under the write lock.
 
         Raises:
             StoreFullError: there is no room; nothing was published.
@@ -166,7 +166,7 @@ class ControlFile:
         return self._words[_BEGUN]
 
     def count_begun(self) -> None:
-        """Count a journal file that was begun, before its first record; under LMDB's write lock.
+        """Count a journal file that was begun, before its first record; under the write lock.
 
         Raises:
             StoreFullError: there is no room.
@@ -181,17 +181,29 @@ class ControlFile:
         """Publish that the names of this many files that were begun are on disk."""
         self._try_word(_NAMED, begun)  # without room, the folder is synced again
 
-    def newest_deferred(self) -> int:
-        """Return the newest commit that was deferred: LMDB has all others."""
-        return self._words[_NEWEST_DEFERRED]
+    def newest(self) -> int:
+        """Return the newest commit, or one below it: LMDB may have one that is not published."""
+        return self._words[_NEWEST]
 
-    def set_newest_deferred(self, commit_number: int) -> None:
-        """Publish a deferred commit, after its record; under LMDB's write lock.
+    def publish(self, commit_number: int) -> None:
+        """Publish a commit, after its record; under the write lock.
 
         Raises:
             StoreFullError: there is no room; nothing was published.
         """
-        self._publish(_NEWEST_DEFERRED, commit_number)
+        self._publish(_NEWEST, commit_number)
+
+    def unpublished(self) -> int:
+        """Return the commit that LMDB may have made although it is not published; or 0."""
+        return self._words[_UNPUBLISHED]
+
+    def note_unpublished(self, commit_number: int) -> None:
+        """Note that LMDB is about to make a commit; 0 when it is published.
+
+        Raises:
+            StoreFullError: there is no room.
+        """
+        self._publish(_UNPUBLISHED, commit_number)
 
     def _publish(self, word: int, value: int) -> None:
         try:
@@ -218,37 +230,17 @@ class ControlFile:
         Args:
             commit_number: a commit that was made; the result is this one or a later one.
         """
-        made = max(commit_number, self.made())
+        made = max(commit_number, self.newest())
         number = self._words[_FILE]  # after the commits: no file of theirs is higher
         return (number, made) if number else None
 
-    def made(self) -> int:
-        """Return a commit that was made: the newest, or one shortly before it."""
-        return max(self._words[_MADE], self._words[_NEWEST_DEFERRED])
+    def slice_end(self) -> int:
+        """Return when the slice of the process that has the write lock ends; see `WriteLock`."""
+        return self._words[_SLICE_END]
 
-    def set_made(self, commit_number: int) -> None:
-        """Record that LMDB has made a commit."""
-        self._try_word(_MADE, commit_number)  # the number may be too low
-
-    def defer(self, process: int) -> None:
-        """Record which process defers commits from now on, 0 for none; under LMDB's write lock."""
-        self._try_word(_DEFERRING, process)
-
-    def deferring(self) -> int:
-        """Return the number of the process that defers commits, or did so when it died; or 0."""
-        return self._words[_DEFERRING]
-
-    def is_deferring_elsewhere(self) -> bool:
-        """Return whether another process defers commits, or did so when it died."""
-        return self._words[_DEFERRING] not in (0, os.getpid())
-
-    def wanted(self) -> int:
-        """Return whether another process waits, to write or to read; 0 if none does."""
-        return self._words[_WANTED]
-
-    def want(self, use: int) -> None:
-        """Ask the process that defers commits to make them; 0 when they are made."""
-        self._try_word(_WANTED, use)  # without room, the process waits for longer
+    def set_slice_end(self, monotonic_ns: int) -> None:
+        """Tell those that wait for the write lock when to look again."""
+        self._try_word(_SLICE_END, monotonic_ns)  # without room, they look more often
 
     def durable(self) -> int:
         """Return the commit up to which everything is on disk."""
@@ -335,10 +327,11 @@ class ControlState(NamedTuple):
 
     Attributes:
         poisoned: a sync has failed in this boot.
-        made: a commit that was made: the newest, or one shortly before it.
+        made: a commit that was made: the newest, or the one before it.
         durable: a commit up to which everything was on disk.
         same_mount: the file was set up in this boot, on its present mount.
         knows_mount: the system gives numbers to mounts, so that `same_mount` is certain.
+        copied: the file is a copy, so `data.mdb` may be one that was made while it changed.
     """
 
     poisoned: bool
@@ -346,6 +339,7 @@ class ControlState(NamedTuple):
     durable: int
     same_mount: bool
     knows_mount: bool
+    copied: bool
 
 
 def read_control_file(folder: Folder) -> ControlState | None:
@@ -355,12 +349,12 @@ def read_control_file(folder: Folder) -> ControlState | None:
     """
     if not folder.exists(CONTROL_FILE):
         return None
-    data = folder.read(CONTROL_FILE)
+    data, status = folder.read(CONTROL_FILE), folder.status(CONTROL_FILE)
     boot = data[_BOOT:_BOOT_END]
     if len(data) < _SIZE or not any(boot):
         return None
     words = memoryview(data[:_SIZE]).cast("q")
-    made = max(words[_MADE], words[_NEWEST_DEFERRED])
+    made = words[_NEWEST]
     here, mount = boot == boot_id.boot_id(), words[_MOUNT]
     return ControlState(
         here and words[_POISON] != 0,
@@ -368,4 +362,5 @@ def read_control_file(folder: Folder) -> ControlState | None:
         words[_DURABLE],
         here and mount == boot_id.mount_id(folder.path),
         mount != 0,
+        status is None or words[_INODE] != status.st_ino & _MOST_INODE,
     )

@@ -1,18 +1,11 @@
 """The journal files: records are appended under the write lock, and synced together without it.
 
-Once the record is written (`shared_file`), the kernel has it, and it survives the process. A
-commit has one of two ways from there:
+Once the record is written (`shared_file`), the kernel has it, and it survives the process. A commit
+is made as soon as its number is published in the control file. A caller that needs the commit on
+disk waits for a sync that covers it (`syncs`).
 
-at once    LMDB commits, unsynced, in a transaction that also holds the log position after the
-           record. If that fails, the record is cut, and the caller gets the error.
-deferred   The commit is made as soon as its record is written and its number published in the
-           control file. LMDB's transaction stays open for the next commits (`engine/txn/deferral`).
-           If its process dies, the next writer replays the records.
-
-A caller that needs the commit on disk waits for a sync that covers it (`syncs`).
-
-A writer that is killed between the record and LMDB's commit leaves a record that no caller was told
-of. The next writer overwrites it, or the next process that opens the store alone replays it.
+A writer that is killed between the record and its publication leaves a record that no caller was
+told of. The next writer overwrites it, or the next process that opens the store alone replays it.
 
 A file has FILE_SIZE bytes, reserved on disk before the first record is written; the first file of a
 store is smaller. When a file is full, the next one begins, in a recycled file if there is one.
@@ -22,10 +15,10 @@ Files before the newest checkpoint are no longer needed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Final
 
 from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.follower import Follower
 from streamkeep.engine.journal.journal_files import (
     RECYCLED,
     begin_file,
@@ -36,7 +29,6 @@ from streamkeep.engine.journal.journal_files import (
 )
 from streamkeep.engine.journal.reader import (
     END,
-    Reader,
     file_name,
     highest_number,
     journal_names,
@@ -47,7 +39,7 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.system.shared_file import SharedFile
-from streamkeep.format.core.errors import RecoveryNeededError, StoreError
+from streamkeep.format.core.errors import StoreError
 from streamkeep.format.journal.journal import (
     RECORD_HEADER,
     FileHeader,
@@ -55,7 +47,7 @@ from streamkeep.format.journal.journal import (
     first_chain,
     record_checksum,
 )
-from streamkeep.format.journal.position import LogPosition, decode_position, encode_position
+from streamkeep.format.journal.position import LogPosition, encode_position
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
@@ -72,12 +64,8 @@ class Journal:
         self.syncs = Syncs(folder, control)
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
-        # The log position after the newest commit that this process knows.
-        self._number = 0
-        self._offset = 0
-        self._chain = 0
-        self._commit_number = -1
-        self._first: LogPosition | None = None  # the start of the file that a checkpoint began
+        self.log = Follower(folder, self)  # where the next record goes
+        self.first: LogPosition | None = None  # the start of the file that a checkpoint began
         self._file: SharedFile | None = None  # the file that is written
         self._handle = -1  # of that file
         self._opened = 0  # its number
@@ -90,12 +78,14 @@ class Journal:
     def close(self) -> None:
         """Close the files, except the control file."""
         self._close_file()
+        self.log.close()
         if self.syncs.close():
             self.folder.close()
 
     def abandon(self) -> None:
         """Close the files in a forked child, which must neither write to them nor hold locks."""
         self._close_file()
+        self.log.close()
         self.syncs.abandon()
         self.folder.close()
 
@@ -108,41 +98,24 @@ class Journal:
 
     # --- append, under the write lock -------------------------------------------------------
 
-    def locate(self, row: bytes | None, commit_number: int) -> bool:
-        """Find the log position after the newest commit in LMDB, maybe of another process.
-
-        Args:
-            row: the row of the position.
-            commit_number: the number of the commit if there is no such row.
-
-        Returns:
-            What `is_usable` returns.
-        """
-        position = LogPosition(0, 0, 0, commit_number)
-        if row is not None:
-            position = decode_position(row)
-        first = self._first
-        if first is not None and first.commit_number == position.commit_number:
-            position = first
-        self._go_to(position)
-        return self.is_usable()
-
     def is_usable(self) -> bool:
         """Return whether a journal file is in use; otherwise a checkpoint must begin one."""
-        return self._number > 0 and self.control.file_number() > 0
+        return self.log.number > 0 and self.control.file_number() > 0
 
     def commit_number(self) -> int:
         """Return the number of the newest commit that this process knows."""
-        return self._commit_number
+        return self.log.commit_number
 
     def row(self) -> bytes:
         """Return the row of the log position after the newest commit that this process knows."""
-        return encode_position(self._number, self._offset, self._chain, self._commit_number)
+        log = self.log
+        return encode_position(log.number, log.offset, log.chain, log.commit_number)
 
     def next_row(self) -> bytes:
         """Return the row of the log position after the record that was just written."""
+        log = self.log
         return encode_position(
-            self._number, self._next_offset, self._next_chain, self._commit_number + 1
+            log.number, self._next_offset, self._next_chain, log.commit_number + 1
         )
 
     def begin_first_file(self) -> LogPosition:
@@ -158,16 +131,8 @@ class Journal:
     def use_from(self, position: LogPosition) -> None:
         """Let records follow a position, after a checkpoint was made there."""
         if position.file_number > self.control.file_number():  # it was begun for the checkpoint
-            self.control.set_made(position.commit_number)
+            self.control.publish(position.commit_number)
             self.control.set_file(position.file_number)
-        self.set_first(position)
-
-    def set_first(self, position: LogPosition) -> None:
-        """Note the log position of a checkpoint.
-
-        It may have begun a file, which no row names before the first record.
-        """
-        self._first = position
 
     def begin_clean_file(self) -> None:
         """Write the record of this transaction to a new file that never held other bytes.
@@ -179,10 +144,7 @@ class Journal:
 
     def position(self) -> LogPosition:
         """Return the log position after the newest commit that this process knows."""
-        return LogPosition(self._number, self._offset, self._chain, self._commit_number)
-
-    def _go_to(self, position: LogPosition) -> None:
-        self._number, self._offset, self._chain, self._commit_number = position
+        return self.log.position()
 
     def append(self, body: bytes, durable: bool = False) -> None:
         """Write the record of the next commit, which LMDB has not made yet.
@@ -194,42 +156,39 @@ class Journal:
         Raises:
             StoreFullError: there is no room; nothing was written.
         """
-        if self._opened != self._number:
-            self.control.check_not_moved()
+        log, control = self.log, self.control
+        if self._opened != log.number:
+            control.check_not_moved()
             try:
-                self._open_file(self._number)
+                self._open_file(log.number)
             except OSError as error:
                 raise translate_os(error) from error
-        # The process that made the commit before this one may have been killed before it published
-        # that. `crash_recovery.recover` relies on it that one commit at most is unpublished.
-        if self.control.made() < self._commit_number:
-            self.control.set_made(self._commit_number)
         size = RECORD_HEADER.size + len(body)
         # A higher file was begun for a commit that failed. Syncs may already begin with that file.
-        skipped = self.control.file_number() > self._number
-        if self._offset + size > self._room or self._clean or skipped:
+        skipped = control.file_number() > log.number
+        if log.offset + size > self._room or self._clean or skipped:
             if self._clean:
                 try:
                     wipe_recycled(self.folder)
                 except OSError as error:
                     raise translate_os(error) from error
             # A killed writer may have left a record here, which a reader would follow.
-            self._write(self._offset, END)
-            self._begin_file(self._number + 1, self.file_size, size)
+            self._write(log.offset, END)
+            self._begin_file(log.number + 1, self.file_size, size)
             self._clean = False
-        chain = record_checksum(body, self._chain)
-        self._written = self._number, self._offset
+        chain = record_checksum(body, log.chain)
+        self._written = log.number, log.offset
         try:
-            self._write(self._offset, encode_record(body, chain))
+            self._write(log.offset, encode_record(body, chain))
         except StoreError:
             self._written = 0, 0  # it is not whole
             raise
-        self._next_offset = self._offset + size
+        self._next_offset = log.offset + size
         self._next_chain = chain
         if durable:
-            files.begin_writing(self._handle, self._offset, size)
-        if self.control.file_number() != self._number:
-            self.control.set_file(self._number)
+            files.begin_writing(self._handle, log.offset, size)
+        if control.file_number() != log.number:
+            control.set_file(log.number)
 
     def _write(self, offset: int, data: bytes) -> None:
         """Write bytes to the open file; raise StoreFullError if there is no room."""
@@ -239,32 +198,25 @@ class Journal:
         except OSError as error:
             raise translate_os(error) from error
 
-    def publish(self) -> BaseException | None:
-        """Make a deferred commit: its record was just written.
-
-        Returns:
-            An interrupt that came just afterwards. The commit is made; the caller raises it.
+    def publish(self) -> None:
+        """Make the commit whose record was just written.
 
         Raises:
             StoreFullError: there is no room; the commit is not made.
         """
-        number = self._commit_number + 1
-        try:
-            self.control.set_newest_deferred(number)
-        except BaseException as error:  # where blocks move, interpreted code writes the number
-            if self.control.newest_deferred() < number:
-                raise
-            return error
-        return None
+        self.control.publish(self.log.commit_number + 1)
 
-    def advance(self, *, deferred: bool) -> None:
+    def publish_known(self) -> None:
+        """Publish the commit that this process knows, if LMDB has it and its process died then."""
+        if self.control.newest() < self.log.commit_number:
+            self.control.publish(self.log.commit_number)
+        if self.control.unpublished():
+            self.control.note_unpublished(0)
+
+    def advance(self) -> None:
         """Move the position after the record that was just written: its commit is made."""
-        failpoints.hit("commit:unpublished")
-        self._offset = self._next_offset
-        self._chain = self._next_chain
-        self._commit_number += 1
-        if not deferred and self.control.made() < self._commit_number:  # others may have gone on
-            self.control.set_made(self._commit_number)
+        log = self.log
+        log.go_to(log.number, self._next_offset, self._next_chain, log.commit_number + 1)
 
     def cut(self) -> None:
         """Remove the record that was just written, if any was: its commit has failed.
@@ -275,7 +227,7 @@ class Journal:
         """
         number, offset = self._written
         try:
-            if (number, offset) >= (self._number, self._offset):
+            if (number, offset) >= (self.log.number, self.log.offset):
                 if self._opened != number:
                     self._open_file(number)
                 self._write(offset, END)
@@ -291,36 +243,10 @@ class Journal:
         """Open the file again for the next record: another process may have begun it again."""
         self._opened = 0
 
-    def replay(self, apply: Callable[[bytes], None]) -> int:
-        """Apply the deferred commits that LMDB lacks, and move the position after them.
-
-        A record after the last of them is of a commit that failed, or of a killed process.
-
-        Returns:
-            The number of records.
-        """
-        self.control.check_not_moved()
-        before, last = self._commit_number, self.control.newest_deferred()
-        reader = Reader(self.folder, self, self.position())
-        while reader.position.commit_number < last:
-            body = reader.next()
-            if body is None:
-                self.control.poison()
-                raise RecoveryNeededError(
-                    f"the journal ends at commit {reader.position.commit_number}, but commit "
-                    f"{last} was made; next: close the store in every process, and open it again, "
-                    "which recovers it"
-                )
-            apply(body)
-        self._go_to(reader.position)
-        if reader.position.file_number > self.control.file_number():
-            self.control.set_file(reader.position.file_number)
-        return reader.position.commit_number - before
-
     def _begin_file(self, number: int, usual: int, size: int) -> None:
         """Begin a file after the newest commit, with room for a record of `size` bytes."""
         salt = int.from_bytes(os.urandom(8), "big")
-        commit_number = self._commit_number
+        commit_number = self.log.commit_number
         header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
         data = header.encode()
         try:
@@ -330,7 +256,7 @@ class Journal:
             self._open_file(number)
         except OSError as error:
             raise translate_os(error) from error
-        self._go_to(LogPosition(number, len(data), first_chain(data), commit_number))
+        self.log.go_to(number, len(data), first_chain(data), commit_number)
         failpoints.hit("journal:new-file")
 
     def _open_file(self, number: int) -> None:
@@ -352,7 +278,7 @@ class Journal:
 
     def prepare_recycled(self) -> None:
         """Prepare a file for later; it is also a reserve of space for a full disk."""
-        if self._offset < self.file_size // 4 or self.folder.exists(RECYCLED):
+        if self.log.offset < self.file_size // 4 or self.folder.exists(RECYCLED):
             return
         self.control.check_not_moved()
         prepare_recycled(self.folder, self.file_size, fill=self.syncs.used)

@@ -13,6 +13,8 @@ from typing import Final
 from streamkeep.engine.journal.control_file import CONTROL_FILE
 from streamkeep.engine.journal.reader import END, file_name, is_file_name
 from streamkeep.engine.journal.sync_leader import LOCK_FILE
+from streamkeep.engine.journal.write_lock import LOCK_FILE as WRITE_FILE
+from streamkeep.engine.journal.write_lock import TURN_FILE
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.safe_files import Folder
 
@@ -25,7 +27,7 @@ RECYCLED_NAMES: Final = (RECYCLED, _NEW)
 def is_journal_name(name: str) -> bool:
     """Return whether a name in `journal/` is one that the journal uses."""
     return (
-        name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE)
+        name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, WRITE_FILE, TURN_FILE)
         or name.startswith(f"{NEW_RECYCLED}.")
         or is_file_name(name)
     )

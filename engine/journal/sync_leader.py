@@ -13,7 +13,7 @@ import os
 from typing import Final
 
 from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.system.long_wait import LongWait
+from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
 
 LOCK_FILE: Final = "sync"
@@ -30,9 +30,13 @@ class SyncLeader:
     def __init__(self, folder: Folder, control: ControlFile) -> None:
         """Open or create the lock file, which is never written."""
         self.control = control
-        self.wait = LongWait("the lock of the journal's syncs")
+        self.wait = LongWait("the lock of the journal's syncs", self._holders)
         self.wait.progress = control.durable
         self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
+
+    def _holders(self) -> list[int]:
+        """Return the process that leads."""
+        return holders_of([self._handle])
 
     def close(self) -> None:
         """Close the file."""

@@ -13,9 +13,8 @@ import lmdb
 
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.reply_budget import Found
-from streamkeep.engine.txn.begin import run_write
+from streamkeep.engine.txn.begin import CheckpointNeeded, run_write
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.deferral import CheckpointNeeded
 from streamkeep.format.core.errors import StoreFullError
 
 Result = TypeVar("Result", covariant=True)
@@ -30,7 +29,6 @@ class Command(Generic[Result]):
     writes = False
     frees = False  # it makes room, so that it may use the reserve of a full store
     leaves_garbage = False  # what it removes is freed afterwards, in bounded transactions
-    brief = False  # it reads so little that writers may wait for it
     reads_history = False  # it reads segments, which another process may remove at any time
     call: BlockingCall | None = None  # what `run` belongs to, if the command may wait
     block_ms = 0  # how long it may wait; 0 for no limit
@@ -52,12 +50,6 @@ class Command(Generic[Result]):
 
 class Read(Command[Result]):
     """A command that reads one snapshot."""
-
-
-class ReadBriefly(Read[Result]):
-    """A command that reads little, so that writers may wait for it."""
-
-    brief = True
 
 
 class ReadHistory(Read[Result]):

@@ -102,6 +102,6 @@ def read_durability(
         None if slot is None else slot.commit_number,
         sum(map(folder.size, folder.names())),
         None if row is None else decode_recovery(row),
-        read_slots(context.raw, txn.raw.id()),
+        read_slots(context.raw, txn.raw().id()),
         failures.texts(),
     )

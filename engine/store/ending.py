@@ -1,8 +1,8 @@
 """The end of the interpreter: what is done for a store that the program has not closed.
 
-LMDB then has all commits, and the newest one is a checkpoint, so that the next opening recovers
-nothing. The store is closed as well, unless a thread of the program still uses it: such a thread
-runs until the interpreter ends it.
+The newest commit is then a checkpoint, so that the next opening recovers nothing. The store is
+closed as well, unless a thread of the program still uses it: such a thread runs until the
+interpreter ends it.
 
 This is a function of `atexit`, which calls the functions that were registered last first. So one
 that the program has registered before it imported the package finds its stores closed. There is no
@@ -29,11 +29,7 @@ def end_with_interpreter(environment: Environment) -> None:
     if not environment.readonly:
         if not context.write_lock.acquire(timeout=_PATIENCE_S):
             return  # a thread is in a transaction
-        try:
-            context.deferral.end()
-            context.deferral.allowed = False
-        finally:
-            context.write_lock.release()
+        context.write_lock.release()
         if context.pin is not None:
             environment.make_checkpoint()
     if _is_unused(environment):

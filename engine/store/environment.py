@@ -1,16 +1,15 @@
 """One LMDB environment per process and store: transactions, durability, growth, the end.
 
-Commands of users run through `read`, `read_brief`, `read_durable` and `command.write_once`, work of
-the engine through `read` and `write`. These repair what they can (a map that must grow, a missing
-pin, a full table of readers) and translate LMDB's errors. A map that had to begin small (`opening`)
-grows when it is used up: under the write lock, with the gate for new readers closed, after the last
-reader of this process has finished.
+Commands of users run through `read`, `read_durable` and `command.write_once`, work of the engine
+through `read` and `write`. These repair what they can (a map that must grow, a missing pin, a full
+table of readers) and translate LMDB's errors. A map that had to begin small (`opening`) grows when
+it is used up: under the write lock, with the gate for new readers closed, after the last reader of
+this process has finished.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 import uuid
 from collections.abc import Callable
@@ -21,12 +20,14 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
 import lmdb
 
 from streamkeep.engine.blocking.waiters import Waiters
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, Checkpoints, Hold
+from streamkeep.engine.checkpoint.checkpoint import Checkpoints, Hold
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.checkpointer import Checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.follower import Follower, Owner
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.write_lock import WriteLock
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
 from streamkeep.engine.store.durability import Durability, read_durability
@@ -41,19 +42,26 @@ from streamkeep.engine.store.sizes import (
     without_transactions,
 )
 from streamkeep.engine.system.failures import Failures
-from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.lmdb_errors import translate, translate_os, translated
 from streamkeep.engine.system.owned_lock import OwnedLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import remote_setting
 from streamkeep.engine.tables.segment_files import SegmentFiles
-from streamkeep.engine.txn.begin import begin_read, begin_write, run_brief, run_read, run_write
-from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext, keep_for_ever
-from streamkeep.engine.txn.deferral import CheckpointNeeded
+from streamkeep.engine.txn.begin import (
+    CheckpointNeeded,
+    begin_read,
+    begin_write,
+    run_locked,
+    run_read,
+    run_write,
+)
+from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StoreFullError, StoreLockedError, StreamkeepError
+from streamkeep.format.journal.position import POSITION_KEY, decode_position
 
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
 _POLL_S: Final = 0.001
@@ -112,7 +120,6 @@ class Environment:
         self.max_store_bytes = max_store_bytes
         self._open_lmdb = open_lmdb
         self.users = 0
-        self._may_close: bool | None = None  # whether no thread waits in LMDB; None if unknown
         self._unclosed: list[Step] | None = None  # what `close_files` has left; None before it
         self.failures = Failures()  # of the threads that work for this environment
         self.identity = identity_of(self.path)
@@ -131,22 +138,27 @@ class Environment:
             assert control is not None
             journal = Journal(folder.folder(JOURNAL_FOLDER), control, uuid_bytes, context.epoch)
             try:
+                context.lock = WriteLock(journal.folder, control, context.wait, context.follow)
                 self.checkpoints = Checkpoints(folder, context, lock, journal)
             except BaseException:
+                if context.lock is not None:
+                    context.lock.close()
                 journal.close()
                 raise
             context.journal = journal
-            journal.syncs.leader.wait.users = context.lmdb_lock.wait.users
-            context.lmdb_lock.wait.progress = control.made
-            context.lmdb_lock.wait.hangs = control.is_deferring_elsewhere
+            context.log = journal.log
+            context.wait.progress = control.newest
             context.erasures = journal.control.erasures()
-            self.checkpointer = Checkpointer(context, self.checkpoints, self.failures)
+            self.checkpointer = Checkpointer(
+                context, self.checkpoints, self.make_checkpoint, self.failures
+            )
+        elif control is not None:
+            owner = Owner(context.epoch, uuid_bytes)
+            context.log = Follower(folder.folder(JOURNAL_FOLDER), owner)
         self.leases = context.leases = Leases(folder)
         if not readonly:
             self.waiters.open_wait_table()  # commits notify the waiting calls in it
-            if max_store_bytes is None:
-                with suppress(OSError):  # no descriptor is left: LMDB makes each commit by itself
-                    context.deferral.allow(folder.open(DATA_FILE, os.O_RDWR))
+            context.limited = max_store_bytes is not None
 
     @property
     def raw(self) -> lmdb.Environment:
@@ -169,35 +181,32 @@ class Environment:
         return self._retrying(begin_read, self.context)
 
     def begin_write(self, *, durable: bool) -> WriteTxn:
-        """Wait for the write lock and begin a transaction whose commit may be deferred.
-
-        The caller ends it before it waits for anything. If the map is full, it aborts, and runs its
-        commands by `write_with_repairs`.
+        """Wait for the write lock and begin a transaction.
 
         Args:
             durable: the caller waits until the commit is on disk.
         """
         return self._retrying(lambda: begin_write(self.context, durable=durable))
 
-    def begin_own(self) -> WriteTxn:
-        """Begin a transaction that LMDB commits by itself, and that cannot be run again.
+    def begin_image(self) -> ReadTxn:
+        """Begin a read transaction of what `data.mdb` has: the newest commit, if it can be flushed.
 
-        The map cannot grow during the transaction, so a quarter of it is made free before.
+        For code that reads the pages of the file.
         """
-        if self.max_store_bytes is None and 4 * self.used_size() > 3 * self.map_size():
-            self.resize(2 * self.map_size())
-        return self._retrying(lambda: begin_write(self.context, own=True))
+        if not self.readonly:
+            self.make_checkpoint()
+        context = self.context
+        with translated(), context.gate:
+            context.check_open()
+            raw = context.raw.begin(None, None, False, False)
+            context.entered += 1
+        row = raw.get(POSITION_KEY, None)
+        commit_number = raw.id() if row is None else decode_position(row).commit_number
+        return ReadTxn(context, raw, {}, commit_number)
 
     def read(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Run `command(txn, *args)` on a snapshot."""
         return cast(Result, self._retrying(run_read, self.context, command, args))
-
-    def read_brief(self, command: Callable[..., Result], *args: object) -> Result:
-        """Do the same as `read` for a command that reads little; see `begin.run_brief`."""
-        try:
-            return cast(Result, run_brief(self.context, command, args))
-        except (lmdb.Error, CheckpointNeeded):
-            return cast(Result, self._retrying(run_read, self.context, command, args))
 
     def read_durable(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Do the same as `read`; return when everything that the snapshot showed is on disk."""
@@ -354,6 +363,7 @@ class Environment:
         with checkpoints.exclusive():
             if not self.write(go_on_clean, frees=True):
                 return None
+            self.clear_memory()  # a flush would use it
             hold: Hold = self._retrying(checkpoints.make_clean)
             return hold
 
@@ -371,7 +381,7 @@ class Environment:
 
     def clear_memory(self) -> None:
         """Remove from LMDB's memory everything that was written before the last erasure."""
-        while not self._retrying(clear_memory, self.context):
+        while not self._retrying(run_locked, self.context, clear_memory, (self.context,)):
             self.resize(self.map_size() + 2 * PAGE * kept_pages(self.context))
 
     def durability(self) -> Durability:
@@ -406,6 +416,10 @@ class Environment:
                 self.resize(0)
             except lmdb.PanicError:
                 self._reopen()
+            except lmdb.MapFullError as error:  # of a flush
+                if self.max_store_bytes is not None:
+                    raise limit_reached(self.max_store_bytes) from error
+                self.resize(2 * self.map_size())
             except lmdb.ReadersFullError as error:
                 if cleared or self.raw.reader_check() == 0:
                     raise translate(error) from error
@@ -459,7 +473,7 @@ class Environment:
     def reusable_size(self) -> int:
         """Return the bytes of used pages that are free and will be used again."""
         with self.begin_read() as txn:
-            return max(0, self.used_size() - used_bytes(self.context, txn.raw))
+            return max(0, self.used_size() - used_bytes(self.context, txn.raw()))
 
     def check_limit(self, txn: WriteTxn) -> None:
         """Raise if the commit of a transaction would take the store past its limit."""
@@ -512,17 +526,30 @@ class Environment:
             if self.checkpointer is not None:
                 self.checkpointer.stop()
             waited = self.archive_work.acquire()
-            checkpoints = self.checkpoints
-            if checkpoints and (
-                self.context.pin is not None or checkpoints.journal.control.poisoned()
-            ):
+            if self.checkpoints is not None and self._needs_last_checkpoint(self.checkpoints):
                 self.make_checkpoint()
+                self.checkpoints.release_room()
         finally:
             if last:
                 steps: list[Step] = [self.close_files, partial(registry.remove, self)]
                 if waited:
                     steps.append(self.archive_work.release)
                 _take(steps)
+
+    def _needs_last_checkpoint(self, checkpoints: Checkpoints) -> bool:
+        """Return whether to make a checkpoint before the end, so that no recovery is needed.
+
+        A process that has not written makes it for others that were killed.
+        """
+        control = checkpoints.journal.control
+        if self.context.pin is not None or control.poisoned():
+            return True
+        control.forget_killed()
+        if control.is_shared():
+            return False
+        slot = checkpoints.file.newest()
+        made = max(control.newest(), control.unpublished())
+        return slot is not None and slot.commit_number < made
 
     def finish_release(self) -> None:
         """Close what the last `release` has left open, because it was interrupted twice."""
@@ -546,28 +573,21 @@ class Environment:
     def _parts(self) -> list[Step]:
         """Return what closes each part, in this order; a second call does no harm."""
         context = self.context
-        parts: list[Step] = [self._end_deferral, context.forget]
+        parts: list[Step] = [context.start_over]
         if self.checkpoints is not None:
             parts.append(self.checkpoints.close)
-        parts += [self.leases.close, self.waiters.close, self.segments.close, self._close_lmdb]
+        parts += [self.leases.close, self.waiters.close, self.segments.close, self.raw.close]
+        if context.lock is not None:
+            parts.append(context.lock.close)
         if context.journal is not None:
             parts.append(context.journal.close)
+        elif context.log is not None:
+            parts.append(context.log.close)
         if context.control is not None:
             parts.append(context.control.close)
         if self.checkpoint_file is not None:
             parts.append(self.checkpoint_file.close)
         return [*parts, self.folder.close]
-
-    def _end_deferral(self) -> None:
-        self._may_close = self.context.deferral.stop()
-
-    def _close_lmdb(self) -> None:
-        if self._may_close is None:  # that part was interrupted twice
-            self._end_deferral()
-        if self._may_close:
-            self.raw.close()
-        else:  # a thread waits in LMDB for the lock of a process that is stopped
-            keep_for_ever(self.raw)
 
 
 def _take(steps: list[Step]) -> None:

@@ -190,7 +190,7 @@ class GroupCommit:
             self._take_part(call)
         except BaseException:
             if call.led and not call.woken:
-                call.wait(self._context.lmdb_lock.wait)
+                call.wait(self._context.wait)
             raise
         return call.answer() if call.finished else self._finish(call)
 
@@ -205,7 +205,7 @@ class GroupCommit:
                     call.prepare_wait()
                     self._queue.append(call)
             if not leads:
-                call.wait(self._context.lmdb_lock.wait)
+                call.wait(self._context.wait)
                 if not call.finished:
                     with self._mutex:
                         leads = self._leader is call

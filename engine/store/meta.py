@@ -17,11 +17,11 @@ from streamkeep.engine.crash_recovery.stored_version import (
     META_UUID,
     check_format,
 )
-from streamkeep.engine.journal.control_file import WANTED_TO_WRITE, ControlFile
+from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
-from streamkeep.engine.system.long_wait import LMDB_LOCK, LongWait, users_of
+from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, users_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.checksum import open_row, seal_row
@@ -102,8 +102,6 @@ def read_or_create(
         handles = open_tables(raw, None, path)
     else:
         with _begin(raw, control) as writer:
-            if control is not None:
-                control.want(0)
             new = writer.stat()["entries"] == 0
             if new:
                 _create(raw, writer, clock)
@@ -140,8 +138,7 @@ def _begin(raw: lmdb.Environment, control: ControlFile | None) -> lmdb.Transacti
     """Begin a write transaction; log which process is stopped if that takes long."""
     if control is None or not control.is_shared():
         return raw.begin(write=True)
-    control.want(WANTED_TO_WRITE)
-    with LongWait(LMDB_LOCK, lambda: users_of(raw)).reporting():
+    with LongWait(WRITE_LOCK, lambda: users_of(raw)).reporting():
         return raw.begin(write=True)
 
 

@@ -215,7 +215,9 @@ def _lock_store(
 
     def refuse_if_short(known: CheckpointFile | None) -> None:
         """Raise if `data.mdb` may lack commits."""
-        reason = needs_recovery(folder, known)
+        reason = needs_recovery(
+            folder, known, follows=known is not None and _uses_control(folder, readonly)
+        )
         if reason:
             how = "" if "; next: " in reason else f"; next: {_how_to_recover(path)}"
             raise RecoveryNeededError(f"{path}: the store needs recovery, because {reason}{how}")

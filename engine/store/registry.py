@@ -147,7 +147,7 @@ class Registry:
             context.make_locks()
             context.writer = 0
             context.forked = True
-            context.deferral.leave_to_parent()
+            context.start_over()
             for raw in (environment.raw, context.pin):
                 if raw is not None:
                     context.leave_to_parent(raw)
@@ -162,6 +162,8 @@ class Registry:
             if environment.checkpoints is not None:
                 environment.checkpoints.close_files()
                 environment.checkpoints.journal.abandon()
+            if context.lock is not None:
+                context.lock.close()
             if context.control is not None:
                 context.control.abandon()
         if self.environments or self.openings:

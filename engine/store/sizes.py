@@ -21,6 +21,7 @@ SMALLEST_STORE: Final = 1 << 20
 LARGEST_STORE: Final = 1 << 46  # its map, an eighth larger, fits into the addresses of a process
 READERS_WAIT_S: Final = 10.0
 _POLL_S: Final = 0.001
+_GATE_S: Final = 0.1
 
 
 def used_bytes(context: EngineContext, raw: lmdb.Transaction[bytes]) -> int:
@@ -54,11 +55,10 @@ def check_limit(txn: WriteTxn, begin_read: Callable[[], ReadTxn], max_store_byte
     Raises:
         StoreFullError: the store would hold more than max_store_bytes, and more than now.
     """
-    txn.flush()
-    size = used_bytes(txn.context, txn.raw)
+    size = used_bytes(txn.context, txn.begin_image())
     if size > max_store_bytes:
         with begin_read() as before:
-            if size > used_bytes(before.context, before.raw):
+            if size > used_bytes(before.context, before.raw()):
                 raise limit_reached(max_store_bytes)
 
 
@@ -86,16 +86,27 @@ def without_transactions(
     Raises:
         StoreError: a snapshot or iterator of this process stays open.
     """
-    with context.write_lock, context.gate:
-        deadline = time.monotonic() + READERS_WAIT_S
-        while context.left < context.entered:
-            if time.monotonic() > deadline:
-                raise StoreError(
-                    f"{why}, which open snapshots and iterators of this process prevent; close them"
-                )
-            time.sleep(_POLL_S)
-        context.deferral.end(forced=True)
-        context.forget()
-        if checkpoints is not None:
-            checkpoints.unpin()
-        yield
+    deadline = time.monotonic() + READERS_WAIT_S
+    while True:
+        with context.write_lock, context.gate:
+            if _is_unread(context):
+                context.forget()
+                if checkpoints is not None:
+                    checkpoints.unpin()
+                yield
+                return
+        if time.monotonic() > deadline:
+            raise StoreError(
+                f"{why}, which open snapshots and iterators of this process prevent; close them"
+            )
+        time.sleep(_GATE_S)  # others may begin, and write
+
+
+def _is_unread(context: EngineContext) -> bool:
+    """Return whether this process has no snapshot open; wait a moment for those of commands."""
+    end = time.monotonic() + _GATE_S
+    while context.left < context.entered:
+        if time.monotonic() > end:
+            return False
+        time.sleep(_POLL_S)
+    return True

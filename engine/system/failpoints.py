@@ -13,13 +13,14 @@ NAMES: Final = (
     "create:marked",  # the folder is marked as a store that is being created
     "create:written",  # LMDB has its tables, uncommitted
     "create:named",  # the file names are on disk; there is no checkpoint yet
-    "commit:journaled",  # the record is written; LMDB has not committed
+    "commit:journaled",  # the record is written, and not published
     "commit:failed",  # the commit could not be made; its record is still in the journal
-    "commit:unpublished",  # LMDB has the commit, or the journal if it is deferred; `head` lacks it
-    "commit:made",  # LMDB has committed, or will do so later; the caller does not know yet
-    "image:ending",  # LMDB is about to make the commits that were deferred
-    "image:ended",  # it has made them
-    "image:replayed",  # deferred commits are in LMDB's transaction again, uncommitted
+    "commit:ending",  # of a commit that LMDB makes: LMDB has its rows, uncommitted
+    "commit:unpublished",  # it has committed, and `head` lacks the commit
+    "commit:published",  # the commit is published, and not in the memtable yet
+    "commit:made",  # the commit is published; the caller does not know yet
+    "flush:ending",  # LMDB has the rows of the memtable, uncommitted
+    "flush:ended",  # it has committed
     "notify:before",  # the write lock is free; the waiting readers were not notified yet
     "journal:unnamed",  # a new journal file has no name yet
     "journal:new-file",  # the new journal file is ready for records

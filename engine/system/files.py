@@ -82,11 +82,15 @@ def fill(handle: int) -> None:
     sync_data(handle)
 
 
-def reserve(handle: int, size: int) -> None:
-    """Reserve `size` bytes on disk for a file; raise OSError if there is no room."""
+def reserve(handle: int, size: int, start: int = 0) -> None:
+    """Reserve `size` bytes on disk for a file; raise OSError if there is no room.
+
+    Args:
+        start: the bytes before are there.
+    """
     if os.fstat(handle).st_size >= size:
         return
-    os.posix_fallocate(handle, 0, size)
+    os.posix_fallocate(handle, start, size - start)
 
 
 def begin_writing(handle: int, offset: int, size: int) -> None:

@@ -1,13 +1,14 @@
 """Waiting for a lock that another process has, which may be stopped.
 
-LMDB's lock and flock(2) have no limit of time. So a thread that waits for one notes since when. The
-other threads of the process, which wait for that thread, give up with an error that names the
-process that is stopped, and a thread of the store logs it. Compiled by mypyc.
+A thread that waits for one notes since when. The other threads of the process, which wait for that
+thread, give up with an error that names the process that is stopped, and a thread of the store logs
+it. Compiled by mypyc.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +19,10 @@ import lmdb
 
 from streamkeep.format.core.errors import StoreLockedError
 
-LMDB_LOCK: Final = "the lock of the store"
+WRITE_LOCK: Final = "the lock of the store"
 _LIMIT_S: Final = 10.0
 LOOK_S: Final = 1.0
 _MARGIN_S: Final = 0.1
-_MOMENT_S: Final = 0.001
-_get_ident: Final = threading.get_ident
 
 log = logging.getLogger("streamkeep")
 
@@ -35,8 +34,6 @@ class LongWait:
         limit_s: after how many seconds without progress the wait is reported.
         users: returns the numbers of the processes that may have the lock.
         progress: returns what changes while another process uses the lock.
-        hangs: returns whether a process has the lock that should have used it by now, even if the
-            system does not show it as stopped.
     """
 
     def __init__(self, lock: str, users: Callable[[], list[int]] = list) -> None:
@@ -44,7 +41,6 @@ class LongWait:
         self.limit_s = _LIMIT_S
         self.users = users
         self.progress: Callable[[], int] = int
-        self.hangs: Callable[[], bool] = bool
         self._lock = lock
         self._since = 0.0
         self._reported = 0.0
@@ -92,7 +88,7 @@ class LongWait:
         Raises:
             StoreLockedError: the process that has the lock is stopped, or hangs.
         """
-        if self.is_long() and (self.hangs() or self.stopped()):
+        if self.is_long() and self.stopped():
             raise StoreLockedError(self._problem())
 
     def report(self) -> None:
@@ -113,10 +109,6 @@ class LongWait:
         return f"for {self.limit_s:g} seconds {self._lock} has been taken by {next_step}"
 
 
-class WouldWait(Exception):
-    """A thread that must not wait would have to; nothing has happened."""
-
-
 class PatientLock:
     """A lock among threads, whose holder may wait for another process.
 
@@ -128,34 +120,15 @@ class PatientLock:
     def __init__(self, lock: threading.Lock, wait: LongWait) -> None:
         self._lock = lock
         self._wait = wait
-        self._hurried: set[int] = set()  # the threads that are in `hurry`
-
-    def hurry(self, call: Callable[..., object], *args: object) -> object:
-        """Make a call in which this thread waits for the lock for a moment at most.
-
-        Raises:
-            WouldWait: it would take longer.
-        """
-        thread = _get_ident()
-        self._hurried.add(thread)
-        try:
-            return call(*args)
-        finally:
-            self._hurried.discard(thread)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; return whether it was taken.
 
         Raises:
             StoreLockedError: its holder waits for a process that is stopped, or hangs.
-            WouldWait: the thread is in `hurry`, and the lock is taken for longer.
         """
         if not blocking or timeout >= 0:
             return self._lock.acquire(blocking, timeout)
-        if self._hurried and _get_ident() in self._hurried:
-            if not self._lock.acquire(True, _MOMENT_S):
-                raise WouldWait
-            return True
         while not self._lock.acquire(True, LOOK_S):
             self._wait.check()
         return True
@@ -182,6 +155,22 @@ class PatientLock:
 def users_of(raw: lmdb.Environment) -> list[int]:
     """Return the processes in LMDB's table of readers: each that commits has a pin there."""
     return sorted({int(line.split()[0]) for line in raw.readers().splitlines()[1:]})
+
+
+def holders_of(handles: list[int]) -> list[int]:
+    """Return the processes that have locks of flock(2), as far as the system shows it.
+
+    Args:
+        handles: the open files.
+    """
+    found: set[int] = set()
+    with suppress(OSError), open("/proc/locks") as locks:
+        files = {str(os.fstat(handle).st_ino) for handle in handles}
+        for line in locks:
+            words = line.split()  # number, kind, how, what, process, device:file; "->" if it waits
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] in files:
+                found.add(int(words[4]))
+    return sorted(found - {0})  # 0 stands for one of another namespace
 
 
 def _is_stopped(process: int) -> bool:

@@ -1,10 +1,7 @@
 """One consumer group as a transaction sees it: its record, its consumers, its pending entries.
 
 A group is attached to the write transaction that found it, which saves it at commit. Between
-transactions the group stays decoded, as streams do; of its NACK pages only the current one. After
-a commit of another process the row of the group is compared. If its bytes are the same, so are the
-pending entries, since each change to them changes a counter of the row. Consumers are read again,
-since a consumer may be seen without a change to the group.
+transactions the group stays decoded, as streams do; of its NACK pages only the current one.
 
 All counters of a group and its consumers change in this class, except that `lag.advance` counts
 what was read. Compiled by mypyc.
@@ -74,34 +71,15 @@ class Group(CachedRow):
         self.resume = ReadCursor()
         self.stored = b""  # the value of its row
         self._stored_body = b""  # the record in it
-        self.generation = 0  # of the cache, when that was last compared
         self._consumers: dict[bytes, Consumer] = {}
         self._changed: dict[bytes, Consumer] = {}  # those of them that `save` must write
         self._names: dict[int, bytes] = {}
         self._leases: dict[int, int] = {}  # the newest lease of each consumer, by its number
 
-    def enter(self, txn: WriteTxn) -> bool:
-        """Continue in a later transaction; return False if this group is gone."""
-        generation = txn.context.generation
-        if self.generation != generation:
-            db_key = name_key(self.stream_key, self.record.name)
-            value = txn.get(GROUPS, db_key)
-            if value is None:
-                return False
-            if value != self.stored:
-                body = open_row(GROUPS, db_key, value, self._where())
-                record = decode_group(body, self._where())
-                if record.number != self.record.number:
-                    return False
-                self.record = record
-                self.pel = Pel(txn, record)
-                self.note_stored(value, body)
-            self._consumers = {}
-            self._leases = {}
-            self.generation = generation
+    def enter(self, txn: WriteTxn) -> None:
+        """Continue in a later transaction."""
         self.txn = txn
         self.pel.enter(txn)
-        return True
 
     def writer(self) -> WriteTxn:
         """Return the transaction, which must be a write transaction."""
@@ -380,7 +358,6 @@ def load_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
         raise CorruptionError(where, "the row holds another name")
     group = Group(txn, stream, record)
     group.note_stored(value, body)
-    group.generation = txn.context.generation
     return group
 
 
@@ -391,9 +368,9 @@ def find_group(txn: Txn, stream: Stream, name: bytes) -> Group | None:
     key = (stream.number, name)
     cached_rows = txn.find_attached(key)
     if isinstance(cached_rows, Group):
-        if cached_rows.txn is txn or cached_rows.enter(txn):
-            return cached_rows
-        txn.detach(key)
+        if cached_rows.txn is not txn:
+            cached_rows.enter(txn)
+        return cached_rows
     group = load_group(txn, stream, name)
     if group is not None:
         txn.attach(key, group)
@@ -404,7 +381,6 @@ def create_group(txn: WriteTxn, stream: Stream, name: bytes, last_id: tuple[int,
     """Create a group, which must not exist."""
     number = txn.take_number(NEXT_GROUP)
     group = Group(txn, stream, GroupRecord(name, number, last_id[0], last_id[1]))
-    group.generation = txn.context.generation
     txn.attach((stream.number, name), group)
     group.save()
     return group

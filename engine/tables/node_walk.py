@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-import lmdb
 from mypy_extensions import i64
 
 from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import at_or_below, has_rows
 from streamkeep.engine.txn.stream import ABSENT, Stream
+from streamkeep.engine.txn.table import Cursor
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import MAX, Id, next_id
@@ -55,7 +55,7 @@ class NodeWalk:
         self.data = ABSENT  # the loaded listpack
         self.trimmed = b""  # its bitmap
         self.more = False  # see `copy`
-        self._cursor: lmdb.Cursor[bytes] | None = None
+        self._cursor: Cursor | None = None
 
     def first(self) -> bool:
         """Go to the oldest node."""
@@ -303,7 +303,7 @@ class NodeWalk:
             raise TypeError("a read transaction changes nothing")
         return txn
 
-    def _sealed(self) -> lmdb.Cursor[bytes]:
+    def _sealed(self) -> Cursor:
         cursor = self._cursor
         if cursor is None:
             cursor = self.txn.cursor(NODES)
@@ -375,7 +375,7 @@ def add_newest_node(
 ) -> None:
     """Write a sealed node that is above all others of the stream; its entries count already."""
     value = encode_node(txn, stream.number, ms, seq, data, trimmed)
-    txn.put_newest(NODES, node_key(stream.number, ms, seq), value)
+    txn.put(NODES, node_key(stream.number, ms, seq), value)
     stream.sealed_added(len(data))
 
 

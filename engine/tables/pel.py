@@ -20,9 +20,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-import lmdb
-
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.table import Cursor
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError
@@ -87,7 +86,7 @@ class Pel:
         self._fresh: list[bytes] = []  # keys of pages that are not in the table yet, sorted
         self._current: Page | None = None
         self._next_key = b""  # key of the page after the current one; empty: it is the last
-        self._cursor: lmdb.Cursor[bytes] | None = None
+        self._cursor: Cursor | None = None
         self._start()
 
     def enter(self, txn: Txn) -> None:
@@ -403,7 +402,7 @@ class Pel:
         elif stored:
             txn.put_row(PEL, page.db_key, data)
         else:
-            txn.put_newest(PEL, page.db_key, seal_row(PEL, page.db_key, data))
+            txn.put(PEL, page.db_key, seal_row(PEL, page.db_key, data))
         ms, seq = unpack_id(page.db_key[8:])
         for consumer in page.touched:
             before = owns(stored, consumer)

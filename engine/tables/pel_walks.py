@@ -11,10 +11,9 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-import lmdb
-
 from streamkeep.engine.tables.pel import Page, Pel
 from streamkeep.engine.txn.scan import at_or_below
+from streamkeep.engine.txn.table import Cursor
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.core.keys import (
@@ -36,7 +35,7 @@ class OwnedWalk:
         self.pel = pel
         self._inlined = pel.inline_page()
         self._prefix = owned_key(pel.number, consumer, 0, 0)[:_OWNED_PREFIX]
-        self._cursor: lmdb.Cursor[bytes] | None = None
+        self._cursor: Cursor | None = None
         self._more = False
         if self._inlined is None:
             self._seek(consumer, start)
@@ -86,7 +85,7 @@ class OrderWalk:
         self.pel = pel
         self._heap: list[tuple[bytes, int, Nack]] = []  # order key, tie-breaker, NACK
         self._loaded = 0
-        self._cursor: lmdb.Cursor[bytes] = pel.txn.cursor(PEL_ORDER)
+        self._cursor: Cursor = pel.txn.cursor(PEL_ORDER)
         self._more = False
         inline = pel.inline_page()
         if inline is not None:

@@ -1,8 +1,11 @@
-"""What all transactions of one LMDB environment have in common: locks, caches, the wait table.
+"""What all transactions of one LMDB environment have in common: the memtable, locks, caches.
 
-LMDB's map must not be resized while a transaction of this process is open. So transactions are
-counted when they begin, under `gate`, and when they end. `Environment.resize` holds the gate.
-Compiled by mypyc.
+Each transaction begins with `begin_view`, which brings the memtable up to date. It needs no lock
+of another process and waits for none.
+
+LMDB's map must not be resized while a transaction of this process is open. So snapshots are counted
+when they begin, under `gate`, and when they end. `Environment.resize` holds the gate. Compiled by
+mypyc.
 """
 
 from __future__ import annotations
@@ -14,16 +17,23 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.follower import Follower
 from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.journal.write_lock import WriteLock
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.locks import make_lock
-from streamkeep.engine.system.long_wait import PatientLock
-from streamkeep.engine.txn.deferral import Deferral
-from streamkeep.engine.txn.lmdb_lock import LmdbLock
+from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, PatientLock
+from streamkeep.engine.txn.image_room import ImageRoom
+from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.format.core.errors import StoreClosedError, StoreError
+from streamkeep.format.core.errors import (
+    RecoveryNeededError,
+    StoreClosedError,
+    StoreError,
+)
+from streamkeep.format.journal.position import POSITION_KEY, LogPosition, decode_position
 
 BUDGET_BYTES: Final = 256 << 20  # written, after which a checkpoint is due
 _get_ident: Final = threading.get_ident
@@ -74,16 +84,23 @@ class EngineContext:
         # Set once, while the store is opened and no other thread knows it.
         self.journal: Journal | None = None  # None for a read-only store
         self.control: ControlFile | None = None  # None if no other process can write
+        self.log: Follower | None = None  # likewise
         self.segment_files: object = None  # a `SegmentFiles`, for reading history
-        self.lmdb_lock = LmdbLock(raw)
+        self.limited = False  # LMDB makes each commit, so that the store keeps within its limit
+        self.room: ImageRoom | None = None  # of a store that may be written
+        self.wait = LongWait(WRITE_LOCK)  # for other processes
+        self.lock: WriteLock | None = None  # among processes; None for a read-only store
         self.make_locks()
-        # Protected by `write_lock`.
+        # Protected by `apply_lock`; while a thread has the write lock, only it changes them.
+        self.memtable = Memtable()
+        self.image = -1  # the LMDB transaction that `memtable` lies over
+        # Protected by `write_lock`, and changed under `apply_lock`.
         self.cache: dict[bytes, Stream] = {}
         self.cached_rows: dict[CachedRowKey, CachedRow] = {}
-        self.generation = 0  # of the cache; rises after commits of other processes
-        self.cached_commit = -1  # the newest commit that this generation includes
         self.most_pages = 0  # changed by the biggest commit at most; see `page_memory`
-        self.deferral = Deferral(self)
+        self.flush_at = 0.0  # when a flush may be tried again after one that failed
+        self.flush_error: lmdb.Error | None = None  # of the last flush
+        self.direct = False  # LMDB makes the next commit: a flush has failed
         # Changed under the checkpoint lock. `begin_write` only asks whether there is one.
         self.pin: lmdb.Transaction[bytes] | None = None
         # Changed under `write_lock` and read without it: an old value is harmless.
@@ -92,9 +109,6 @@ class EngineContext:
         self.erasures = 0  # the number of erasures for which the memory was cleared
         self.writer = 0  # the thread that holds `write_lock`; compared with the caller only
         # Numbers and flags that are set in one step and need no lock.
-        self.shown = (
-            0  # the newest deferred commit that snapshots of this process are known to show
-        )
         self.retired_bytes = 0  # size of `retired` after the last commit that added to it
         self.refuse_above = 0  # retired bytes above which streams that archive take no entries
         self.watched = False  # the checkpointer thread knows that there are commits
@@ -110,16 +124,16 @@ class EngineContext:
     def make_locks(self) -> None:
         """Make the locks; also in a forked child, where threads of the parent may hold the old."""
         store = self.raw.path()
-        self.write_lock = PatientLock(make_lock("write", store), self.lmdb_lock.wait)
+        self.write_lock = PatientLock(make_lock("write", store), self.wait)
         self.gate = make_lock("gate", store)  # held while the map is resized
+        self.apply_lock = make_lock("apply", store)
         self.exit_gate = make_lock("exit gate", store)
 
     def use(self, raw: lmdb.Environment, tables: dict[int, lmdb._Database]) -> None:
         """Go on with LMDB opened again; no transaction of this process is open."""
         self.raw = raw
         self.tables = tables
-        self.lmdb_lock.raw = raw
-        self.deferral.room.raw = raw
+        self.image = -1
 
     def now_ms(self) -> int:
         """Return Unix time in milliseconds."""
@@ -148,6 +162,152 @@ class EngineContext:
         if self.forked:
             keep_for_ever(raw)
         return self.forked
+
+    def release_write(self) -> None:
+        """Release the write lock, among processes and in this one."""
+        try:
+            if self.lock is not None:
+                self.lock.release()
+        finally:
+            self.write_lock.release()
+
+    # --- the memtable -----------------------------------------------------------------------
+
+    def begin_view(self) -> lmdb.Transaction[bytes]:
+        """Begin a transaction of LMDB that reads, and bring the memtable up to date over it.
+
+        The caller holds `apply_lock`. Then the rows of the memtable, else those of the transaction,
+        are those of the newest commit.
+
+        Raises:
+            RecoveryNeededError: the journal lacks commits that were made.
+        """
+        control = self.control
+        image = -2
+        while True:
+            newest = -1 if control is None else control.newest()  # first: LMDB may be newer
+            raw = self.raw.begin(None, None, False, False)
+            try:
+                if raw.id() != self.image:
+                    self._attach(raw)
+                if self._catch_up(raw, newest):
+                    return raw
+                if image == self.image:  # otherwise a checkpoint has removed the next record
+                    raise self._cut_off(newest)
+                image = self.image
+            except BaseException:
+                raw.abort()
+                raise
+            raw.abort()
+
+    def follow(self) -> None:
+        """Apply what other processes have committed, if they have."""
+        control, log = self.control, self.log
+        if control is not None and log is not None and log.commit_number != control.newest():
+            with self.apply_lock:
+                raw = self.begin_view()
+            raw.abort()
+
+    def begin_image(self) -> lmdb.Transaction[bytes]:
+        """Begin a transaction of LMDB for a memtable that is up to date, under the write lock."""
+        with self.apply_lock:
+            raw = self.raw.begin(None, None, False, False)
+            if raw.id() != self.image:
+                self._attach(raw)
+            return raw
+
+    def is_up_to_date(self) -> bool:
+        """Return whether the memtable has all commits, for a caller with the write lock."""
+        control, log = self.control, self.log
+        return (
+            self.image >= 0
+            and control is not None
+            and log is not None
+            and log.commit_number == control.newest()
+            and not control.unpublished()
+        )
+
+    def _attach(self, raw: lmdb.Transaction[bytes]) -> None:
+        """Lay the memtable over another image."""
+        position = self.position_in(raw)
+        known = -1 if self.log is None else self.log.commit_number
+        if position.commit_number >= known:  # never one between: all of it was applied, or nothing
+            self.memtable.clear()
+            if self.log is not None and (position.commit_number > known or not self.log.number):
+                self.forget()
+                self._go_to(position)
+        self.image = int(raw.id())
+
+    def position_in(self, raw: lmdb.Transaction[bytes]) -> LogPosition:
+        """Return the log position of the image that a transaction of LMDB shows."""
+        row = raw.get(POSITION_KEY, None)
+        position = LogPosition(0, 0, 0, int(raw.id())) if row is None else decode_position(row)
+        first = None if self.journal is None else self.journal.first
+        same = first is not None and first.commit_number == position.commit_number
+        return first if first is not None and same else position
+
+    def note_first(self, position: LogPosition) -> None:
+        """Note the log position of a checkpoint.
+
+        It may have begun a file, which no row names before the first record. A thread may be
+        writing that record at this moment, to a file that follows.
+        """
+        journal = self.journal_or_raise()
+        log = journal.log
+        with self.apply_lock:
+            journal.first = position
+            if log.commit_number == position.commit_number and log.number < position.file_number:
+                self._go_to(position)
+
+    def _go_to(self, position: LogPosition) -> None:
+        assert self.log is not None
+        number, offset, chain, commit_number = position
+        self.log.go_to(number, offset, chain, commit_number)
+
+    def _catch_up(self, raw: lmdb.Transaction[bytes], newest: int) -> bool:
+        """Apply the records up to a commit; return False if they cannot be found."""
+        log, memtable = self.log, self.memtable
+        if log is None or log.commit_number >= newest:
+            return True
+        log.begin()
+        try:
+            while log.commit_number < newest:
+                body = log.next()
+                if body is None:
+                    return False
+                memtable.apply(body, raw, self.tables)
+            self._drop_changed()
+        except BaseException:
+            self.start_over()
+            raise
+        return True
+
+    def _drop_changed(self) -> None:
+        """Drop what is decoded of rows that other processes have changed."""
+        memtable = self.memtable
+        if memtable.changed:
+            memtable.changed = False
+            self.cached_rows.clear()
+        if memtable.streams:
+            changed, memtable.streams = memtable.streams, set()
+            for name in [name for name, one in self.cache.items() if one.db_key in changed]:
+                del self.cache[name]
+
+    def start_over(self) -> None:
+        """Forget all rows, decoded or not; the next view begins with the image."""
+        self.memtable.clear()
+        self.image = -1
+        if self.log is not None:
+            self.log.go_to(0, 0, 0, -1)
+        self.forget()
+
+    def _cut_off(self, newest: int) -> RecoveryNeededError:
+        """Return the error of a journal that lacks commits."""
+        known = -1 if self.log is None else self.log.commit_number
+        return RecoveryNeededError(
+            f"{self.raw.path()}: the journal ends at commit {known}, but commit {newest} was made; "
+            "next: close the store in every process, and open it again, which recovers it"
+        )
 
     def forget(self) -> None:
         """Empty the caches: their contents may differ from what is stored."""

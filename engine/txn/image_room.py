@@ -1,7 +1,9 @@
-"""Room for the pages of a deferred transaction, so that its end does not find the disk full.
+"""Room at the end of `data.mdb`, where LMDB adds pages, so that no flush finds the disk full.
 
-The room is at the end of `data.mdb`, where LMDB adds pages. Only the process that has LMDB's lock
-reserves or releases it. Compiled by mypyc.
+What the memtable has is acknowledged. If LMDB could not take it, no command could make room either:
+what it frees can be used after the next flush only. So room is reserved before a commit. Where
+there is none, LMDB makes the commit itself, and fails or does not. Only the process with the write
+lock reserves or releases room. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -14,47 +16,44 @@ import lmdb
 from streamkeep.engine.system import files
 from streamkeep.engine.system.pages import PAGE
 
-_RESERVE: Final = 16 << 20  # bytes
-_LEAST: Final = 12 << 20
+_LEAST: Final = 65_536  # bytes of records for which room is reserved
+_FACTOR: Final = 16  # a flush writes so many times the bytes of small records, in whole pages
+_PAGES: Final = 16 << 20  # and at most so much beside twice the bytes of records
+_MORE: Final = 4 << 20  # reserved at once, at most
 
 
 class ImageRoom:
-    """The room of one environment; nothing is reserved before `allow`."""
+    """The room of one environment.
 
-    def __init__(self, raw: lmdb.Environment) -> None:
-        self.raw = raw
-        self._data = -1  # a descriptor of the data file
-        self._reserved = False  # whether this process has reserved room
+    Args:
+        data: a descriptor of the data file.
+    """
 
-    def allow(self, data: int) -> None:
-        """Reserve room from now on, in the data file with this descriptor, which is kept."""
+    def __init__(self, data: int) -> None:
         self._data = data
 
-    def forbid(self) -> None:
-        """Reserve no room any more."""
-        data, self._data = self._data, -1
-        if data >= 0:
-            os.close(data)
+    def reserve(self, raw: lmdb.Environment, size: int) -> int:
+        """Have room for a flush of records of `size` bytes.
 
-    def reserve(self) -> bool:
-        """Have room for a transaction on the disk and in the map; return whether there is."""
-        info = self.raw.info()
-        needed = (info["last_pgno"] + 1) * PAGE + _LEAST
-        if self._data < 0 or info["map_size"] < needed:
-            return False  # a transaction of its own may find the map full; then it grows
-        if os.fstat(self._data).st_size >= needed:
-            return True
-        try:
-            files.reserve(self._data, needed - _LEAST + _RESERVE)
-        except OSError:
-            return False
-        self._reserved = True
-        return True
+        Returns:
+            The bytes of records for which there is room; 0 if there is not enough.
+        """
+        size = max(2 * size, _LEAST)
+        needed = min(_FACTOR * size, 2 * size + _PAGES)
+        info = raw.info()
+        end = (int(info["last_pgno"]) + 1) * PAGE
+        if int(info["map_size"]) < end + needed:
+            return size  # a flush may find the map full, which grows then
+        there = os.fstat(self._data).st_size
+        if there < end + needed:
+            try:
+                files.reserve(self._data, end + needed + min(needed, _MORE), there)
+            except OSError:
+                return 0
+        return size
 
-    def is_reserved(self) -> bool:
-        """Return whether there is room to release."""
-        return self._reserved and self._data >= 0
-
-    def release(self) -> None:
+    def release(self, raw: lmdb.Environment) -> None:
         """Cut the data file after its last page."""
-        os.ftruncate(self._data, (self.raw.info()["last_pgno"] + 1) * PAGE)
+        end = (int(raw.info()["last_pgno"]) + 1) * PAGE
+        if os.fstat(self._data).st_size > end:
+            os.ftruncate(self._data, end)

@@ -11,11 +11,11 @@ import lmdb
 
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.stream import Stream, decode_stream
+from streamkeep.engine.txn.stream import Stream, TailRow, decode_stream
+from streamkeep.engine.txn.table import Cursor, Table, encoded
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import KEYS, STREAMS, name_key, pack_number
-from streamkeep.format.journal.position import POSITION_KEY, decode_position
 from streamkeep.format.rows.records import decode_key_row
 
 _KNOWN: Final = 64  # streams that a caller keeps, with rows of at most this size
@@ -23,37 +23,70 @@ _KNOWN_BYTES: Final = 64 << 10
 
 
 class Txn:
-    """The methods that read, which both kinds of transaction have."""
+    """The methods that read, which both kinds of transaction have.
 
-    __deletable__ = ("raw",)
+    Args:
+        raw: a transaction of LMDB that reads; None if it is begun when it is needed.
+        over: the rows of the memtable, which lie over it.
+    """
 
-    def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes]) -> None:
+    def __init__(
+        self, context: EngineContext, raw: lmdb.Transaction[bytes] | None, over: dict[int, Table]
+    ) -> None:
         self.context = context
-        self.raw = raw
+        self._raw = raw
         self.tables = context.tables
+        self.over = over
+
+    def raw(self) -> lmdb.Transaction[bytes]:
+        """Return the transaction of LMDB, whose rows are below those of the memtable."""
+        raw = self._raw
+        if raw is None:
+            raw = self._raw = self.context.begin_image()
+        return raw
 
     def get(self, table: int, db_key: bytes) -> bytes | None:
         """Return the value stored under `db_key`."""
-        return self.raw.get(db_key, None, self.tables[table])
+        over = self.over.get(table)
+        if over is not None and db_key in over.rows:
+            value = over.rows[db_key]
+            return None if value is None else encoded(value)
+        return self.raw().get(db_key, None, self.tables[table])
 
     def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
         """Return the checked body of the row under `db_key`."""
         value = self.get(table, db_key)
         return None if value is None else open_row(table, db_key, value, where)
 
-    def cursor(self, table: int) -> lmdb.Cursor[bytes]:
+    def cursor(self, table: int) -> Cursor:
         """Return a cursor over a table."""
-        return self.raw.cursor(self.tables[table])
+        over = self.over.get(table)
+        return Cursor(self.raw().cursor(self.tables[table]), [] if over is None else [over])
+
+    def cursor_below(self, table: int) -> Cursor:
+        """Return a cursor over what LMDB has of a table."""
+        return Cursor(self.raw().cursor(self.tables[table]), [])
 
     def rows(self, table: int) -> int:
         """Return the number of rows of a table."""
-        return int(self.raw.stat(self.tables[table])["entries"])
+        count = int(self.raw().stat(self.tables[table])["entries"])
+        over = self.over.get(table)
+        if over is not None:
+            for db_key, value in over.rows.items():
+                there = self.raw().get(db_key, None, self.tables[table]) is not None
+                count += int(value is not None) - int(there)
+        return count
 
     def table_bytes(self, table: int) -> int:
-        """Return the bytes that a table takes in the data file."""
-        stat = self.raw.stat(self.tables[table])
+        """Return the bytes that a table takes in the data file, and in the memtable."""
+        stat = self.raw().stat(self.tables[table])
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        return int(pages) * PAGE
+        size = int(pages) * PAGE
+        over = self.over.get(table)
+        if over is not None:
+            for value in over.rows.values():
+                size += 0 if value is None else len(encoded(value))
+        return size
 
     def stream_number(self, name: bytes) -> int:
         """Return the number of the stream `name`; 0 when there is none."""
@@ -101,10 +134,22 @@ def _number_in(value: bytes, name: bytes) -> int:
 
 
 class ReadTxn(Txn):
-    """One snapshot of the store; `close` it, or use it as a context manager."""
+    """One snapshot of the store; `close` it, or use it as a context manager.
 
-    def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes]) -> None:
-        super().__init__(context, raw)
+    Args:
+        over: what `Memtable.freeze` has returned.
+        commit_number: the newest commit that it shows.
+    """
+
+    def __init__(
+        self,
+        context: EngineContext,
+        raw: lmdb.Transaction[bytes],
+        over: dict[int, Table],
+        commit_number: int,
+    ) -> None:
+        super().__init__(context, raw, over)
+        self.commit_number = commit_number
         self.open = True
         self.known: dict[bytes, Stream] | None = None  # of earlier snapshots of its caller
 
@@ -115,11 +160,16 @@ class ReadTxn(Txn):
         was read from a snapshot.
         """
         known = self.known
-        if known is None:
-            return self.load_stream(name)
         key_row = self.get(KEYS, name_key(b"", name))
         if key_row is None:
             return None
+        over = self.over.get(STREAMS)
+        if over is not None:
+            row = over.rows.get(pack_number(_number_in(key_row, name)))
+            if isinstance(row, TailRow):
+                return row.stream(name)
+        if known is None:
+            return self.load_numbered(_number_in(key_row, name), name, key_row)
         stream = known.get(name)
         if (
             stream is not None
@@ -141,8 +191,7 @@ class ReadTxn(Txn):
 
     def newest_commit(self) -> int:
         """Return the number of the newest commit that this snapshot shows."""
-        row = self.raw.get(POSITION_KEY, None)
-        return int(self.raw.id()) if row is None else decode_position(row).commit_number
+        return self.commit_number
 
     def __enter__(self) -> ReadTxn:
         return self
@@ -154,10 +203,13 @@ class ReadTxn(Txn):
         """End the transaction; its pages may be reused."""
         if self.open:
             self.open = False
-            if self.context.leave_to_parent(self.raw):
+            raw, self._raw = self._raw, None  # a reader slot becomes free with the last reference
+            if self.context.leave_to_parent(raw):
                 return
-            self.raw.abort()
-            del self.raw  # the reader slot becomes free with the last reference
+            if raw is not None:
+                raw.abort()
             context = self.context
             with context.exit_gate:
                 context.left += 1
+                for table in self.over.values():
+                    table.hidden += 1

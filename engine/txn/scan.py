@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import lmdb
+from collections.abc import Callable, Iterator
 
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.table import Cursor
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import TABLES, pack_number, unpack_node_key
@@ -14,7 +13,7 @@ from streamkeep.format.core.keys import TABLES, pack_number, unpack_node_key
 Row = tuple[bytes, bytes]
 
 
-def at_or_below(cursor: lmdb.Cursor[bytes], db_key: bytes) -> bool:
+def at_or_below(cursor: Cursor, db_key: bytes) -> bool:
     """Move a cursor to the last row with a key not above `db_key`; return whether there is one."""
     if not cursor.set_range(db_key):
         return cursor.last()
@@ -31,7 +30,15 @@ def neighbours(txn: Txn, table: int, db_key: bytes) -> tuple[Row | None, Row | N
     Raises:
         CorruptionError: they are not.
     """
-    cursor = txn.cursor(table)
+    if table in txn.over:  # rows of the memtable may lie between those of a page
+        _neighbours(txn.cursor_below, table, db_key)
+    return _neighbours(txn.cursor, table, db_key)
+
+
+def _neighbours(
+    cursor_of: Callable[[int], Cursor], table: int, db_key: bytes
+) -> tuple[Row | None, Row | None]:
+    cursor = cursor_of(table)
     after = _row(cursor) if cursor.set_range(db_key) else None
     before = _row(cursor) if (cursor.last() if after is None else cursor.prev()) else None
     first = None if before is None else before[0]
@@ -39,11 +46,11 @@ def neighbours(txn: Txn, table: int, db_key: bytes) -> tuple[Row | None, Row | N
     sound = True
     # With new cursors, since one that is on a page looks there first.
     if last is not None:
-        again = txn.cursor(table)
+        again = cursor_of(table)
         sound = again.set_range(last) and again.key() == last >= db_key
         sound = sound and (again.key() if again.prev() else None) == first
     if first is not None and sound:
-        again = txn.cursor(table)
+        again = cursor_of(table)
         sound = again.set_range(first) and again.key() == first < db_key
         sound = sound and (again.key() if again.next() else None) == last
     if not sound:
@@ -52,7 +59,7 @@ def neighbours(txn: Txn, table: int, db_key: bytes) -> tuple[Row | None, Row | N
     return before, after
 
 
-def _row(cursor: lmdb.Cursor[bytes]) -> Row:
+def _row(cursor: Cursor) -> Row:
     return cursor.key(), cursor.value()
 
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from librt.strings import BytesWriter
 
+from streamkeep.engine.txn.table import LazyRow
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import pack_number
 from streamkeep.format.journal.journal import Operations
@@ -54,9 +55,8 @@ class Stream:
         self.tail_ms = 0
         self.tail_seq = 0
         self.trimmed = b""  # bitmap of the tail's trimmed slots
-        self.stored = b""  # the value of the row in `streams` that LMDB's transaction got last
-        self.key_row = b""  # the value of the row in `keys`, likewise
-        self.generation = 0  # of the cache, when both were last compared with what is stored
+        self.stored = b""  # the value of the row in `streams`; empty if it was not encoded
+        self.key_row = b""  # the value of the row in `keys`, where a reader compares it
         self.sealed_changes = 0  # how often a sealed node was changed or removed
         # What the journal has of the row: what it lacks is written at commit.
         self._nodes_changed = True  # other bytes, or another node
@@ -64,6 +64,7 @@ class Stream:
         self._head = -1  # bytes before the body of `_builder`; -1: the row cannot be extended
         self._body = -1  # bytes of the body
         self._data = ABSENT
+        self.row: TailRow | None = None  # has the tail in place of `_data`, for readers
         self._builder: NodeBuilder | None = None
         self._stale = False  # `_data` lacks what was appended to `_builder`
         self._retention: Retention | None = None  # once it is known
@@ -101,13 +102,16 @@ class Stream:
 
     def has_tail(self) -> bool:
         """Return whether there is a tail node."""
-        return self._stale or self._data != ABSENT
+        return self._stale or self._data != ABSENT or self.row is not None
 
     def tail_data(self) -> bytes:
         """Return the tail's listpack; empty when there is no tail."""
         if self._stale and self._builder is not None:
             self._data = self._builder.listpack()
             self._stale = False
+        elif self.row is not None:
+            self._data = self.row.tail()
+            self.row = None
         return self._data
 
     def tail_builder(self) -> NodeBuilder | None:
@@ -150,7 +154,7 @@ class Stream:
         """Return the size of the tail's listpack."""
         if self._stale and self._builder is not None:
             return int(self._builder.size())
-        return len(self._data)
+        return len(self.tail_data())
 
     def differs(self) -> bool:
         """Return whether the row must be written."""
@@ -166,7 +170,7 @@ class Stream:
     def _note_row(self) -> None:
         """Note how the row could be extended, if it has all that the builder has."""
         builder = self._builder
-        if builder is None or self._nodes_changed or self.trimmed or not self.stored:
+        if builder is None or self._nodes_changed or self.trimmed or not self._record:
             self._head = -1
         else:
             self._head = HEADER_SIZE + len(self._record) + int(builder.head_size())
@@ -174,7 +178,7 @@ class Stream:
 
     def extend(
         self, operations: Operations, table: int, epoch: int, commit_number: int
-    ) -> UnsavedRow | None:
+    ) -> TailRow | None:
         """Journal the changes of the row without encoding it; return None if they need that.
 
         The row can be extended if entries were appended to its node, or if nothing but the record
@@ -208,7 +212,8 @@ class Stream:
         self._nodes_changed = False
         self._record = record
         self._body = size
-        return UnsavedRow(self, head, builder, size)
+        self.stored = b""
+        return TailRow(self, record, head, builder, size)
 
     def rewrite(
         self, operations: Operations, table: int, epoch: int, commit_number: int, old: bytes
@@ -348,19 +353,37 @@ class Stream:
         return close_envelope(writer)
 
 
-class UnsavedRow:
-    """The row of a stream as the newest record of the journal has it, not encoded yet.
+class TailRow(LazyRow):
+    """The row of a stream as a record of the journal has it, not encoded yet.
 
-    The tail's builder goes on with the stream, but it only grows: what it got since, in a
-    transaction that may still fail, comes after the bytes that belong to the row. So the row can
-    be encoded at any time, and contains no change without a record.
+    The tail's builder goes on with the stream, but it only grows: what it got since comes after the
+    bytes that belong to the row. So the row can be encoded at any time, and never changes.
     """
 
-    def __init__(self, stream: Stream, head: bytes, builder: NodeBuilder, size: int) -> None:
-        self._stream = stream
+    def __init__(
+        self, stream: Stream, record: bytes, head: bytes, builder: NodeBuilder, size: int
+    ) -> None:
+        self._number = stream.number
+        self._ms = stream.tail_ms
+        self._seq = stream.tail_seq
+        self._record = record
         self._head = head
         self._builder = builder
         self._size = size  # bytes of the builder's body
+
+    def stream(self, name: bytes) -> Stream:
+        """Return the stream, for reading; its tail is put together when somebody reads that."""
+        record = decode_stream_record(self._record, f"stream {self._number}")
+        stream = Stream(self._number, name, record)
+        stream.tail_ms = self._ms
+        stream.tail_seq = self._seq
+        stream.row = self
+        return stream
+
+    def tail(self) -> bytes:
+        """Return the tail's listpack."""
+        head = self._head[HEADER_SIZE + len(self._record) :]
+        return head + self._builder.part(0, self._size)
 
     def encode(self) -> bytes:
         """Return the value of the row."""
@@ -368,10 +391,6 @@ class UnsavedRow:
         writer.write(self._head)
         writer.write(self._builder.part(0, self._size))
         return close_envelope(writer)
-
-    def saved(self, value: bytes) -> None:
-        """Note that LMDB's transaction has got the value."""
-        self._stream.stored = value
 
 
 def decode_stream(number: int, name: bytes, value: bytes) -> Stream:

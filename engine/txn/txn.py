@@ -1,41 +1,38 @@
-"""Transactions: typed access to the sub-databases, one LMDB transaction at a time.
+"""Transactions: typed access to the sub-databases, one at a time for those that write.
 
-A `ReadTxn` (`read_txn`) is one snapshot. A `WriteTxn` holds the store's only write lock. Its
-streams stay decoded between transactions (`EngineContext.cache`), so that consecutive appends read
-nothing.
+A `ReadTxn` (`read_txn`) is one snapshot. A `WriteTxn` holds the write lock of the store, and keeps
+its changes in its *write set*. The commit is a record in the journal, and its published number. The
+rows then go to the memtable, and with those of many commits to LMDB (`flush`). A transaction that
+fails before that leaves nothing behind.
 
-Another process may commit in between. The commit number shows that: a transaction whose number is
-not one above our last begins a new *generation* of the cache. A stream of an older generation is
-compared with its row before it is used, and decoded again only if the bytes differ; processes that
-take turns mostly change other rows. An aborted transaction empties the cache, since its streams may
-be half changed.
+Streams stay decoded between transactions (`EngineContext.cache`), so that consecutive appends read
+nothing. They are dropped where another process changes their rows. A transaction that fails empties
+the cache, since its streams may be half changed.
 
 Envelopes carry (epoch, commit number). The number rises by one with each commit and never repeats
-within an epoch. A row of LMDB holds that of the newest commit (`format.journal.position`).
-
-A commit is in the journal before it is in LMDB (`journal`), often long before (`deferral`); `wait`
-returns when it is on disk.
+within an epoch. `wait` returns when the commit is on disk.
 
 Compiled by mypyc.
 """
 
 from __future__ import annotations
 
-import weakref
 from typing import Final
 
 import lmdb
 
+from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
-from streamkeep.engine.txn.deferral import BIG
-from streamkeep.engine.txn.page_memory import SMALL_COMMIT, note_commit
-from streamkeep.engine.txn.read_txn import Txn, stream_of
+from streamkeep.engine.txn.flush import abort_raw, flush_if_due, has_room
+from streamkeep.engine.txn.memtable import write_rows
+from streamkeep.engine.txn.page_memory import note_commit
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.undo import cut_record
+from streamkeep.engine.txn.table import Cursor, Table, encoded
 from streamkeep.format.core.checksum import seal_row
-from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.errors import CorruptionError, StoreFullError
 from streamkeep.format.core.keys import (
     GARBAGE,
     KEYS,
@@ -63,7 +60,6 @@ NEXT_STREAM: Final = b"next_stream_number"
 NEXT_GARBAGE: Final = b"next_garbage_number"
 _CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
-_COMMIT_BYTES: Final = 20_480  # the pages of a small commit, estimated: data, trees, free list
 
 
 class WriteTxn(Txn):
@@ -73,20 +69,16 @@ class WriteTxn(Txn):
     differ from what is stored. All commands in one transaction see one time.
     """
 
-    def __init__(
-        self, context: EngineContext, raw: lmdb.Transaction[bytes], deferred: bool
-    ) -> None:
-        super().__init__(context, raw)
+    def __init__(self, context: EngineContext, raw: lmdb.Transaction[bytes] | None) -> None:
+        super().__init__(context, raw, context.memtable.tables)
         self.open = True
         self.committed = False
-        self.raw_open = True
-        self.deferred = deferred  # the journal commits it, and LMDB later; see `deferral`
         self.commit_number = context.journal_or_raise().commit_number() + 1
-        self.operations: Operations | None = None  # None while nothing is changed
+        self.changes: dict[int, Table] = {}  # the write set
+        self.operations: Operations | None = None  # its record; None while nothing is changed
+        self.image: lmdb.Transaction[bytes] | None = None  # see `begin_image`
+        self._image_count = 0  # how many operations it has
         self.durable = False  # a caller will wait until it is on disk
-        self.touched = False  # a change was tried, which may have failed
-        self.saving = False  # a change of an earlier commit was tried, which has failed
-        self.put_later = 0  # changes that LMDB's transaction gets when it ends; see `unsaved`
         self.garbage = False  # rows were left for removal in later transactions
         self.retired = False  # nodes were retired: the archive has work
         self.streams: dict[bytes, Stream] = {}  # that this transaction has returned to callers
@@ -94,10 +86,6 @@ class WriteTxn(Txn):
         self.added: dict[bytes, int] = {}  # number of new entries by key, for blocked readers
         self.events: list[Event] = []  # other events that wake blocked readers
         self._now_ms = -1
-        self.follows = self.commit_number == context.cached_commit + 1  # a commit of this process
-        if not self.follows:
-            context.generation += 1
-            context.cached_commit = self.commit_number - 1
 
     def __del__(self) -> None:
         """Release the write lock if an interrupt came before a caller had the transaction."""
@@ -112,83 +100,69 @@ class WriteTxn(Txn):
 
     def get(self, table: int, db_key: bytes) -> bytes | None:
         """Return the value stored under `db_key`."""
-        if self.deferred:
-            unsaved = self.context.deferral.unsaved
-            rows = unsaved.rows.get(table)
-            if rows is not None:
-                value = rows.get(db_key)
-                if value is not None:
-                    return value
-            elif table == STREAMS:
-                row = unsaved.streams.get(db_key)
-                if row is not None:
-                    return row.encode()
-        return self.raw.get(db_key, None, self.tables[table])
+        changes = self.changes.get(table)
+        if changes is not None and db_key in changes.rows:
+            value = changes.rows[db_key]
+            return None if value is None else encoded(value)
+        return super().get(table, db_key)
 
-    def cursor(self, table: int) -> lmdb.Cursor[bytes]:
+    def cursor(self, table: int) -> Cursor:
         """Return a cursor over a table."""
-        self._save(table)
-        return self.raw.cursor(self.tables[table])
+        over = self.over.get(table)
+        tables = [self._table(table)]  # also if it is empty: rows may be added to it
+        if over is not None:
+            tables.append(over)
+        return Cursor(self.raw().cursor(self.tables[table]), tables)
 
     def rows(self, table: int) -> int:
         """Return the number of rows of a table."""
-        self._save(table)
-        return int(self.raw.stat(self.tables[table])["entries"])
+        count = super().rows(table)
+        changes = self.changes.get(table)
+        if changes is not None:
+            for db_key, value in changes.rows.items():
+                there = super().get(table, db_key) is not None
+                count += int(value is not None) - int(there)
+        return count
 
-    def _save(self, table: int) -> None:
-        """Put what a deferred transaction has changed in a table into LMDB's transaction."""
-        if self.deferred:
-            unsaved = self.context.deferral.unsaved
-            self.saving = True
-            if table == STREAMS:
-                if unsaved.streams:
-                    unsaved.save_streams(self.raw, self.tables[STREAMS])
-            elif table in unsaved.rows:
-                unsaved.save_rows(self.raw, table, self.tables[table])
-            self.saving = False
+    def table_bytes(self, table: int) -> int:
+        """Return the bytes that a table takes in the data file and in memory."""
+        size = super().table_bytes(table)
+        changes = self.changes.get(table)
+        if changes is not None:
+            for value in changes.rows.values():
+                size += 0 if value is None else len(encoded(value))
+        return size
+
+    def _table(self, table: int) -> Table:
+        changes = self.changes.get(table)
+        if changes is None:
+            changes = self.changes[table] = Table()
+        return changes
 
     def put(self, table: int, db_key: bytes, value: bytes) -> None:
         """Store `value` under `db_key`."""
-        self.touched = True
-        rows = self.context.deferral.unsaved.rows.get(table) if self.deferred else None
-        if rows is not None:
-            rows[db_key] = value
-            self.put_later += 1
-        else:
-            self.raw.put(db_key, value, True, True, False, self.tables[table])
         self._changes().put(table, db_key, value)
+        self._table(table).put(db_key, value)
 
     def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
         """Store a row with its checksum."""
         self.put(table, db_key, seal_row(table, db_key, body))
 
-    def put_newest(self, table: int, db_key: bytes, value: bytes) -> None:
-        """Store a value under a key that is probably the highest of the table.
-
-        LMDB then fills its pages, instead of leaving each half empty.
-        """
-        self.touched = True
-        if self.raw.put(db_key, value, True, True, True, self.tables[table]):
-            self._changes().put(table, db_key, value)
-        else:
-            self.put(table, db_key, value)
-
     def move(self, table: int, db_key: bytes, target: int) -> None:
         """Move a row, which must exist, to another table under the same key."""
-        self.touched = True
-        value = self.raw.pop(db_key, self.tables[table])
+        value = self.get(table, db_key)
         if value is None:
             raise CorruptionError("LMDB", "a row that was just read is missing")
-        self.raw.put(db_key, value, True, True, False, self.tables[target])
         self._changes().move(table, db_key, target)
+        self._table(table).remove(db_key)
+        self._table(target).put(db_key, value)
 
     def delete(self, table: int, db_key: bytes) -> bool:
         """Remove the row under `db_key`; return whether there was one."""
-        self.touched = True
-        self._save(table)
-        if not self.raw.delete(db_key, b"", self.tables[table]):
+        if self.get(table, db_key) is None:
             return False
         self._changes().delete(table, db_key)
+        self._table(table).remove(db_key)
         return True
 
     def _changes(self) -> Operations:
@@ -207,25 +181,13 @@ class WriteTxn(Txn):
         if stream is None:
             cache = self.context.cache
             stream = cache.get(name)
-            if stream is None or stream.generation != self.context.generation:
-                stream = self.load_stream(name) if stream is None else self._refresh(stream)
+            if stream is None:
+                stream = self.load_stream(name)
                 if stream is None:
                     return None
-                stream.generation = self.context.generation
                 cache[name] = stream
             self.streams[name] = stream
         return stream
-
-    def _refresh(self, stream: Stream) -> Stream | None:
-        """Return a stream as it is stored now, given its former state; None when it is gone."""
-        name = stream.name
-        if self.get(KEYS, name_key(b"", name)) != stream.key_row:
-            self.context.cache.pop(name, None)
-            return self.load_stream(name)
-        value = self.get(STREAMS, stream.db_key)
-        if value == stream.stored:
-            return stream
-        return stream_of(stream.number, name, stream.key_row, value)
 
     def create_stream(self, name: bytes) -> Stream:
         """Create the stream `name`, which must not exist, empty."""
@@ -235,7 +197,6 @@ class WriteTxn(Txn):
             number, name, StreamRecord(context.node_max_bytes, context.node_max_entries)
         )
         stream.record.extension = context.new_extension
-        stream.generation = context.generation
         self._put_name(stream)
         context.cache[name] = stream
         self.streams[name] = stream
@@ -264,9 +225,8 @@ class WriteTxn(Txn):
     def _put_name(self, stream: Stream) -> None:
         """Write the row that maps a stream's name to its number, and the one for the way back."""
         db_key = name_key(b"", stream.name)
-        stream.key_row = seal_row(KEYS, db_key, encode_key_row(stream.number, stream.name))
-        self.put(KEYS, db_key, stream.key_row)
-        self.put_newest(NAMES, stream.db_key, seal_row(NAMES, stream.db_key, stream.name))
+        self.put_row(KEYS, db_key, encode_key_row(stream.number, stream.name))
+        self.put_row(NAMES, stream.db_key, stream.name)
 
     def take_number(self, counter: bytes) -> int:
         """Return the next number of a counter in `meta`, from 1 on; no number is returned twice."""
@@ -301,45 +261,35 @@ class WriteTxn(Txn):
         self.context.cache.pop(stream.name, None)
         self.streams.pop(stream.name, None)
 
-    def flush(self) -> None:
-        """Write the rows of changed streams into the transaction, for code that reads tables."""
+    def save(self) -> None:
+        """Write the rows of changed streams and groups, for code that reads tables."""
         for cached_rows in self.cached_rows.values():
             cached_rows.save()
         for stream in self.streams.values():
             if stream.differs():
-                self.touched = True
                 self._write_row(stream)
 
     def _write_row(self, stream: Stream) -> None:
-        """Journal the row of a changed stream, and write it now or at the end of the deferral."""
+        """Write the row of a changed stream."""
         epoch, number = self.context.epoch, self.commit_number
         changes = self._changes()
-        old = stream.stored
-        if self.deferred:
-            unsaved = self.context.deferral.unsaved.streams
-            row = stream.extend(changes, STREAMS, epoch, number)
-            if row is not None:
-                unsaved[stream.db_key] = row
-                self.put_later += 1
-                return
-            if unsaved.pop(stream.db_key, None) is not None:
-                old = b""  # it is no longer what the journal has
-        value = stream.rewrite(changes, STREAMS, epoch, number, old)
-        self.raw.put(stream.db_key, value, True, True, False, self.tables[STREAMS])
+        row = stream.extend(changes, STREAMS, epoch, number)
+        if row is not None:
+            self._table(STREAMS).put(stream.db_key, row)
+        else:
+            value = stream.rewrite(changes, STREAMS, epoch, number, stream.stored)
+            self._table(STREAMS).put(stream.db_key, value)
 
     def commit(self) -> None:
         """Make everything visible at once, and end the transaction."""
         self.context.check_open()  # a forked child also has it, and must not commit
-        self.flush()
+        self.save()
         context = self.context
         if self.retired:
             context.retired_bytes = self.table_bytes(RETIRED)
         try:
             if self.operations is not None:
                 self._commit_changes(context, self.operations.body())
-            elif not self.deferred:
-                self.raw_open = False
-                self.raw.commit()
             self.committed = True
         finally:
             if self.committed:
@@ -364,81 +314,100 @@ class WriteTxn(Txn):
         self.added[name] = self.added.get(name, 0) + count
 
     def _commit_changes(self, context: EngineContext, body: bytes) -> None:
-        """Commit in the journal, then in LMDB, now or later."""
+        """Commit: write the record, and publish it."""
         journal = context.journal_or_raise()
-        deferral = context.deferral
-        operations = self.operations
-        assert operations is not None
-        interrupt: BaseException | None = None
+        if context.limited or not has_room(context, len(body)):
+            self.begin_image()
         try:
-            self._note_size(aborted=False)
             # After a commit of another process, the write to disk is not started early: processes
-            # that take turns wait longer for LMDB's lock than for the disk.
-            journal.append(body, self.durable and self.follows)
+            # that take turns wait longer for the lock than for the disk.
+            follows = self.commit_number == context.last_commit + 1
+            journal.append(body, self.durable and follows)
             failpoints.hit("commit:journaled")
-            row: bytes | None = None
-            if not self.deferred:
-                row = journal.next_row()
-                self.raw.put(POSITION_KEY, row)
-                self.raw_open = False
-                self.raw.commit()
-            elif len(body) >= BIG:
-                row = journal.next_row()
-                interrupt = deferral.end_with(row, operations.count - self.put_later)
-            else:
-                interrupt = journal.publish()
-            self.committed = True
+            with context.apply_lock:  # a reader of this process would apply the record, too
+                self._publish(context, journal, len(body))
         except BaseException:
             failpoints.hit("commit:failed")
-            # A commit of LMDB that fails, of this transaction or of the whole deferred one, has
-            # released the lock, and another process may have written its record here since.
-            locked = deferral.raw is not None if self.deferred else self.raw_open
-            if locked:
+            if self.committed or journal.control.newest() >= self.commit_number:
+                self.committed = True  # an interrupt came just afterwards
+                with context.apply_lock:
+                    context.start_over()  # the next transaction finds the commit
+            else:
                 journal.cut()
-            else:
-                cut_record(context, self.commit_number)
             raise
+        context.last_commit = self.commit_number
+        context.bytes_since_checkpoint += len(body)
+        failpoints.hit("commit:made")
+        flush_if_due(context)
+
+    def _publish(self, context: EngineContext, journal: Journal, size: int) -> None:
+        """Make the commit whose record was just written, and take its rows over."""
+        image = self.image
+        if image is not None:
+            image.put(POSITION_KEY, journal.next_row())
+            journal.control.note_unpublished(self.commit_number)
+            failpoints.hit("commit:ending")
+            image.commit()
+            self.image = None
+            self.committed = True
+            failpoints.hit("commit:unpublished")
         try:
-            journal.advance(deferred=row is None)
-            context.last_commit = self.commit_number
-            context.cached_commit = self.commit_number
-            context.bytes_since_checkpoint += len(body)
-            failpoints.hit("commit:made")
-            if row is None:
-                count = operations.count - self.put_later
-                deferral.note(len(body), count, wakes=self._wakes(), durable=self.durable)
-            else:
-                context.bytes_since_checkpoint += _COMMIT_BYTES
-                deferral.note_own()
-        except BaseException:  # an interrupt, where this is interpreted
-            deferral.undo()  # replays the commit, which position or counts may lack
-            raise
-        if interrupt is not None:
-            raise interrupt
+            journal.publish()
+            if image is not None:
+                journal.control.note_unpublished(0)
+        except StoreFullError:
+            if image is None:
+                raise
+            context.start_over()  # LMDB has the commit; the next transaction publishes it
+            return
+        self.committed = True
+        failpoints.hit("commit:published")
+        if image is None:
+            context.memtable.merge(self.changes, size)
+        else:
+            context.memtable.clear()
+            context.image = -1
+            context.direct = False
+            context.flush_error = None
+        journal.advance()
+
+    def begin_image(self) -> lmdb.Transaction[bytes]:
+        """Return a transaction of LMDB with all changes, where LMDB itself makes the commit.
+
+        Raises:
+            lmdb.MapFullError: there is no room for them.
+        """
+        self.save()
+        count = self.count_changes()
+        image = self.image
+        if image is None or self._image_count != count:
+            self._end_image()
+            context = self.context
+            image = context.raw.begin(None, None, True, False)
+            self.image = image
+            self._image_count = count
+            count = context.memtable.write(image, self.tables)
+            count += write_rows(self.changes, image, self.tables)
+            note_commit(context, image, count)
+        return image
+
+    def _end_image(self) -> None:
+        """End LMDB's transaction without its changes."""
+        image, self.image = self.image, None
+        if image is not None:
+            abort_raw(image)
 
     def abort(self) -> None:
         """Undo everything, and end the transaction. Does nothing after `commit`."""
         if not self.open:
             return
         self.open = False
-        if self.context.leave_to_parent(self.raw):
+        if self.context.leave_to_parent(self._raw):
             return
         self.context.forget()
-        self._note_size(aborted=True)
         if not self.committed:  # it changed nothing: there is no commit to wait for
             self.operations = None
             self.garbage = self.retired = False
-        try:
-            if not self.deferred:
-                self._abort_raw()
-            elif self.touched or self.saving:
-                self.context.deferral.undo()
-        finally:
-            self._release()
-
-    def leave(self) -> None:
-        """End a transaction in which commands have only read; a caller has it to itself."""
-        self.open = False
         self._release()
 
     def wait(self) -> None:
@@ -447,7 +416,6 @@ class WriteTxn(Txn):
         if journal is not None and self.operations is not None:
             held = journal.syncs.wait_for(self.commit_number)
             assert held, "its own commit"
-            self.context.deferral.note_synced()
 
     def is_on_disk(self) -> bool:
         """Return whether `wait` would return at once."""
@@ -464,29 +432,16 @@ class WriteTxn(Txn):
         assert journal is not None
         if self.operations is None:
             return True
-        if not journal.syncs.try_to(self.commit_number):
-            return False
-        self.context.deferral.note_synced()
-        return True
-
-    def _note_size(self, *, aborted: bool) -> None:
-        """Note a big transaction for `page_memory`."""
-        operations = self.operations
-        if operations is not None and operations.count > SMALL_COMMIT:
-            note_commit(self.context, self.raw, operations.count, aborted=aborted)
-
-    def _abort_raw(self) -> None:
-        """End LMDB's transaction without its changes, and without waiting for readers."""
-        if self.raw_open and not self.touched:
-            self.raw_open = False
-            self.raw.commit()
-            return
-        alive = weakref.ref(self.raw)
-        del self.raw
-        raw = alive()
-        if raw is not None:  # an iterator, or a traceback of interpreted code, has a reference
-            raw.abort()
+        return journal.syncs.try_to(self.commit_number)
 
     def _release(self) -> None:
-        self.context.writer = 0
-        self.context.write_lock.release()
+        """End the transactions of LMDB, and release the locks."""
+        context = self.context
+        try:
+            self._end_image()
+            raw, self._raw = self._raw, None
+            if raw is not None:
+                raw.abort()
+        finally:
+            context.writer = 0
+            context.release_write()

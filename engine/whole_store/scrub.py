@@ -43,6 +43,7 @@ from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os, translated
 from streamkeep.engine.system.progress import Progress
+from streamkeep.engine.txn.begin import take_write
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CorruptionError, ErasureBlockedError
@@ -308,7 +309,6 @@ class _DataFile:
         page that was used and freed again is in a record of a later commit, which is not read.
         """
         with self._newest() as newest:
-            # Not `begin_read`: it may want the lock, to replay what a killed process deferred.
             snapshot = self.environment.context.raw.begin(None, None, False, False)
         with snapshot:
             free = {page for _, pages in self._chunks(newest, (0, 0)) for page in pages}
@@ -347,19 +347,17 @@ class _DataFile:
     def _newest(self) -> Iterator[MetaPage]:
         """Hold the write lock in a `with` block; provide the meta page of the newest commit."""
         context = self.environment.context
-        with context.write_lock:
-            context.check_open()
-            # Also without a pin: what LMDB lacks takes no page before it is replayed.
-            writer = context.deferral.begin_own(True)
-            try:
-                wanted = writer.id() - 1
-                for page in read_meta_pages(self._handle):
-                    if page.commit_number == wanted:
-                        yield page
-                        return
-                raise CorruptionError(DATA_FILE, f"there is no meta page of commit {wanted}")
-            finally:
-                writer.commit()  # it wrote nothing; an abort would wait for readers
+        take_write(context)
+        try:
+            with context.raw.begin() as snapshot:
+                wanted = snapshot.id()
+            for page in read_meta_pages(self._handle):
+                if page.commit_number == wanted:
+                    yield page
+                    return
+            raise CorruptionError(DATA_FILE, f"there is no meta page of commit {wanted}")
+        finally:
+            context.release_write()
 
     def _chunks(
         self, meta: MetaPage, start: ScrubPlace

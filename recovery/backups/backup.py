@@ -325,7 +325,7 @@ class _Job:
                 continue  # the archiver has replaced the segment
         for _ in range(_TRIES):
             try:
-                with self._locked_archive(), self.store.snapshot() as snapshot:
+                with self._locked_archive(), self._image() as snapshot:
                     records = self._here(iter_segments(snapshot.txn))
                     wanted = self._copy_segments(records, last=True)
                     return self._copy_data(snapshot, wanted, clock)
@@ -343,6 +343,10 @@ class _Job:
         if environment.remote_archive() is None:
             return list(records)
         return [one for one in records if environment.folder.exists(stored_name(one.path))]
+
+    def _image(self) -> Snapshot[Any]:
+        """Return a snapshot of what the data file itself has."""
+        return Snapshot(self.store, self.store._environment.begin_image())
 
     def _locked_archive(self) -> Any:
         """Hold the archive's lock, if there is an archive and this process may lock it."""
@@ -410,7 +414,7 @@ class _Job:
         self, snapshot: Snapshot[Any], wanted: dict[str, int], clock: Clock
     ) -> BackupReport:
         environment = self.store._environment
-        raw = snapshot.txn.raw
+        raw = snapshot.txn.raw()
         commit_number = snapshot.txn.newest_commit()
         total = environment.used_size() - environment.reusable_size()
         epoch = environment.context.epoch

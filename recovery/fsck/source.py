@@ -3,8 +3,7 @@
 A store is read as of one commit, whose pages must not be overwritten during the read:
 
 in use     A process has the store open. A snapshot of LMDB pins its newest commit; its pages are
-           read from the file, without LMDB. Commits that LMDB has not made yet come from the
-           journal.
+           read from the file, without LMDB. Commits since the last flush come from the journal.
 closed     No process has it open. The same if LMDB's lock file exists; otherwise the store's own
            lock keeps other processes out.
 left       Processes were killed, or the machine has stopped. It is read as an opening for writing
@@ -218,7 +217,7 @@ def open_source(path: Path, trust_owners: Trusted = ()) -> Iterator[Source]:
         )
     source = Source(folder)
     if opened is not None:
-        with opened.begin_read() as txn:
+        with opened.begin_image() as txn:
             use_snapshot(source, txn)
             try:
                 yield source
@@ -243,7 +242,7 @@ def _choose_commit(
     source.found += meta_findings + slot_findings
     slot = source.slot
     newest = metas[-1] if metas else None
-    if slot is None and lock is not None and lock.is_unfinished() and not has_commits(newest):
+    if slot is None and lock is not None and lock.is_unfinished() and not has_commits(folder):
         raise NotAStoreError(f"{path}: the store is empty, its creation was not finished")
     if slot is None and not metas and not _has_nodes(folder):
         raise NotAStoreError(f"{path}: {DATA_FILE} is not a store: {meta_findings[0].problem}")
@@ -251,7 +250,7 @@ def _choose_commit(
     if not folder.exists(DATA_FILE):
         yield source
         return
-    if exclusive and (slot is not None or has_commits(newest)):
+    if exclusive and (slot is not None or has_commits(folder)):
         state = examine(folder, slot)
         if not state.healthy and _use_state(source, state):
             yield source
@@ -285,7 +284,7 @@ def _choose_commit(
                     source.alone = False
             source.use_commit(newest)
             _check_is_store(source)
-            problem = _replay_deferred(source)
+            problem = _replay_newer(source)
             if not problem:
                 break
             if not tries_left:
@@ -303,8 +302,8 @@ def _choose_commit(
             raw.close()
 
 
-def _replay_deferred(source: Source) -> str:
-    """Read the commits that processes have made in the journal and LMDB has not; "" if all is well.
+def _replay_newer(source: Source) -> str:
+    """Read the commits that the journal has and LMDB has not; "" if all is well.
 
     Returns:
         the problem as text.
@@ -344,7 +343,7 @@ def _use_state(source: Source, state: State) -> bool:
     _tell(source, state, way)
     if state.checkpoint is not None and data is not None:
         source.found += _differences(source, state.checkpoint, data)
-    if not state.unreadable():
+    if not state.unreadable(follows=False):
         return False
     source.replay = _replay(source, way)
     source.tables = source.replay.tables
@@ -375,7 +374,7 @@ def _tell(source: Source, state: State, way: Way) -> None:
         problem = state.checkpoint.problem or "it is damaged"
         problem = f"it can be read up to commit {state.checkpoint.end}: {problem}"
         source.found.append(finding("SK027", "journal", problem))
-    if state.unreadable():
+    if state.unreadable(follows=False):
         count = way.end - begin
         commits = f"{count} commit{'s' * (count != 1)} of the journal"
         problem = f"checked as of commit {way.end}: commit {begin} of data.mdb and {commits}"
@@ -418,7 +417,7 @@ def use_snapshot(source: Source, txn: ReadTxn) -> None:
     """Read the commit of a snapshot, which must stay open."""
     source.slot, slot_findings = read_slots(source.folder)
     source.found += slot_findings
-    source.use_commit(_meta_of(source.folder, txn.raw.id()))
+    source.use_commit(_meta_of(source.folder, txn.raw().id()))
 
 
 def _meta_of(store: Folder, commit_number: int) -> MetaPage:

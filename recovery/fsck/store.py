@@ -84,10 +84,10 @@ def check(
     """
     scope = Scope(quick, progress)
     if isinstance(store, Store):
-        with store.snapshot() as snapshot:
+        with store._environment.begin_image() as txn:
             source = Source(store._environment.folder)
             try:
-                use_snapshot(source, snapshot.txn)
+                use_snapshot(source, txn)
                 yield from check_source(source, scope, stream)
             finally:
                 source.close()

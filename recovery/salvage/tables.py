@@ -26,6 +26,7 @@ from streamkeep.format.core.keys import (
     IDEMPOTENCY,
     IDEMPOTENCY_ORDER,
     KEYS,
+    MAX_DB_KEY,
     META,
     NAMES,
     NODES,
@@ -278,7 +279,7 @@ class Salvage:
         name = TABLES[table].name
         if table in (IDEMPOTENCY, IDEMPOTENCY_ORDER, NAMES):
             return  # another table contains it; `rebuild` reports what both have lost
-        if table == KEYS and fits(KEYS, db_key):
+        if table == KEYS and fits(KEYS, db_key) and len(db_key) < MAX_DB_KEY:  # a note has one more
             self.out.note(DAMAGED_NAME + db_key, value)
             return
         self.lost.keep_value("row", why, value, table=name, key=db_key.hex())

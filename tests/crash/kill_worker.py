@@ -18,7 +18,7 @@ import streamkeep
 from crash.losses import small_journal
 from crash.power import another_boot
 from fork_server import serve
-from inside import environment_of
+from inside import context_of, environment_of
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import CommandError, NoSuchGroupError
@@ -27,6 +27,7 @@ ADDED = b"added"  # entries are added and deleted; the group reads it
 TRIMMED = b"trimmed"  # entries are added and trimmed; in some runs archived
 BOTH = (ADDED, TRIMMED)
 GROUP = b"g"
+_LIMIT = 1 << 30
 
 
 class Worker:
@@ -44,7 +45,11 @@ class Worker:
         self.mine: list[str] = []  # IDs that this process added to ADDED and has not deleted
         self.held: list[str] = []  # IDs that were delivered to it
         self.old: list[str] = []  # IDs that this process added to TRIMMED and has not erased
-        self.store = streamkeep.open(plan["path"], sync=plan["sync"], interval_ms=20)
+        limit = _LIMIT if plan["limited"] else None
+        self.store = streamkeep.open(
+            plan["path"], sync=plan["sync"], interval_ms=20, max_store_bytes=limit
+        )
+        context_of(self.store).memtable.most_commits = plan["flushes"]
         self.consumes: bool = plan["consumes"]
         self.archives: bool = plan["archives"]
 
@@ -224,20 +229,37 @@ def work(plan: dict[str, Any]) -> None:
     """Be a worker, as planned."""
     with ExitStack() as stack:
         stack.enter_context(small_journal(threads=True))
-        for name in ("POINT_EVERY_S", "IDLE_S", "_TICK_S"):
+        for name in ("CHECKPOINT_EVERY_S", "IDLE_S", "_TICK_S"):
             setattr(checkpointer, name, 0.02)
         if plan["boot"]:
             stack.enter_context(another_boot(plan["boot"]))
         if plan["failpoint"]:
             die_at(plan["failpoint"], plan["passages"])
+        if plan["fails"]:
+            act_at("commit:journaled", plan["fails"], fail)
         if plan["recover"]:
             streamkeep.open(plan["path"]).close()
         else:
             Worker(plan).run(plan["most"])
 
 
+def fail() -> None:
+    """Fail halfway."""
+    raise RuntimeError("halfway")
+
+
+def die() -> None:
+    """Kill this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def die_at(name: str, passages: int) -> None:
     """Kill this process when it passes a failpoint for so-many-th time."""
+    act_at(name, passages, die)
+
+
+def act_at(name: str, passages: int, action: Callable[[], None]) -> None:
+    """Do something when this process passes a failpoint for so-many-th time."""
     left = passages
 
     def passed() -> None:
@@ -246,7 +268,7 @@ def die_at(name: str, passages: int) -> None:
         if left:
             failpoints.arm(name, passed)
         else:
-            os.kill(os.getpid(), signal.SIGKILL)
+            action()
 
     failpoints.arm(name, passed)
 

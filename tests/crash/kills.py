@@ -24,6 +24,7 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 
 MODES: Final = ("commit", "interval", "none")
+LMDB_COMMITS: Final = ("commit:ending", "commit:unpublished")  # of a worker with a limit
 _STEPS: Final = 20_000  # of a worker that is to pass a failpoint, at most
 
 
@@ -35,6 +36,9 @@ class Plan:
         consumes: it reads from the group; otherwise it writes.
         failpoint: where it kills itself, at the passage number `passages`; empty for nowhere.
         archives: what it trims goes to the archive.
+        limited: it keeps within a limit, so that LMDB makes its commits.
+        flushes: it flushes after so many commits.
+        fails: its commit with this number fails; 0 for none.
         boot: it believes to be in another boot than the tests; 0 for the same.
         recover: it only opens and closes the store.
         most: it ends by itself after this many steps.
@@ -47,6 +51,9 @@ class Plan:
     sync: str = "commit"
     consumes: bool = False
     archives: bool = False
+    limited: bool = False
+    flushes: int = 1000
+    fails: int = 0
     failpoint: str = ""
     passages: int = 1
     boot: int = 0
@@ -246,6 +253,8 @@ class Run:
         log = self.folder / f"{name}.log"
         self.logs.append(log)
         options.setdefault("sync", self.random.choice(MODES))
+        options.setdefault("limited", self.random.random() < 0.15)
+        options["flushes"] = self.random.choice([1, 20, 1000])
         options["archives"] = self.archives
         return Plan(str(self.path), str(log), name, self.random.randrange(1 << 30), **options)
 
@@ -299,7 +308,10 @@ class Run:
         """
         others = [self.server.fork(self.plan(consumes=number == 0)) for number in range(beside)]
         options: dict[str, Any] = {"failpoint": failpoint, "sync": "commit", "most": _STEPS}
-        if failpoint.startswith(("commit", "journal:sync")):
+        if failpoint == "commit:failed":
+            options["fails"] = self.random.randrange(1, 60)
+        elif failpoint.startswith(("commit", "journal:sync")):
+            options["limited"] = failpoint in LMDB_COMMITS
             options["passages"] = self.random.randrange(1, 60)
         elif not failpoint.startswith(("create", "recover")):
             options["passages"] = self.random.randrange(1, 3)

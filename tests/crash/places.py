@@ -14,6 +14,7 @@ from streamkeep.engine.tables.manifest import archived_streams, iter_segments
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.segment_files import open_segment
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.id_codec import MAX
 from streamkeep.format.core.keys import RETIRED, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope
@@ -90,7 +91,7 @@ def live_nodes(txn: Txn, number: int, name: bytes) -> Nodes:
 
 def retired_nodes(txn: Txn, number: int) -> Nodes:
     """Yield what history shows of the retired nodes of a stream."""
-    for db_key, value in txn.cursor(RETIRED):
+    for db_key, value in rows_with(txn, RETIRED, b""):
         owner, ms, seq = unpack_node_key(db_key)
         if owner == number and not is_former_name(ms, seq):
             envelope = decode_envelope(value, "retired")

@@ -11,7 +11,7 @@ import pytest
 import streamkeep
 from crash.losses import in_child
 from crash.power import another_boot
-from inside import checkpoint_file_of, checkpoint_now, defer_nothing
+from inside import checkpoint_file_of, checkpoint_now, flush_each_commit
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile, meta_of
 from streamkeep.engine.journal import control_file
@@ -65,7 +65,7 @@ def test_a_recovery_that_cannot_be_leaves_the_store_as_it_is(tmp_path: Path) -> 
 
     def write_and_die() -> None:
         store = streamkeep.open(path)
-        defer_nothing(store)  # so that LMDB has the newest commit
+        flush_each_commit(store)  # so that LMDB has the newest commit
         store.xadd_many("s", [{"f": "v" * 100}] * 500)
         checkpoint_now(store)
         store.xadd_many("s", [{"f": "v" * 100}] * 500)

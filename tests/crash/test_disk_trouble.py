@@ -18,8 +18,8 @@ import pytest
 
 import streamkeep
 from crash.losses import in_child, small_journal, state_of
-from crash.power import another_boot
-from inside import checkpoint_now, defer_nothing, journal_of
+from crash.power import another_boot, copy_store
+from inside import checkpoint_now, context_of, flush_each_commit, journal_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
@@ -87,10 +87,10 @@ def test_a_nearly_full_disk_gets_small_journal_files(tmp_path: Path) -> None:
     """Where there is no room for a whole file, the record itself may still fit."""
     real = files.reserve
 
-    def little(handle: int, size: int) -> None:
+    def little(handle: int, size: int, start: int = 0) -> None:
         if size > 16 << 10:
             raise OSError(errno.ENOSPC, "no room for much")
-        real(handle, size)
+        real(handle, size, start)
 
     with small_journal(), Store(tmp_path / "store") as store:
         with pytest.MonkeyPatch.context() as patch:
@@ -152,6 +152,54 @@ def small_disk(path: Path, mebibytes: int) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_room_for_a_flush_is_reserved_before_a_commit_and_given_back(tmp_path: Path) -> None:
+    data = tmp_path / "store" / "data.mdb"
+    with Store(tmp_path / "store", sync="none") as store:
+        before = data.stat().st_size
+        store.xadd("s", FIELDS)
+        assert data.stat().st_size >= before + (1 << 20)
+        store.xadd_many("s", [FIELDS] * 2000)
+        assert data.stat().st_size >= store.used_bytes + (16 << 20)
+    assert data.stat().st_size < 2 << 20
+
+
+def test_lmdb_makes_commits_itself_while_there_is_no_room_for_a_flush(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", sync="none") as store:
+        context = context_of(store)
+        store.xadd("s", {"n": 0})
+        assert context.room is not None
+        context.room.release(context.raw)
+        context.memtable.room = 0
+        with failing("reserve", errno.ENOSPC):
+            store.xadd("s", {"n": 1})
+        assert context.memtable.commits == 0
+        store.xadd("s", {"n": 2})
+        assert context.memtable.commits == 1
+        expected = state_of(store)
+        copy_store(store.path, tmp_path / "copy")
+    with another_boot(), Store(tmp_path / "copy") as store:
+        assert state_of(store) == expected
+
+
+def test_a_flush_that_fails_leaves_its_commits_to_the_next_one(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise lmdb.DiskError("simulated")
+
+    with Store(tmp_path / "store", sync="none") as store:
+        context = context_of(store)
+        flush_each_commit(store)
+        store.xadd("s", {"n": 0})
+        failpoints.arm("flush:ending", fail)
+        store.xadd("s", {"n": 1})  # is made whatever happens to the flush
+        assert context.memtable.commits == 1
+        assert store.xlen("s") == 2
+        store.xadd("s", {"n": 2})
+        assert context.memtable.commits == 0
+        copy_store(store.path, tmp_path / "copy")
+    with another_boot(), Store(tmp_path / "copy") as store:
+        assert store.xlen("s") == 3
 
 
 def test_a_commit_that_lmdb_cannot_write_is_undone(tmp_path: Path) -> None:
@@ -246,7 +294,7 @@ def test_a_record_that_cannot_be_cut_stops_all_writing_until_recovery(tmp_path: 
         raise RuntimeError("halfway")
 
     store = Store(path, sync="none")
-    defer_nothing(store)
+    flush_each_commit(store)
     store.xadd("s", FIELDS)
     file = journal_of(store)._file
     assert file is not None
@@ -503,7 +551,7 @@ def test_the_lock_of_an_archive_that_cannot_be_made_is_an_error_of_the_store(
 
 def test_archiving_on_a_full_disk_waits_for_room(tmp_path: Path) -> None:
     """A file system of 64 MiB, full in the middle of a segment."""
-    with small_disk(tmp_path / "disk", 64) as disk:
+    with small_disk(tmp_path / "disk", 64) as disk, small_journal():  # no thread makes room
         path = disk / "store"
         with Store(path, sync="commit") as store:
             store.set_retention("s", archive=True)

@@ -15,12 +15,7 @@ from crash.losses import in_child
 from crash.power import another_boot
 from inside import journal_of
 from patience import wait_until
-from streamkeep.engine.journal.control_file import (
-    WANTED_TO_READ,
-    WANTED_TO_WRITE,
-    ControlFile,
-    read_control_file,
-)
+from streamkeep.engine.journal.control_file import ControlFile, read_control_file
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.format.journal.position import LogPosition
@@ -37,7 +32,7 @@ def control(tmp_path: Path) -> Iterator[ControlFile]:
 def test_a_new_file_knows_nothing(control: ControlFile) -> None:
     assert control.file_number() == 0
     assert control.to_sync(5) is None
-    assert control.durable() == control.durable_file() == control.newest_deferred() == 0
+    assert control.durable() == control.durable_file() == control.newest() == 0
     assert not control.poisoned()
 
 
@@ -46,32 +41,16 @@ def test_a_sync_covers_what_was_made_and_no_commit_that_is_being_made(
 ) -> None:
     control.reset(LogPosition(3, 400, 81, 4), 3, 2)
     assert control.to_sync(4) == (3, 4)
-    control.set_file(4)  # the record of commit 5 is in the next file; LMDB may fail at the commit
+    control.set_file(4)  # the record of commit 5 is in the next file; it may be cut again
     assert control.to_sync(4) == (4, 4)
     assert control.to_sync(5) == (4, 5)  # the caller knows that it was made
-    control.set_made(5)
+    control.publish(5)
     assert control.to_sync(4) == (4, 5)
-    control.set_made(4)  # a process that was stopped in between notes its commit late
-    assert control.to_sync(5) == (4, 5)
-    control.set_newest_deferred(9)
-    assert control.to_sync(5) == (4, 9)
-    control.set_made(5)
+    control.publish(9)
     assert control.to_sync(5) == (4, 9)
     state = read_control_file(Folder(tmp_path))
     assert state is not None
     assert state.made == 9
-
-
-def test_a_process_that_waits_is_seen_through_every_opening(
-    control: ControlFile, tmp_path: Path
-) -> None:
-    other = ControlFile(Folder(tmp_path))
-    assert control.is_shared()
-    for use in (WANTED_TO_WRITE, WANTED_TO_READ, 0):
-        other.want(use)
-        assert control.wanted() == use
-    other.close()
-    assert not control.is_shared()
 
 
 def test_who_is_alone_finds_out_that_the_others_were_killed(
@@ -111,20 +90,20 @@ def test_a_failed_sync_is_seen_through_every_opening(control: ControlFile, tmp_p
 def test_the_file_of_living_processes_is_not_set_up_by_another_boot(
     control: ControlFile, tmp_path: Path
 ) -> None:
-    """It would lose which commits were deferred, and that a sync has failed."""
-    control.set_newest_deferred(9)
+    """It would lose which commits were made, and that a sync has failed."""
+    control.publish(9)
     with another_boot(), pytest.raises(StoreLockedError, match="another machine"):
         ControlFile(Folder(tmp_path))
-    assert control.newest_deferred() == 9
+    assert control.newest() == 9
 
 
 def test_the_file_of_a_former_boot_is_set_up(tmp_path: Path) -> None:
     former = ControlFile(Folder(tmp_path))
-    former.set_newest_deferred(9)
+    former.publish(9)
     former.close()
     with another_boot():
         alone = ControlFile(Folder(tmp_path), only=True)
-        assert alone.newest_deferred() == 0
+        assert alone.newest() == 0
         alone.close()
 
 
@@ -148,15 +127,16 @@ def test_a_store_whose_processes_were_killed_one_by_one_opens_for_reading(
 ) -> None:
     """Each is killed when LMDB has its commit, and the control file does not name it yet."""
     path = tmp_path / "store"
+    limit = 16 << 20  # so that LMDB makes each commit
 
     def append_and_die() -> None:
-        store = streamkeep.open(path, sync="none")
+        store = streamkeep.open(path, sync="none", max_store_bytes=limit)
         die_at("commit:unpublished", 1)
         store.xadd("s", {"f": "v"})
         os._exit(1)
 
     def work() -> None:
-        store = streamkeep.open(path, sync="none")
+        store = streamkeep.open(path, sync="none", max_store_bytes=limit)
         store.xadd("s", {"f": "v"})
         for _ in range(3):
             child = os.fork()

@@ -22,12 +22,12 @@ from tiers import slow_but
 LONG_KILLS = 1500
 ARCHIVE_KILLS = 500
 # What this workload passes; the tests of blocking reads, of archives and of Spark have the others.
-PLACES = ("create", "commit", "image:end", "journal", "checkpoint", "scrub", "recover")
+PLACES = ("create", "commit", "flush", "journal", "checkpoint", "scrub", "recover")
 DAILY = (  # one of each kind
     "create:written",
     "commit:journaled",
     "commit:made",
-    "image:ending",
+    "flush:ended",
     "journal:new-file",
     "journal:sync",
     "checkpoint:slot-written",
@@ -112,7 +112,7 @@ def test_a_record_without_a_commit_at_the_end_of_a_file_hides_nothing(tmp_path: 
         store = streamkeep.open(path, sync="none")
         journal = journal_of(store)
         store.xadd("s", {"pad": ""})
-        while journal._room - journal._offset > 1000:
+        while journal._room - journal.log.offset > 1000:
             store.xadd("s", {"pad": "x" * 50})
         die_at("commit:journaled", 1)
         store.xadd("s", {"killed": "here"})

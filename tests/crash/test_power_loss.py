@@ -28,7 +28,7 @@ from crash.losses import (
     watching,
 )
 from crash.power import another_boot, copy_store, watched
-from inside import checkpoint_now, defer_nothing, environment_of, journal_of
+from inside import checkpoint_now, environment_of, flush_each_commit, journal_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.control_file import ControlFile
@@ -75,7 +75,7 @@ def test_a_power_loss_finds_a_journal_file_that_was_begun_twice(tmp_path: Path) 
     path, lost = tmp_path / "store", tmp_path / "lost"
     made = 0
     with small_journal(), watched(path) as disk, streamkeep.open(path, sync="none") as store:
-        defer_nothing(store)
+        flush_each_commit(store)
         journal = journal_of(store)
         begun = journal.control.begun()
 

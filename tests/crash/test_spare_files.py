@@ -26,9 +26,9 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
         folder = Folder(path / JOURNAL_FOLDER)
         other = Journal(folder, journal.control, journal.store_uuid, journal.epoch)
         other.file_size = journal.file_size
-        while journal._offset < journal.file_size // 4:
+        while journal.log.offset < journal.file_size // 4:
             store.xadd("s", {"pad": "x" * 300})
-        assert other.locate(journal.row(), 0)
+        other.log.go_to(*journal.position())
         other.syncs.wait_for(0)  # so that it fills what it makes
         fill = files.fill
         slow = [True]
@@ -37,8 +37,8 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
             """Wait until the store has made one as well, and uses it."""
             if slow.pop() if slow else False:
                 journal.prepare_recycled()
-                before = journal._number
-                while journal._number == before:
+                before = journal.log.number
+                while journal.log.number == before:
                     store.xadd("s", {"pad": "y" * 300})
                 for _ in range(5):
                     store.xadd("s", {"pad": "z" * 300})

@@ -19,6 +19,7 @@ from streamkeep.engine.archive import restore
 from streamkeep.engine.archive.iterate import archived_nodes
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables import manifest
+from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -336,7 +337,9 @@ def test_what_is_archived_and_rewritten_meanwhile_comes_once(
             part = [entry for entry in archived if 3000 <= entry[0] < 4000]
             with store.transaction() as transaction:
                 txn = transaction._txn
-                doomed = [key for key, _ in txn.cursor(14) if key[8:16] < b"\0" * 6 + b"\x0f\xa0"]
+                doomed = [
+                    key for key, _ in rows_with(txn, 14, b"") if key[8:16] < b"\0" * 6 + b"\x0f\xa0"
+                ]
                 for key in doomed:
                     txn.delete(14, key)
             archive(store, "orders", part)

@@ -96,8 +96,8 @@ def test_no_error_of_a_steady_point_ends_the_thread(
     monkeypatch.setattr(checkpointer, "CHECKPOINT_EVERY_S", 0.3)
     with streamkeep.open(tmp_path / "store", sync=sync) as store:
         one, _ = parts(store)
-        broken = OnceBroken(one._checkpoints.make, error, 3)
-        monkeypatch.setattr(one._checkpoints, "make", broken)
+        broken = OnceBroken(one._make, error, 3)
+        monkeypatch.setattr(one, "_make", broken)
         store.xadd("s", {"n": 1})
         wait_until(lambda: broken.calls >= 2, "it does not try again")
         failures = store.durability().failures
@@ -121,7 +121,7 @@ def test_the_interval_is_kept_while_steady_points_fail(
     with streamkeep.open(tmp_path / "store", sync=sync, interval_ms=50) as store:
         one, journal = parts(store)
         with monkeypatch.context() as broken:
-            broken.setattr(one._checkpoints, "make", fails)
+            broken.setattr(one, "_make", fails)
             for _ in range(3):
                 store.using("interval").xadd("s", {"n": 1})
                 last = store.durability().last_commit

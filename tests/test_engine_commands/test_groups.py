@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import lmdb
 import pytest
 
-from inside import environment_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import CommandError, StoreError
 from streamkeep.format.rows.nacks import PAGE_NACKS
@@ -238,15 +239,19 @@ def test_an_exception_rolls_back_every_kind_of_change(
 
 
 def test_a_command_that_runs_again_counts_from_the_start(store: Store) -> None:
-    """When the map is full it grows, and the command that met its end starts again."""
+    """When LMDB cannot go on, it is opened again, and the command that met that starts again."""
     store.xadd_many("s", [FIELDS] * 20_000)
     store.xgroup_create("s", "g", 0)
-    with store.snapshot():
-        pass  # which has ended the deferred transaction, during which a map keeps its size
-    environment_of(store).raw.set_mapsize(store.used_bytes)
-    full = store.map_size_bytes
+    met = []
+
+    def fail() -> None:
+        failpoints.disarm()
+        met.append(1)
+        raise lmdb.PanicError("mdb_txn_begin")
+
+    failpoints.arm("commit:journaled", fail)
     ((_, entries),) = store.xreadgroup("g", "ann", NEW, max_count=15_000)
-    assert store.map_size_bytes > full
+    assert met == [1]
     assert len(entries) == store.xpending("s", "g")["pending"] == 15_000
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from inside import checkpointer_of, defer_for_long, journal_of
+from inside import checkpointer_of, context_of, journal_of
 from streamkeep import Store
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
+from streamkeep.engine.journal import follower
+from streamkeep.engine.journal.follower import Follower
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name, journal_names
 from streamkeep.engine.system import failpoints, files
-from streamkeep.format.journal.position import LogPosition
 
 
 def test_new_files_are_filled_while_nobody_waits(
@@ -74,42 +75,16 @@ def test_a_file_that_was_begun_again_is_the_one_that_is_synced(
         synced.append(os.fstat(handle).st_ino)
 
     monkeypatch.setattr(files, "sync_data", watch)
+    context_of(store).start_over()  # as another process, which knows nothing of file 2
     store.xadd("s", {"f": "v"})
     assert path.stat().st_ino != former
     assert synced[-1] == path.stat().st_ino
-
-
-def test_an_interrupt_while_the_position_is_read_hides_no_commit(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commits that an undone transaction had are replayed by the next command."""
-    store = open_store(sync="none")
-    defer_for_long(store)
-    for number in range(5):
-        store.xadd("s", {"n": number})
-
-    def interrupt(*args: object) -> LogPosition:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    def fail() -> None:
-        monkeypatch.setattr(LogPosition, "__new__", interrupt)
-        raise OSError("the commit fails after its record")
-
-    failpoints.arm("commit:journaled", fail)
-    with pytest.raises(KeyboardInterrupt):
-        store.xadd("s", {"n": 5})
-    store.xadd("s", {"n": 6})
-    assert [entry.fields[b"n"] for entry in store.xrange("s")] == [
-        b"%d" % n for n in (0, 1, 2, 3, 4, 6)
-    ]
 
 
 def test_a_commit_that_was_published_is_made_although_an_interrupt_came(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(sync="none")
-    defer_for_long(store)
     for number in range(3):
         store.xadd("s", {"n": number})
     journal_of(store).control._file._writes = True  # as where an overwritten block may move
@@ -127,3 +102,36 @@ def test_a_commit_that_was_published_is_made_although_an_interrupt_came(
         store.xadd("s", {"n": 3})
     store.xadd("s", {"n": 4})
     assert [entry.fields[b"n"] for entry in store.xrange("s")] == [b"%d" % n for n in range(5)]
+
+
+def test_a_file_that_is_retired_while_names_are_read_is_passed_over(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(sync="none")
+    store.xadd("s", {"n": 0})
+    journal = journal_of(store)
+    behind = Follower(journal.folder, journal)
+    behind.go_to(*journal.position())
+    store.xadd("s", {"pad": bytes(journal.first_size)})  # more than fits: it begins file 2
+    names = journal_names(journal.folder)
+    monkeypatch.setattr(follower, "journal_names", lambda folder: [file_name(1), *names])
+    behind.number = 0  # its file is gone
+    os.remove(store.path / JOURNAL_FOLDER / file_name(1))
+    assert behind.next() is not None
+    assert behind.position() == journal.position()
+
+
+def test_a_checkpoint_that_ends_while_a_file_is_begun_leaves_the_record_its_place(
+    open_store: Callable[..., Store],
+) -> None:
+    """The thread of the checkpointer has no write lock any more."""
+    store = open_store(sync="none")
+    store.xadd("s", {"n": 0})
+    context, journal = context_of(store), journal_of(store)
+    position = journal.position()
+    failpoints.arm("journal:new-file", lambda: context.note_first(position))
+    store.xadd("s", {"n": 1, "pad": bytes(journal.first_size)})  # more than fits
+    store.xadd("s", {"n": 2})
+    assert journal.log.number == position.file_number + 1
+    context.start_over()  # as another process, which reads the journal
+    assert [entry.fields[b"n"] for entry in store.xrange("s")] == [b"0", b"1", b"2"]

@@ -20,6 +20,7 @@ from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables import lease_rows
 from streamkeep.engine.tables.group import DEAD_FOR_MS
+from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.errors import ArgumentError, StoreError
 from streamkeep.format.core.keys import CONSUMERS, is_lease_key
 
@@ -71,7 +72,7 @@ def claimed(store: Store[Any], consumer: str = "claimer") -> list[Any]:
 
 def lease_rows_of(store: Store[Any]) -> int:
     with store.snapshot() as snapshot:
-        return sum(is_lease_key(key) for key, _ in snapshot.txn.cursor(CONSUMERS))
+        return sum(is_lease_key(key) for key, _ in rows_with(snapshot.txn, CONSUMERS, b""))
 
 
 # --- the file -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 import streamkeep
-from inside import begin_read, defer_nothing, group_commit_of
+from inside import begin_read, group_commit_of
 from patience import PATIENCE_S, wait_until
 from streamkeep.aio import AsyncStore
 from streamkeep.engine.api.store import Store
@@ -61,8 +61,6 @@ class Held:
             begun.set()
             assert self._go_on.wait(PATIENCE_S)
 
-        with store.snapshot():  # which ends a deferred transaction: readers wait for its commands
-            defer_nothing(store)
         self._thread = threading.Thread(target=self.queue.run, args=(Write(hold, ()),))
         self._thread.start()
         assert begun.wait(PATIENCE_S)

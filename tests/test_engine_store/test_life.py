@@ -300,8 +300,8 @@ def test_the_disk_follows_every_interval(
         watched=True,
         closed="",
     )
-    checkpoints: Any = SimpleNamespace(make=lambda: None, unpin_if_idle=lambda: False)
-    one = checkpointer.Checkpointer(context, checkpoints, Failures())
+    checkpoints: Any = SimpleNamespace(unpin_if_idle=lambda: False)
+    one = checkpointer.Checkpointer(context, checkpoints, lambda: None, Failures())
     notifications: list[None] = []
     monkeypatch.setattr(one, "_wakeup", SimpleNamespace(notify=lambda: notifications.append(None)))
     one.add_interval(interval_s)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import streamkeep
+from inside import checkpoint_now, context_of
 from patience import wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.store import environment, opening, sizes
@@ -26,14 +27,17 @@ def small_map(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "_MAPS", (SMALL_MAP,))
 
 
-def test_the_map_grows_unnoticed(small_map: None, open_store: Open) -> None:
+def test_the_map_grows_unnoticed(
+    small_map: None, open_store: Open, caplog: pytest.LogCaptureFixture
+) -> None:
     store = open_store()
     assert store.map_size_bytes == SMALL_MAP
     for number in range(40):
         fields: dict[str, int | str] = {"n": number, "data": "x" * 1000}
         store.xadd_many("s", [fields] * 50)
     assert store.xlen("s") == 2000
-    assert store.map_size_bytes > SMALL_MAP
+    wait_until(lambda: store.map_size_bytes > SMALL_MAP)
+    assert not caplog.records
     assert sum(1 for _ in store.scan("s")) == 2000
 
 
@@ -66,7 +70,7 @@ def test_the_map_grows_while_threads_read(small_map: None, open_store: Open) -> 
     for reader in readers:
         reader.join()
     assert failures == []
-    assert store.map_size_bytes > SMALL_MAP
+    wait_until(lambda: store.map_size_bytes > SMALL_MAP)
 
 
 def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
@@ -74,13 +78,19 @@ def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
 ) -> None:
     monkeypatch.setattr(sizes, "READERS_WAIT_S", 0.05)
     store = open_store()
+    context_of(store).memtable.most_bytes = 4_000_000
     store.xadd("s", {"n": 0})
     with store.snapshot() as snapshot:
-        with pytest.raises(streamkeep.StoreError, match="open snapshots and iterators"):
-            store.xadd("s", {"data": b"x" * 3_000_000})
+        for _ in range(2):
+            store.xadd("s", {"data": b"x" * 3_000_000})  # it stays in memory
+        assert store.xlen("s") == 3
+        for call in lambda: store.xadd("s", {"n": 3}), lambda: checkpoint_now(store):
+            with pytest.raises(streamkeep.StoreError, match="open snapshots and iterators"):
+                call()
         assert snapshot.xlen("s") == 1
-    store.xadd("s", {"data": b"x" * 3_000_000})
-    assert store.xlen("s") == 2
+    store.xadd("s", {"n": 3})
+    assert store.xlen("s") == 4
+    assert store.map_size_bytes > SMALL_MAP
 
 
 def test_another_process_takes_over_the_grown_map(

@@ -43,8 +43,6 @@ class Panicked:
 
 def panic(store: Store[Any]) -> None:
     context = environment_of(store).context
-    with context.write_lock:
-        context.deferral.end()  # no transaction survives such a commit
     context.use(Panicked(context.raw), context.tables)  # type: ignore[arg-type]
 
 

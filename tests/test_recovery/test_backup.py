@@ -18,6 +18,7 @@ import pytest
 import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
+from inside import checkpoint_now
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
@@ -47,6 +48,7 @@ def fill(store: Store, count: int = 2000) -> None:
     """Give a store a stream, a group with pending entries, and free pages."""
     store.xadd_many("k", [{"n": str(n), "pad": "x" * 100} for n in range(count)])
     store.xadd_many("gone", [{"n": str(n), "pad": "y" * 300} for n in range(count)])
+    checkpoint_now(store)  # so that the file has pages for what is deleted now
     store.delete("gone")
     if not store.xinfo_groups("k"):
         store.xgroup_create("k", "g", "0")

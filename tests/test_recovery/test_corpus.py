@@ -18,7 +18,7 @@ import lmdb
 import pytest
 
 from damage_reports import compare, families, read
-from inside import checkpoint_now, defer_nothing
+from inside import checkpoint_now, flush_each_commit
 from raw_store import RawStore, raw_store
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -66,7 +66,7 @@ Recipe = Callable[[Path], None]
 def build(path: Path) -> None:
     """Write the store that is damaged: two streams of some nodes, and a group."""
     with Store(path, sync="none", clock=ManualClock(1000), node_max_entries=20) as store:
-        defer_nothing(store)
+        flush_each_commit(store)
         for name in ("orders", "mails"):
             ids = [f"1-{number}" for number in range(90)]
             store.xadd_many(name, [{"n": str(number)} for number in range(90)], ids=ids)
@@ -222,7 +222,7 @@ def other_boot(path: Path) -> None:
     """As after a power loss: commits after the checkpoint, and another boot."""
     slots = (path / "steady").read_bytes()
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
-        defer_nothing(store)
+        flush_each_commit(store)
         store.xadd("orders", {"late": "1"}, id="2-0")
         shutil.copytree(path / JOURNAL_FOLDER, path.with_name("journal"))
     newest = max(
@@ -237,7 +237,7 @@ def other_boot(path: Path) -> None:
 def killed(path: Path) -> None:
     """Three commits after the checkpoint, which LMDB has, then a kill."""
     with Store(path, sync="none", clock=ManualClock(2000)) as store:
-        defer_nothing(store)
+        flush_each_commit(store)
         checkpoint_now(store)
         shutil.copyfile(path / "data.mdb", path.with_name("old.mdb"))
         for number in range(3):

@@ -93,13 +93,11 @@ class KnownRows(CachedRow):
     All processes change these rows by a `Step` only. So nearly all transactions read none of them.
 
     Attributes:
-        generation: of the cache, in which this is true.
         counters: the value of their row.
         first_due_ms: no row of the schedule has a time before this one.
     """
 
-    def __init__(self, generation: int, settings: Settings, counters: bytes) -> None:
-        self.generation = generation
+    def __init__(self, settings: Settings, counters: bytes) -> None:
         self.settings = settings
         self.counters = counters
         self.first_due_ms = 0
@@ -114,10 +112,10 @@ def _known_rows(txn: Txn, names: Names) -> KnownRows:
     found: object = None
     if isinstance(txn, WriteTxn):
         found = txn.find_attached(key)
-    if isinstance(found, KnownRows) and found.generation == txn.context.generation:
+    if isinstance(found, KnownRows):
         return found
     counters = row_get(txn, names.prefix + layout.COUNTERS)
-    known = KnownRows(txn.context.generation, _settings_in(txn, names), counters or b"")
+    known = KnownRows(_settings_in(txn, names), counters or b"")
     if isinstance(txn, WriteTxn):
         txn.attach(key, known)
     return known

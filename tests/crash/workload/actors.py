@@ -29,7 +29,7 @@ from crash.workload.oracle import (
 ALONE: Final = ("erase", "archive", "maintain", "sync", "checkpoint", "work")  # in no transaction
 _MOST_LIVE: Final = 40  # entries of an actor in one stream; beyond it, the oldest go
 _SIZES: Final = (0, 10, 10, 40, 40, 150, 700, 3000)
-_BIG: Final = (20_000, 140_000)  # a record of 128 KiB or more ends a deferred transaction
+_BIG: Final = (20_000, 140_000)
 
 
 @dataclass
@@ -42,8 +42,7 @@ class Style:
         several: how often it makes several commands one transaction.
         most: how many commands such a transaction has at most.
         big: how often an entry is big.
-        hows: how several commands become one transaction. One that a program begins by itself ends
-            a transaction of LMDB that is deferred, so some processes have none.
+        hows: how several commands become one transaction.
         fails: how often a transaction raises in the middle.
         rest_s: how long it rests between two transactions, at most.
         served: it is a client of a server, and knows only Redis's commands.

@@ -29,31 +29,100 @@ class Control(NamedTuple):
 
 
 CONTROLS: Final = {
-    # A look at another stream puts the changes of a transaction into LMDB, and marks them as
-    # journaled. They have no record yet, and get none.
-    "appends that never get into the journal": Control(
-        "engine/txn/txn.py",
+    # What a commit removes is still there for the next ones, until it comes from the journal.
+    "a memtable without what a commit has removed": Control(
+        "engine/txn/memtable.py",
         """\
-            elif table == STREAMS:
-                row = unsaved.streams.get(db_key)
+        for number, table in changes.items():
+            if number in self.tables:
 """,
         """\
-            elif table == STREAMS:
-                for one in self.streams.values():
-                    if unsaved.streams.pop(one.db_key, None) is not None:
-                        value = one.encode(self.context.epoch, self.commit_number)
-                        self.raw.put(one.db_key, value, True, True, False, self.tables[STREAMS])
-                        one.written(value)
-                row = unsaved.streams.get(db_key)
+        for number, table in changes.items():
+            for db_key in [one for one, value in table.rows.items() if value is None]:
+                del table.rows[db_key]
+            table._keys = None
+            if number in self.tables:
 """,
         ("kills",),
     ),
-    # LMDB's lock is free when a commit has failed: another process may have written its record.
+    # A process that has not read for a while lays what it knows over an image that has more.
+    "rows of an older image over a newer one": Control(
+        "engine/txn/context.py",
+        """\
+        if position.commit_number >= known:  # never one between: all of it was applied, or nothing
+            self.memtable.clear()
+""",
+        """\
+        if position.commit_number >= known:
+            if position.commit_number == known:
+                self.memtable.clear()
+""",
+        ("kills",),
+    ),
+    # If LMDB then cannot take the rows, they are nowhere but in the journal.
+    "a flush that clears the memtable before LMDB has committed": Control(
+        "engine/txn/flush.py",
+        """\
+        failpoints.hit("flush:ending")
+        raw.commit()
+""",
+        """\
+        context.memtable.clear()
+        failpoints.hit("flush:ending")
+        raw.commit()
+""",
+        ("flushes_fail",),
+    ),
+    # Other processes look for a record that is not there, or find an old one.
+    "a commit that is published before its record is written": Control(
+        "engine/txn/txn.py",
+        """\
+            journal.append(body, self.durable and follows)
+            failpoints.hit("commit:journaled")
+""",
+        """\
+            journal.publish()
+            failpoints.hit("commit:journaled")
+            journal.append(body, self.durable and follows)
+""",
+        ("kills", "failpoints"),
+    ),
+    # A reader of the same process applies the record as well, and the position goes two ahead.
+    "a commit that is published before its rows are taken over": Control(
+        "engine/txn/txn.py",
+        """\
+            with context.apply_lock:  # a reader of this process would apply the record, too
+                self._publish(context, journal, len(body))
+""",
+        """\
+            self._publish(context, journal, len(body))
+""",
+        ("kills",),
+    ),
+    # Another process has written its record at the same place.
     "a cut of the journal without the lock": Control(
         "engine/txn/txn.py",
-        "            locked = deferral.raw is not None if self.deferred else self.raw_open\n",
-        "            locked = self.deferred or self.raw_open\n",
-        ("lmdb_fails",),
+        """\
+            failpoints.hit("commit:failed")
+""",
+        """\
+            if context.lock is not None:
+                context.lock.release_idle()
+            failpoints.hit("commit:failed")
+""",
+        ("halfway",),
+    ),
+    # Decoded streams and groups are as they were before another process changed them.
+    "a cache that keeps what other processes have changed": Control(
+        "engine/txn/context.py",
+        """\
+                memtable.apply(body, raw, self.tables)
+            self._drop_changed()
+""",
+        """\
+                memtable.apply(body, raw, self.tables)
+""",
+        ("kills",),
     ),
     # Recovery goes back to the checkpoint and replays what it can read, whatever it loses.
     "a recovery that throws data away": Control(

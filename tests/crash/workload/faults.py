@@ -44,7 +44,7 @@ class Faults:
         dies: it kills itself, at failpoints whose names begin with `at`.
         waits: it sleeps for some milliseconds, as if another process had its processor.
         raises: a command fails after its record was written.
-        image_fails: LMDB cannot make the commits that were deferred.
+        flush_fails: LMDB cannot take what the memtable has.
         writes_fail: of each write to a file.
         syncs_fail: of each sync of a file; from then on all processes need a recovery.
         file_limit: LMDB's file cannot grow during a part of the time.
@@ -60,7 +60,7 @@ class Faults:
     at: str = ""
     waits: float = 0.0
     raises: float = 0.0
-    image_fails: float = 0.0
+    flush_fails: float = 0.0
     writes_fail: float = 0.0
     syncs_fail: float = 0.0
     file_limit: bool = False
@@ -75,7 +75,7 @@ class Faults:
         """Return whether no call may fail."""
         return not (
             self.raises
-            or self.image_fails
+            or self.flush_fails
             or self.writes_fail
             or self.syncs_fail
             or self.file_limit
@@ -133,15 +133,15 @@ def inside(one: Faults) -> Iterator[None]:
             time.sleep(0.003)
         if name == "commit:journaled" and happens(one.raises):
             raise Injected("halfway")
-        if name == "image:ending" and happens(one.image_fails):
+        if name in ("flush:ending", "commit:ending") and happens(one.flush_fails):
             raise lmdb.DiskError("simulated: the disk refuses")
 
     with ExitStack() as stack:
         if one.small:
             stack.enter_context(small_journal(threads=True))
-            for name in ("POINT_EVERY_S", "IDLE_S", "_TICK_S"):
+            for name in ("CHECKPOINT_EVERY_S", "IDLE_S", "_TICK_S"):
                 setattr(checkpointer, name, 0.05)
-        if one.dies or one.waits or one.raises or one.image_fails:
+        if one.dies or one.waits or one.raises or one.flush_fails:
             failpoints.watch(passed)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name, share in (

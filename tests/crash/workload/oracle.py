@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -101,8 +102,12 @@ def order(one: str) -> int:
     return (int(ms) << 64) + int(seq)
 
 
-def dump(store: Any) -> Dump:
-    """Read all of a store that was opened with `decode_responses`."""
+def dump(store: Any, *, jobs: bool = True) -> Dump:
+    """Read all of a store that was opened with `decode_responses`, or of a snapshot of it.
+
+    Args:
+        jobs: also its queues, which a snapshot does not show.
+    """
     result = Dump()
     for key in sorted(store.keys()):
         if kind_of(key) not in (OWN, COMMON, ARCHIVED):
@@ -120,7 +125,7 @@ def dump(store: Any) -> Dump:
                 result.problems.append(f"{key}: {group['pending']} pending, but {len(rows)} rows")
         if store.xlen(key) != len(one.live):
             result.problems.append(f"{key}: XLEN {store.xlen(key)}, but {len(one.live)} entries")
-    for name in queue_names(store):
+    for name in queue_names(store) if jobs else ():
         stats = Queue(store, name).stats()
         put = stats.waiting + stats.running + stats.delayed + stats.dead + stats.done
         result.streams[f"{QUEUE}:{name}"] = Found(jobs=(put, stats.done))
@@ -277,15 +282,20 @@ class Transaction:
         return {token for name, _, *more in self.operations if name == "erase" for token in more[0]}
 
 
-def read_notes(path: Path) -> dict[int, Transaction]:
-    """Return the transactions of an actor by their numbers; the last line may be cut off."""
+def read_notes(path: Path, *, jobs: bool = True) -> dict[int, Transaction]:
+    """Return the transactions of an actor by their numbers; the last line may be cut off.
+
+    Args:
+        jobs: with what they do to queues.
+    """
     found: dict[int, Transaction] = {}
     for line in path.read_text().splitlines(keepends=True) if path.exists() else ():
         if not line.endswith("\n"):
             break
         kind, number, time, *more = json.loads(line)
         if kind == "?":
-            found[number] = Transaction(time, more[0], more[1])
+            operations = [one if jobs or kind_of(one[1]) != QUEUE else ["", ""] for one in more[1]]
+            found[number] = Transaction(time, more[0], operations)
         else:
             found[number].ended = time
             found[number].refused = kind == "-"
@@ -311,6 +321,19 @@ class Promise(NamedTuple):
     def whole(self, one: Transaction) -> bool:
         """Return whether an erasure was not cut off: it is many commits."""
         return self.at is None and one.ended is not None
+
+
+class Moment(Promise):
+    """What a snapshot must show that began at the time `at`, while others go on."""
+
+    def keeps(self, one: Transaction) -> bool:
+        """Return whether a transaction must be there."""
+        assert self.at is not None
+        return one.ended is not None and not one.refused and one.ended < self.at
+
+    def whole(self, one: Transaction) -> bool:
+        """Return whether an erasure was over."""
+        return self.keeps(one)
 
 
 class Oracle:
@@ -435,6 +458,13 @@ class Oracle:
                 if lost:
                     wrong.append(f"{key}: {len(lost)} entries were never delivered: {min(lost)}")
         return wrong
+
+    def without_jobs(self) -> Oracle:
+        """Return one that knows nothing of queues, for snapshots."""
+        one = copy(self)
+        streams = self.base.streams.items()
+        one.base = Dump({key: found for key, found in streams if kind_of(key) != QUEUE})
+        return one
 
     def settle(
         self, found: Dump, notes: dict[str, dict[int, Transaction]], to: Promise | None = None

@@ -180,6 +180,8 @@ class Run:
             works.append(self._work(kind, path, sync, mine, big))
         if not alone and self.random.random() < 0.3:
             works.append(self._work("visits", self.path, self.random.choice(MODES), []))
+        if not alone and self.random.random() < 0.4:
+            works.append(self._watcher())
         seed = self.random.randrange(1 << 30)
         common = {
             "small": alone or self.random.random() < 0.3,
@@ -189,7 +191,8 @@ class Run:
         fails = any(faults.get(name) for name in ("writes_fail", "syncs_fail", "file_limit"))
         for number, work in enumerate(works):
             its = faults if number == 0 else {"others_fail": fails}
-            work.defers = self.random.random() < 0.6 or bool(its.get("image_fails"))
+            work.flushes = self.random.choice([1, 3, 30, 1000])
+            work.limited = self.random.random() < 0.1
             work.faults = Faults(seed + number, **{**common, **its})
         for server, clients in pairwise(works):
             if server.kind == "server":
@@ -223,6 +226,14 @@ class Run:
             )
         errors = self.folder / f"{self.round}-{kind}-{'-'.join(names[:3])}.err"
         return Work(kind, path, sync, actors, errors)
+
+    def _watcher(self) -> Work:
+        """Return a process that compares snapshots while others go on."""
+        work = self._work("watches", self.path, "none", [])
+        work.readonly = self.random.random() < 0.5
+        work.oracle = self.oracle
+        work.notes = [self._notes(name) for name in self.actors]
+        return work
 
     def _notes(self, name: str) -> Path:
         return self.folder / f"{name}.notes"
@@ -427,7 +438,7 @@ def failpoints(run: Run) -> None:
         [
             "",
             "commit",
-            "image",
+            "flush",
             "journal",
             "checkpoint",
             "archive",
@@ -459,10 +470,10 @@ def halfway(run: Run) -> None:
     kills(run, raises=run.random.choice([0.01, 0.1]))
 
 
-def lmdb_fails(run: Run) -> None:
-    """LMDB cannot make the commits that one process has deferred; others go on."""
-    fails = run.random.choice([0.05, 0.2])
-    kills(run, image_fails=fails, waits=0.05, big=0.2, least=2)
+def flushes_fail(run: Run) -> None:
+    """LMDB cannot take what one process has in memory; others go on."""
+    fails = run.random.choice([0.05, 0.2, 1.0])
+    kills(run, flush_fails=fails, waits=0.05, big=0.2, least=2)
 
 
 def writes_fail(run: Run) -> None:
@@ -594,7 +605,7 @@ ROUNDS: Final[dict[str, Callable[[Run], None]]] = {
         failpoints,
         stops,
         halfway,
-        lmdb_fails,
+        flushes_fail,
         writes_fail,
         syncs_fail,
         no_growth,

@@ -6,24 +6,38 @@ import asyncio
 import ctypes
 import itertools
 import os
+import random
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 import streamkeep
 from crash.workload import faults
 from crash.workload.actors import ALONE, Actor, Step
-from crash.workload.oracle import GROUP, OWN, contents, kind_of
-from inside import defer_again, defer_for_long, environment_of
+from crash.workload.oracle import (
+    GROUP,
+    OWN,
+    Moment,
+    Oracle,
+    contents,
+    dump,
+    kind_of,
+    read_notes,
+)
+from inside import environment_of
 from resp_peer import Line, Peer, decode
 from streamkeep import aio
 from streamkeep.engine.api.views import Sync
+from streamkeep.engine.store.environment import Environment
 from streamkeep.format.core.errors import (
     RecoveryNeededError,
     StoreClosedError,
@@ -34,6 +48,7 @@ from streamkeep.jobs import Queue
 from streamkeep.server import serve
 
 _PR_SET_PDEATHSIG: Final = 1
+_LIMIT: Final = 1 << 30
 
 
 class Halfway(Exception):
@@ -45,10 +60,13 @@ class Work:
     """What a process is to do.
 
     Attributes:
-        kind: "threads", "tasks", "server", "clients" or "visits".
+        kind: "threads", "tasks", "server", "clients", "visits" or "watches".
         path: of the store, or of the socket for clients.
         sync: the mode that the store is opened in.
-        defers: LMDB gets commits late, however slow the machine is.
+        flushes: LMDB gets so many commits at a time.
+        limited: the store has a limit, so that LMDB makes each commit of this process.
+        readonly: the store is opened for reading only.
+        oracle, notes: of a process that watches: what snapshots must show.
         steps: of each actor, at most.
         faults: what happens to this process.
     """
@@ -58,7 +76,11 @@ class Work:
     sync: Sync
     actors: list[Actor]
     errors: Path
-    defers: bool = False
+    flushes: int = 1000
+    limited: bool = False
+    readonly: bool = False
+    oracle: Oracle | None = None
+    notes: list[Path] = field(default_factory=list)
     steps: int = 1 << 30
     socket: Path | None = None
     faults: faults.Faults = field(default_factory=faults.Faults)
@@ -98,9 +120,24 @@ def run(work: Work) -> None:
         "server": _serve,
         "clients": _clients,
         "visits": _visit,
+        "watches": _watch,
     }
-    with faults.inside(work.faults):
+    with faults.inside(work.faults), flushing(work.flushes):
         kinds[work.kind](work)
+
+
+@contextmanager
+def flushing(commits: int) -> Iterator[None]:
+    """Have stores that are opened in the block flush after so many commits."""
+    make = Environment.__init__
+
+    def make_flushing(one: Environment, *args: Any, **options: Any) -> None:
+        make(one, *args, **options)
+        one.context.memtable.most_commits = commits
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Environment, "__init__", make_flushing)
+        yield
 
 
 # --- one step -----------------------------------------------------------------------------------
@@ -237,7 +274,12 @@ def _open(work: Work) -> Any:
     while True:
         try:
             store = streamkeep.open(
-                work.path, sync=work.sync, interval_ms=30, decode_responses=True
+                work.path,
+                sync=work.sync,
+                interval_ms=30,
+                decode_responses=True,
+                readonly=work.readonly,
+                max_store_bytes=_LIMIT if work.limited else None,
             )
         except StoreError:
             if not faults.trouble():
@@ -245,8 +287,6 @@ def _open(work: Work) -> Any:
             time.sleep(0.02)
         else:
             break
-    if work.defers:
-        defer_for_long(store)
     return store
 
 
@@ -257,8 +297,6 @@ def _threads(work: Work) -> None:
     def act(actor: Actor) -> None:
         actor.queue = Queue(store, actor.name)
         for number in range(work.steps):
-            if work.defers:
-                defer_again(store)
             if not attempt(actor, partial(on_store, store, actor)):
                 return
             if number % 16 == 0 and not faults.trouble():
@@ -291,8 +329,6 @@ def _tasks(work: Work) -> None:
 
     async def act(store: aio.AsyncStore[str], actor: Actor) -> None:
         for _ in range(work.steps):
-            if work.defers:
-                defer_again(store._store)
             step = actor.step()
             actor.begin(step)
             try:
@@ -347,6 +383,31 @@ def _visit(work: Work) -> None:
             if not (refused and readonly) and not faults.trouble():
                 raise
         time.sleep(0.01)
+
+
+def _watch(work: Work) -> None:
+    """Take snapshots, and compare each with what was acknowledged before it and tried until then.
+
+    The store stays open for some of them, so that the process follows what others write.
+    """
+    assert work.oracle is not None
+    oracle = work.oracle.without_jobs()
+    random_ = random.Random(work.faults.seed)
+    while True:
+        try:
+            with _open(work) as store:
+                for _ in range(random_.choice([1, 5, 50])):
+                    moment = Moment(time.monotonic())
+                    with store.snapshot() as snapshot:
+                        found = dump(snapshot, jobs=False)
+                    notes = {path.stem: read_notes(path, jobs=False) for path in work.notes}
+                    wrong = oracle.problems(found, notes, moment)
+                    assert not wrong, "a snapshot shows: " + "\n  ".join(wrong[:8])
+                    time.sleep(random_.choice([0.0, 0.002, 0.05]))
+        except StoreError as error:
+            refused = isinstance(error, (RecoveryNeededError, StoreLockedError))
+            if not (refused and work.readonly) and not faults.trouble():
+                raise
 
 
 def _serve(work: Work) -> None:

@@ -169,10 +169,8 @@ def fill_and_die(path: Path, deferred: bool, work: Path) -> None:
     inside.checkpointer_of(store).stop()  # it makes no checkpoint of its own from now on
     inside.checkpoint_now(store)
     shutil.copyfile(path / "data.mdb", work / "data.old")
-    if deferred:
-        inside.defer_for_long(store)
-    else:
-        inside.defer_nothing(store)
+    if not deferred:
+        inside.flush_each_commit(store)
     fill_more(store, clock)
     fill_rows(store)
     os.kill(os.getpid(), signal.SIGKILL)

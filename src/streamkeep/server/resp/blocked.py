@@ -6,10 +6,10 @@ a ticket in the store's wait table, as any caller of the library has (`engine.bl
 the event loop watches the bell for all of them. A client
 that is woken runs its whole command again.
 
-To enter the wait table takes longer than to serve a client, and while it has rows, commits are not
-deferred (`engine.txn.deferral`). So a client whose last wait was ended by a command of this server
-enters it only after 20 ms, or 5 if another process has the store open: a busy worker has its next
-entry before that. It looks at the store when it has entered, so that it misses nothing.
+To enter the wait table takes longer than to serve a client. So one whose last wait was ended by a
+command of this server enters it only after 20 ms, or 5 if another process has the store open: a
+busy worker has its next entry before that. It looks at the store when it has entered, so that it
+misses nothing.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import lmdb
 from mypy_extensions import i64, mypyc_attr
 
-from streamkeep.engine.txn.begin import begin_read, begin_write
-from streamkeep.engine.txn.deferral import CheckpointNeeded
+from streamkeep.engine.txn.begin import CheckpointNeeded, begin_read, begin_write
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import (
@@ -155,8 +154,6 @@ class Turn:
             return self.writer
         if self.reader is None:
             context = self.context
-            if context.deferral.raw is not None and not self.apart:
-                return self.write_txn()  # a snapshot would end the deferred transaction
             try:
                 reader = begin_read(context)
             except (CheckpointNeeded, lmdb.Error):
@@ -173,7 +170,6 @@ class Turn:
                 writer = begin_write(self.context, durable=self.durable)
             except (CheckpointNeeded, lmdb.Error):
                 writer = self.environment.begin_write(durable=self.durable)
-            writer.durable = self.durable
             self.writer = writer
         return self.writer
 

@@ -1,0 +1,153 @@
+"""The memtable: the rows that the journal has changed since the *image*, which LMDB's file is.
+
+Every process has one of its own. It gets the changes of this process and, record by record, those
+of the others. Whoever finds it big puts it into LMDB (`flush`). Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import lmdb
+
+from streamkeep.engine.txn.extended_row import extended
+from streamkeep.engine.txn.table import LazyRow, Table, encoded
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import NAMES, STREAMS
+from streamkeep.format.journal.journal import DELETE, EXTEND, MOVE, PUT, ChangeReader
+
+_MOST_COMMITS: Final = 1000
+_MOST_BYTES: Final = 1 << 20  # of records
+_MOST_MEMORY: Final = 64 << 20  # the same, while no flush is possible
+
+Handles = Mapping[int, "lmdb._Database"]
+
+
+class Memtable:
+    """Rows by table and key.
+
+    Attributes:
+        tables: a table that a snapshot shows is copied before it changes.
+        commits: how many commits are in it.
+        bytes: the size of their records.
+        room: the size of records that a flush surely finds room for.
+        streams: the keys of rows of `streams` and `names` that other processes have changed.
+        changed: whether they have changed rows of other tables.
+        most_commits: with how many commits it is big.
+        most_bytes: of records, with which no command may write.
+    """
+
+    def __init__(self) -> None:
+        self.most_commits = _MOST_COMMITS
+        self.most_bytes = _MOST_MEMORY
+        self.tables: dict[int, Table] = {}
+        self.commits = 0
+        self.bytes = 0
+        self.room = 0
+        self.streams: set[bytes] = set()
+        self.changed = False
+
+    def clear(self) -> None:
+        """Forget all rows: the image has them. Snapshots keep theirs."""
+        self.tables = {}
+        self.commits = 0
+        self.bytes = 0
+        self.room = 0
+
+    def is_big(self) -> bool:
+        """Return whether it is time for a flush."""
+        return self.commits >= self.most_commits or self.bytes >= _MOST_BYTES
+
+    def freeze(self) -> dict[int, Table]:
+        """Return the tables for a snapshot, which counts them as `hidden` at its end."""
+        for table in self.tables.values():
+            table.shown += 1
+        return self.tables.copy()
+
+    def merge(self, changes: dict[int, Table], size: int) -> None:
+        """Take over the rows of a commit of this process, whose record has `size` bytes."""
+        for number, table in changes.items():
+            if number in self.tables:
+                self._table(number).update(table)
+            else:
+                self.tables[number] = table
+        self.commits += 1
+        self.bytes += size
+
+    def apply(self, body: bytes, image: lmdb.Transaction[bytes], handles: Handles) -> None:
+        """Make the changes of a record; after an error, the caller must forget all rows.
+
+        Args:
+            image: a transaction of LMDB that has no commit after the newest one here.
+
+        Raises:
+            CorruptionError: the record is damaged, or does not fit to the rows.
+        """
+        change = ChangeReader(body, handles)
+        while change.next():
+            number, db_key = change.table, change.db_key
+            table = self._table(number)
+            if change.kind == PUT:
+                table.put(db_key, change.value)
+            elif change.kind == DELETE:
+                table.remove(db_key)
+            else:
+                old: bytes | LazyRow | None
+                if db_key in table.rows:
+                    old = table.rows[db_key]
+                else:
+                    old = image.get(db_key, None, handles[number])
+                if change.kind == MOVE:
+                    if old is None:
+                        raise CorruptionError("journal", "a MOVE of a row that does not exist")
+                    table.remove(db_key)
+                    self._table(change.kept).put(db_key, old)
+                elif change.kind == EXTEND:
+                    table.put(db_key, extended(old, change))
+                else:
+                    row = None if old is None else encoded(old)
+                    table.put(db_key, change.change().apply(row))
+            if number in (STREAMS, NAMES):
+                self.streams.add(db_key)
+            else:
+                self.changed = True
+        self.commits += 1
+        self.bytes += len(body)
+
+    def _table(self, number: int) -> Table:
+        """Return a table to be changed."""
+        table = self.tables.get(number)
+        if table is None:
+            table = self.tables[number] = Table()
+        elif table.shown != table.hidden:
+            table = self.tables[number] = table.copy()
+        return table
+
+    def write(self, image: lmdb.Transaction[bytes], handles: Handles) -> int:
+        """Put the rows into a transaction of LMDB; return their number."""
+        return write_rows(self.tables, image, handles)
+
+
+def write_rows(tables: dict[int, Table], image: lmdb.Transaction[bytes], handles: Handles) -> int:
+    """Put rows into a transaction of LMDB; return their number."""
+    count = 0
+    for number, table in tables.items():
+        handle = handles[number]
+        rows, keys = table.rows, table.keys()
+        count += len(rows)
+        if len(keys) != len(rows):
+            for db_key, value in rows.items():
+                if value is None:
+                    image.delete(db_key, b"", handle)
+        newest = False  # LMDB then fills its pages, instead of leaving each half empty
+        last = b""
+        if keys:
+            cursor = image.cursor(handle)
+            last = cursor.key() if cursor.last() else b""
+        for db_key in keys:
+            value = rows[db_key]
+            assert value is not None
+            newest = newest or db_key > last
+            image.put(db_key, encoded(value), True, True, newest, handle)
+    return count

@@ -1,0 +1,246 @@
+"""Rows in memory that lie over a table of LMDB, and a cursor over both.
+
+A row in memory hides the row of LMDB with the same key. A removed row is kept as None, because it
+hides one, too. Compiled by mypyc.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from typing import Final, cast
+
+import lmdb
+
+from streamkeep.format.core.errors import CorruptionError
+
+_FORWARD: Final = 1
+_BACKWARD: Final = -1
+
+
+class LazyRow:
+    """A value that is encoded when somebody reads it."""
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        raise NotImplementedError
+
+
+class Table:
+    """Rows of one table, by key.
+
+    Attributes:
+        rows: values, or None for a removed row.
+        shown: in how many snapshots these rows were shown.
+        hidden: how many of these have ended. While it is less than `shown`, nothing here changes.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes | LazyRow | None] = {}
+        self.shown = 0
+        self.hidden = 0
+        self._keys: list[bytes] | None = None  # from the first use of a cursor on
+
+    def copy(self) -> Table:
+        """Return a table with the same rows, which may change."""
+        table = Table()
+        table.rows = self.rows.copy()
+        keys = self._keys
+        if keys is not None:
+            table._keys = keys.copy()
+        return table
+
+    def keys(self) -> list[bytes]:
+        """Return the keys of all rows that are not removed, in ascending order."""
+        keys = self._keys
+        if keys is None:
+            keys = sorted([db_key for db_key, value in self.rows.items() if value is not None])
+            self._keys = keys
+        return keys
+
+    def put(self, db_key: bytes, value: bytes | LazyRow) -> None:
+        """Store a row."""
+        keys = self._keys
+        if keys is not None and self.rows.get(db_key) is None:
+            if not keys or db_key > keys[-1]:
+                keys.append(db_key)
+            else:
+                insort(keys, db_key)
+        self.rows[db_key] = value
+
+    def remove(self, db_key: bytes) -> None:
+        """Note that there is no such row."""
+        keys = self._keys
+        if keys is not None and self.rows.get(db_key) is not None:
+            del keys[bisect_left(keys, db_key)]
+        self.rows[db_key] = None
+
+    def update(self, other: Table) -> None:
+        """Take over the rows of another table, which are newer."""
+        if self._keys is None:
+            self.rows.update(other.rows)
+            return
+        for db_key, value in other.rows.items():
+            if value is None:
+                self.remove(db_key)
+            else:
+                self.put(db_key, value)
+
+
+def encoded(value: bytes | LazyRow) -> bytes:
+    """Return a value as bytes."""
+    if isinstance(value, bytes):
+        return value
+    return value.encode()
+
+
+class Cursor:
+    """A position in the rows of a table, in the order of their keys.
+
+    Each movement returns whether there is a row; without one, `key` and `value` are empty. It goes
+    by the present key, so rows may be added and removed in the meantime.
+
+    Args:
+        cursor: LMDB's, whose rows do not change.
+        over: rows in memory that lie over it, the newest first.
+    """
+
+    def __init__(self, cursor: lmdb.Cursor[bytes], over: list[Table]) -> None:
+        self._cursor = cursor
+        self._over = over
+        self._found = False  # whether LMDB's cursor is on a row
+        self._direction = 0  # in which LMDB's cursor has passed the present key, or is on it
+        self._on_lmdb = False
+        self._key = b""
+        self._value: bytes | LazyRow = b""
+
+    def key(self) -> bytes:
+        """Return the key of the row."""
+        return self._key
+
+    def value(self) -> bytes:
+        """Return the value of the row, as it was when the cursor came there."""
+        if self._on_lmdb:
+            return self._cursor.value()
+        return encoded(self._value)
+
+    def first(self) -> bool:
+        """Go to the first row."""
+        return self.set_range(b"")
+
+    def set_range(self, db_key: bytes) -> bool:
+        """Go to the first row whose key is not below `db_key`."""
+        self._direction = _FORWARD
+        self._found = self._cursor.set_range(db_key) if db_key else self._cursor.first()
+        return self._settle_forward(db_key, True)
+
+    def last(self) -> bool:
+        """Go to the last row."""
+        self._direction = _BACKWARD
+        self._found = self._cursor.last()
+        return self._settle_backward(b"")
+
+    def next(self) -> bool:
+        """Go to the next row."""
+        here = self._key
+        if not here:
+            return False
+        if self._direction == _FORWARD:
+            if self._on_lmdb:
+                self._found = self._cursor.next()
+        else:
+            self._direction = _FORWARD
+            before = self._cursor.key() if self._found else b""
+            self._found = self._cursor.next() if self._found else self._cursor.first()
+            while self._found and self._cursor.key() <= here:
+                if before and self._cursor.key() <= before:
+                    raise self._misplaced()
+                before = self._cursor.key()
+                self._found = self._cursor.next()
+        return self._settle_forward(here, False)
+
+    def prev(self) -> bool:
+        """Go to the row before."""
+        here = self._key
+        if not here:
+            return False
+        if self._direction == _BACKWARD:
+            if self._on_lmdb:
+                self._found = self._cursor.prev()
+        else:
+            self._direction = _BACKWARD
+            before = self._cursor.key() if self._found else b""
+            self._found = self._cursor.prev() if self._found else self._cursor.last()
+            while self._found and self._cursor.key() >= here:
+                if before and self._cursor.key() >= before:
+                    raise self._misplaced()
+                before = self._cursor.key()
+                self._found = self._cursor.prev()
+        return self._settle_backward(here)
+
+    def _misplaced(self) -> CorruptionError:
+        """Return the error of a page of LMDB that has the content of another one."""
+        return CorruptionError("LMDB", f"the row {self._cursor.key().hex()} is not in its place")
+
+    def _is_hidden(self, db_key: bytes, depth: int) -> bool:
+        """Return whether one of the first `depth` tables has a row with this key."""
+        over = self._over
+        for place in range(depth):  # noqa: SIM110  # `any` makes an object of each round
+            if db_key in over[place].rows:
+                return True
+        return False
+
+    def _settle_forward(self, start: bytes, inclusive: bool) -> bool:
+        """Take the lowest key from `start` on; LMDB's cursor is on its first one, if any."""
+        cursor, over = self._cursor, self._over
+        depth = len(over)
+        best = b""
+        value: bytes | LazyRow = b""
+        while self._found:
+            best = cursor.key()
+            if not self._is_hidden(best, depth):
+                break
+            self._found = cursor.next()
+        if not self._found:
+            best = b""
+        on_lmdb = self._found
+        for place in range(depth):
+            keys = over[place].keys()
+            at = bisect_left(keys, start) if inclusive else bisect_right(keys, start)
+            while at < len(keys) and self._is_hidden(keys[at], place):
+                at += 1
+            if at < len(keys) and (not best or keys[at] < best):
+                best = keys[at]
+                value = cast("bytes | LazyRow", over[place].rows[best])
+                on_lmdb = False
+        return self._take(best, value, on_lmdb)
+
+    def _settle_backward(self, end: bytes) -> bool:
+        """Take the highest key below `end`, b"" for any; LMDB's cursor is on its last one."""
+        cursor, over = self._cursor, self._over
+        depth = len(over)
+        best = b""
+        value: bytes | LazyRow = b""
+        while self._found:
+            best = cursor.key()
+            if not self._is_hidden(best, depth):
+                break
+            self._found = cursor.prev()
+        if not self._found:
+            best = b""
+        on_lmdb = self._found
+        for place in range(depth):
+            keys = over[place].keys()
+            at = (bisect_left(keys, end) if end else len(keys)) - 1
+            while at >= 0 and self._is_hidden(keys[at], place):
+                at -= 1
+            if at >= 0 and keys[at] > best:
+                best = keys[at]
+                value = cast("bytes | LazyRow", over[place].rows[best])
+                on_lmdb = False
+        return self._take(best, value, on_lmdb)
+
+    def _take(self, db_key: bytes, value: bytes | LazyRow, on_lmdb: bool) -> bool:
+        self._key = db_key
+        self._value = value
+        self._on_lmdb = on_lmdb
+        return len(db_key) > 0

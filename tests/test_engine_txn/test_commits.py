@@ -1,0 +1,260 @@
+"""A commit is made once and for all threads and processes, whatever happens at its end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from inside import context_of, journal_of
+from patience import PATIENCE_S, wait_until
+from stopped import child_of
+from streamkeep import recovery
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints, files
+from streamkeep.format.core.errors import StoreClosedError, StoreFullError
+
+COUNT = 20
+LIMITS = [None, 1 << 24]
+PROGRAM = """
+import sys
+import streamkeep
+store = streamkeep.open(sys.argv[1], sync="none")
+for number in range(20):
+    store.xadd("s", {"n": number})
+"""
+
+
+def filled(path: Path, limit: int | None = None) -> Store[bytes]:
+    """Open a store and add entries, which the memtable has unless there is a limit."""
+    store = Store(path, sync="none", max_store_bytes=limit)
+    for number in range(COUNT):
+        store.xadd("s", {"n": number})
+    return store
+
+
+def numbers(store: Store[Any]) -> list[bytes]:
+    return [entry.fields[b"n"] for entry in store.xrange("s")]
+
+
+def expected(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def assert_right(path: Path, count: int) -> None:
+    """Check the entries of a closed store, and the store."""
+    with streamkeep.open(path) as store:
+        assert numbers(store) == expected(count)
+    assert list(recovery.check(path)) == []
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("place", ["commit:journaled", "commit:unpublished", "commit:published"])
+def test_a_reader_that_comes_in_the_middle_of_a_commit_changes_nothing(
+    tmp_path: Path, place: str, limit: int | None
+) -> None:
+    path = tmp_path / "store"
+    readers: list[threading.Thread] = []
+    seen: list[int] = []
+    with filled(path, limit) as store:
+
+        def read() -> None:
+            reader = threading.Thread(target=lambda: seen.append(store.xlen("s")))
+            reader.start()
+            reader.join(0.05)
+            readers.append(reader)
+
+        before = store.durability().last_commit
+        for number in range(COUNT, COUNT + 3):
+            failpoints.arm(place, read)
+            store.xadd("s", {"n": number})
+        failpoints.disarm()
+        for reader in readers:
+            reader.join(PATIENCE_S)
+        met = limit is not None or place != "commit:unpublished"
+        assert len(seen) == len(readers) == 3 * met
+        assert store.durability().last_commit == before + 3
+        assert numbers(store) == expected(COUNT + 3)
+        store.sync()
+    assert_right(path, COUNT + 3)
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(
+    "place",
+    [
+        "commit:journaled",
+        "commit:ending",
+        "commit:unpublished",
+        "commit:published",
+        "commit:made",
+        "flush:ending",
+        "flush:ended",
+    ],
+)
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_commit_is_made_once_or_not_at_all(
+    tmp_path: Path, place: str, error: type[BaseException], limit: int | None
+) -> None:
+    path = tmp_path / "store"
+    hit: list[str] = []
+
+    def fail() -> None:
+        hit.append(place)
+        raise error
+
+    with filled(path, limit) as store:
+        context_of(store).memtable.most_commits = 1
+        failpoints.arm(place, fail)
+        try:
+            store.xadd("s", {"n": COUNT})
+        except error:
+            made = COUNT + (place not in ("commit:journaled", "commit:ending"))
+        else:
+            made = COUNT + 1
+            assert not hit
+        failpoints.disarm()
+        assert numbers(store) == expected(made)
+        store.xadd("s", {"n": made})
+        store.sync()
+        assert numbers(store) == expected(made + 1)
+    assert_right(path, made + 1)
+
+
+@contextmanager
+def unpublishable(store: Store[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the disk refuse the number of the newest commit, as where blocks move."""
+    control = journal_of(store).control
+    write_at = files.write_at
+
+    def refuse(handle: int, data: bytes, offset: int) -> None:
+        if (handle, offset) == (control.handle, 8):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_at(handle, data, offset)
+
+    control._file._writes = True
+    with monkeypatch.context() as full:
+        full.setattr(files, "write_at", refuse)
+        yield
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_commit_that_cannot_be_published_is_made_only_if_lmdb_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    """The number of the newest commit can only be refused where blocks move."""
+    path = tmp_path / "store"
+    with filled(path, limit) as store:
+        with unpublishable(store, monkeypatch):
+            if limit is None:
+                with pytest.raises(StoreFullError):
+                    store.xadd("s", {"n": COUNT})
+            else:
+                store.xadd("s", {"n": COUNT})
+        made = COUNT + (limit is not None)
+        assert numbers(store) == expected(made)
+        store.xadd("s", {"n": made})
+        assert numbers(store) == expected(made + 1)
+    assert_right(path, made + 1)
+
+
+def test_a_process_goes_on_where_another_one_has_begun_its_file_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with filled(path) as store:
+        journal = journal_of(store)
+        with unpublishable(store, monkeypatch), pytest.raises(StoreFullError):
+            # More than fits: it begins file 2.
+            store.xadd("s", {"n": COUNT, "f": bytes(journal.first_size)})
+
+        def work() -> None:
+            Store(path, sync="none").xadd("s", {"n": COUNT})
+            os.kill(os.getpid(), signal.SIGKILL)  # without a checkpoint
+
+        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        assert numbers(store) == expected(COUNT + 1)
+        store.xadd("s", {"n": COUNT + 1})
+    assert_right(path, COUNT + 2)
+
+
+def test_commits_of_a_dead_process_are_there_in_one_that_lives(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path, sync="none") as store:
+
+        def work() -> None:
+            filled(path)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        assert numbers(store) == expected(COUNT)
+        store.xadd("s", {"n": COUNT})
+    assert_right(path, COUNT + 1)
+
+
+def test_a_record_of_a_dead_process_that_was_not_published_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with filled(path) as store:
+
+        def work() -> None:
+            own = Store(path, sync="none")
+            failpoints.arm("commit:journaled", die)
+            own.xadd("s", {"n": "of the dead process"})
+
+        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        assert numbers(store) == expected(COUNT)
+        store.xadd("s", {"n": COUNT})
+        assert numbers(store) == expected(COUNT + 1)
+    assert_right(path, COUNT + 1)
+
+
+def test_a_fork_leaves_the_memtable_and_a_transaction_to_the_parent(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with filled(path) as store:
+
+        def refused(call: Callable[[], object]) -> None:
+            with pytest.raises(StoreClosedError):
+                call()
+
+        with store.transaction() as txn:
+            txn.xadd("s", {"n": COUNT})
+
+            def work() -> None:
+                refused(lambda: store.xadd("s", {"n": 0}))
+                refused(lambda: store.xlen("s"))
+                with Store(path) as own:
+                    assert numbers(own) == expected(COUNT)
+
+            assert os.waitpid(child_of(work), 0)[1] == 0
+        store.xadd("s", {"n": COUNT + 1})
+        assert numbers(store) == expected(COUNT + 2)
+    assert_right(path, COUNT + 2)
+
+
+def test_the_end_of_the_interpreter_flushes(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    subprocess.run([sys.executable, "-c", PROGRAM, str(path)], check=True)
+    with streamkeep.open(path, readonly=True) as store:
+        assert numbers(store) == expected(COUNT)
+
+
+def test_an_idle_store_is_flushed_and_gives_its_pin_up(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as store:
+        context = context_of(store)
+        wait_until(lambda: context.pin is None)
+        assert context.memtable.commits == 0
+        assert numbers(store) == expected(COUNT)

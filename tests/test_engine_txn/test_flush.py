@@ -1,0 +1,261 @@
+"""Flushes: one that fails loses nothing, and commits after it need room."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+import streamkeep
+from erased import SECRET, grep
+from inside import checkpoint_now, checkpointer_of, context_of, journal_of
+from patience import PATIENCE_S, wait_until
+from stopped import child_of
+from streamkeep import recovery
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn.page_memory import kept_pages
+from streamkeep.format.core.errors import StoreFullError
+
+COUNT = 20
+
+
+def disk_full() -> lmdb.Error:
+    return lmdb.DiskError("mdb_txn_commit: No space left on device")
+
+
+def disk_fails() -> lmdb.Error:
+    error = lmdb.Error("mdb_txn_commit: Input/output error")
+    vars(error)["code"] = errno.EIO  # as py-lmdb has it
+    return error
+
+
+FAILURES = [disk_full, disk_fails]
+
+
+@contextmanager
+def failing(error: Callable[[], Exception]) -> Iterator[list[str]]:
+    """Let LMDB make no commit; provide a list that gets one item for each that it tries."""
+    tried: list[str] = []
+
+    def fail() -> None:
+        arm()
+        tried.append("flush")
+        raise error()
+
+    def arm() -> None:
+        for name in ("flush:ending", "commit:ending"):
+            failpoints.arm(name, fail)
+
+    arm()
+    try:
+        yield tried
+    finally:
+        failpoints.disarm()
+
+
+def numbers(store: Store[Any]) -> list[bytes]:
+    return [entry.fields[b"n"] for entry in store.xrange("s")]
+
+
+def expected(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def opened(path: Path, **options: Any) -> Store[bytes]:
+    """Open a store that flushes after two commits, and whose checkpointer does nothing."""
+    store = Store(path, sync="none", **options)
+    context_of(store).memtable.most_commits = 2
+    checkpointer_of(store).stop()
+    return store
+
+
+def in_child(work: Callable[[], None]) -> None:
+    assert os.waitstatus_to_exitcode(os.waitpid(child_of(work), 0)[1]) == 0
+
+
+def copy_of_killed(store: Store[bytes], path: Path) -> Path:
+    """Copy an open store as it would be if its process were killed now."""
+    shutil.copytree(store.path, path, ignore=shutil.ignore_patterns("lock.mdb"))
+    return path
+
+
+def assert_right(path: Path, count: int) -> None:
+    """Check the entries of a closed store, and the store."""
+    with streamkeep.open(path) as store:
+        assert numbers(store) == expected(count)
+    assert list(recovery.check(path)) == []
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_flush_that_fails_loses_nothing_and_later_commits_need_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Callable[[], lmdb.Error]
+) -> None:
+    path = tmp_path / "store"
+    with opened(path) as store, caplog.at_level(logging.WARNING, "streamkeep"):
+        with failing(error) as tried:
+            store.xadd("s", {"n": 0})
+            store.xadd("s", {"n": 1})  # is made whatever happens to the flush
+            assert len(tried) == 1
+            for _ in range(COUNT):
+                with pytest.raises(StoreFullError):
+                    store.xadd("s", {"n": "refused"})
+            with pytest.raises(StoreFullError), store.transaction() as txn:
+                txn.xadd("s", {"n": "refused"})
+            assert len(tried) > COUNT
+            assert caplog.text.count("stay in memory and in the journal") == 1
+            assert numbers(store) == expected(2)
+            with store.snapshot() as snapshot:
+                assert snapshot.xlen("s") == 2
+
+            def work() -> None:
+                with Store(path, readonly=True) as other:
+                    assert numbers(other) == expected(2)
+
+            in_child(work)
+            store.sync()
+            copy = copy_of_killed(store, tmp_path / "copy")
+        store.xadd("s", {"n": 2})
+        assert context_of(store).memtable.commits == 0
+        store.xadd("s", {"n": 3})
+        assert context_of(store).memtable.commits == 1
+        assert numbers(store) == expected(4)
+    assert_right(copy, 2)
+    assert_right(path, 4)
+
+
+def test_a_store_is_closed_and_reopened_although_no_flush_is_possible(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = opened(path)
+    context_of(store).memtable.most_commits = 1000
+    store.xadd("s", {"n": 0})
+    checkpoint_now(store)
+    with failing(disk_full):
+        for number in range(1, COUNT):
+            store.xadd("s", {"n": number})
+        checkpoint_now(store)  # of what data.mdb has
+        store.close()
+    assert_right(path, COUNT)
+
+
+def test_an_erasure_needs_a_flush(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path) as store:
+        secret = store.xadd("k", {"f": SECRET})
+        store.xadd("s", {"n": 0})
+        with failing(disk_full), pytest.raises(StoreFullError):
+            store.erase("k", secret)
+        assert store.xrange("k") == []
+        store.erase("k")
+        assert grep(path) == []
+    assert_right(path, 1)
+
+
+def test_a_flush_waits_for_no_reader_and_no_reader_for_it(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with opened(tmp_path / "store") as store:
+        store.xadd("s", {"n": 0})
+        with store.snapshot() as snapshot:
+            failpoints.arm("flush:ending", wait)
+            writing = threading.Thread(target=store.xadd, args=("s", {"n": 1}))
+            writing.start()
+            assert begun.wait(PATIENCE_S)
+            assert numbers(store) == expected(2)  # the commit is made
+            failpoints.arm("flush:ended", lambda: None)
+            go_on.set()
+            writing.join(PATIENCE_S)
+            assert numbers(store) == expected(2)
+            assert numbers(snapshot) == expected(1)  # type: ignore[arg-type]
+
+
+def test_a_big_commit_is_flushed_at_once(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", sync="none") as store:
+        store.xadd("s", {"n": 0})
+        assert context_of(store).memtable.commits == 1
+        store.xadd("s", {"n": 1, "f": bytes(2 << 20)})
+        assert context_of(store).memtable.commits == 0
+        assert numbers(store) == expected(2)
+
+
+# --- erasures -----------------------------------------------------------------------------------
+
+
+def is_clear(store: Store[bytes]) -> bool:
+    """Return whether the memory of this process has been cleared since the last erasure."""
+    return context_of(store).erasures == journal_of(store).control.erasures()
+
+
+def test_memory_is_cleared_after_an_erasure_for_which_a_writer_waited(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    ready, go = os.pipe(), os.pipe()
+
+    def work() -> None:
+        with streamkeep.open(path, sync="none") as own, own.transaction() as txn:
+            os.write(ready[1], b"y")
+            os.read(go[0], 1)
+            journal_of(own).begin_clean_file()  # as an erasure does
+            txn.xadd("s", {"n": "of the other one"})
+
+    clear: list[bool] = []
+    with Store(path, sync="none") as store:
+        context_of(store).memtable.most_commits = 2
+        store.xadd("s", {"n": "first"})
+        child = child_of(work)
+        os.read(ready[0], 1)
+        writer = threading.Thread(target=lambda: [store.xadd("s", {"n": 1}) for _ in range(20)])
+        writer.start()
+        wait_until(lambda: os.getpid() in context_of(store).wait.users())
+        failpoints.watch(lambda name: clear.append(is_clear(store) or name != "flush:ending"))
+        os.write(go[1], b"y")
+        writer.join()
+        assert os.waitpid(child, 0)[1] == 0
+        failpoints.disarm()
+        assert clear
+        assert all(clear)
+        assert store.xlen("s") == 22
+
+
+def test_memory_is_cleared_before_the_commits_of_a_dead_process_are_flushed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def work() -> None:
+        own = opened(path)
+        context_of(own).memtable.most_commits = 1000
+        for number in range(COUNT):
+            own.xadd("s", {"n": number})
+        journal_of(own).control.count_erasure()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    clear: list[bool] = []
+    with opened(path) as store:
+        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        failpoints.arm("flush:ending", lambda: clear.append(is_clear(store)))
+        assert numbers(store) == expected(COUNT)
+        store.xadd("s", {"n": COUNT})
+        assert clear == [True]
+        assert numbers(store) == expected(COUNT + 1)
+
+
+def test_a_flush_is_remembered_for_erasures(tmp_path: Path) -> None:
+    """Its pages stay in LMDB's memory, which an erasure clears."""
+    with Store(tmp_path / "store", sync="none") as store:
+        before = kept_pages(context_of(store))
+        for number in range(900):
+            store.row_put(b"space", b"%d" % number, b"value")
+        checkpoint_now(store)
+        assert kept_pages(context_of(store)) > before

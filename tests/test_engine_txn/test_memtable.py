@@ -1,0 +1,429 @@
+"""Rows of the memtable: no reader, no process and no replay sees a difference to rows in LMDB."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from bisect import bisect_left
+from contextlib import suppress
+from pathlib import Path
+
+import lmdb
+import pytest
+
+import inside
+import streamkeep
+from stopped import child_of
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.commands import keys, xadd, xgroup
+from streamkeep.engine.txn.memtable import write_rows
+from streamkeep.engine.txn.table import Cursor, Table
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.errors import CommandError
+from streamkeep.format.core.keys import GROUPS, KEYS, META, ROWS, STREAMS, TABLES
+from tiers import slow_but
+
+Rows = dict[int, list[tuple[bytes, bytes]]]
+NAMES = ("a", "b", "c")
+
+
+# --- tables and cursors -------------------------------------------------------------------------
+
+
+class Layers:
+    """Rows of LMDB under two tables in memory, and the same rows in a plain dict."""
+
+    def __init__(self, path: Path, draw: random.Random) -> None:
+        self.draw = draw
+        self.wanted: dict[bytes, bytes] = {}
+        self.raw = lmdb.open(str(path), max_dbs=1, sync=False)
+        self.handles = {ROWS: self.raw.open_db(b"rows")}
+        below = Table()
+        for _ in range(draw.choice((0, 5, 60))):
+            self.change(below)
+        with self.raw.begin(write=True) as txn:
+            write_rows({ROWS: below}, txn, self.handles)
+        self.over = [Table(), Table()]  # the newest first
+        for table in reversed(self.over):
+            for _ in range(draw.choice((0, 5, 60))):
+                self.change(table)
+
+    def change(self, table: Table) -> None:
+        """Put or remove a row, in a table above which there are no rows yet."""
+        db_key = b"%02d" % self.draw.randrange(80)
+        if self.draw.randrange(3):
+            self.wanted[db_key] = b"%d" % self.draw.randrange(1 << 30)
+            table.put(db_key, self.wanted[db_key])
+        else:
+            self.wanted.pop(db_key, None)
+            table.remove(db_key)
+
+    def check(self, cursor: Cursor, found: bool, wanted: bytes | None) -> None:
+        """Compare where a cursor is with where it must be."""
+        assert found is (wanted is not None)
+        assert cursor.key() == (wanted or b"")
+        if wanted is not None:
+            assert cursor.value() == self.wanted[wanted]
+
+    def walk(self, cursor: Cursor) -> None:
+        """Go somewhere, then to and fro, while rows change."""
+        draw = self.draw
+        there = sorted(self.wanted)
+        start = b"%02d" % draw.randrange(80)
+        kind = draw.randrange(3)
+        if kind == 0:
+            here = there[0] if there else None
+            self.check(cursor, cursor.first(), here)
+        elif kind == 1:
+            here = there[-1] if there else None
+            self.check(cursor, cursor.last(), here)
+        else:
+            at = bisect_left(there, start)
+            here = there[at] if at < len(there) else None
+            self.check(cursor, cursor.set_range(start), here)
+        while here is not None:
+            if draw.randrange(4) == 0:
+                self.change(self.over[0])
+                there = sorted(self.wanted)
+            if draw.randrange(3):
+                later = [one for one in there if one > here]
+                here = later[0] if later else None
+                self.check(cursor, cursor.next(), here)
+            else:
+                earlier = [one for one in there if one < here]
+                here = earlier[-1] if earlier else None
+                self.check(cursor, cursor.prev(), here)
+
+
+@pytest.mark.parametrize("seed", slow_but(range(40), 0, 1, 2, 3))
+def test_a_cursor_shows_the_newest_row_of_each_key(tmp_path: Path, seed: int) -> None:
+    layers = Layers(tmp_path / "rows", random.Random(seed))
+    try:
+        with layers.raw.begin() as txn:
+            for _ in range(200):
+                layers.walk(Cursor(txn.cursor(layers.handles[ROWS]), layers.over))
+    finally:
+        layers.raw.close()
+
+
+# --- stores -------------------------------------------------------------------------------------
+
+
+def all_rows(store: Store[bytes]) -> Rows:
+    """Return the rows of each table, except `meta`, which has the epoch."""
+    rows: Rows = {}
+    with inside.begin_read(store) as txn:
+        for table in TABLES:
+            if table != META:
+                cursor = txn.cursor(table)
+                rows[table] = []
+                found = cursor.first()
+                while found:
+                    rows[table].append((cursor.key(), cursor.value()))
+                    found = cursor.next()
+                assert txn.rows(table) == len(rows[table])
+    return rows
+
+
+def random_command(store: Store[bytes], draw: random.Random) -> None:
+    """Run one command that changes rows of streams or groups."""
+    name = draw.choice(NAMES)
+    kind = draw.randrange(18)
+    if kind < 7:
+        store.xadd(name, {"f": bytes(draw.randrange(120)), "n": draw.randrange(1 << 40)})
+    elif kind == 7:
+        store.xadd(name, {"f": "v"}, maxlen=draw.randrange(40), approximate=False)
+    elif kind == 8:
+        found = store.xrange(name, count=draw.randrange(1, 30))
+        store.xdel(name, *[entry.id for entry in found[-3:]] or [b"1-1"])
+    elif kind == 9:
+        store.xtrim(name, maxlen=draw.randrange(60))
+    elif kind == 10:
+        store.xadd(name, {"f": "v"}, idmp=("producer", str(draw.randrange(20))))
+    elif kind == 11:
+        store.rename(name, draw.choice(NAMES))
+    elif kind == 12 and draw.randrange(4) == 0:
+        store.delete(name)
+    elif kind == 13:
+        store.xsetid(name, "9999999999999-0")
+    elif kind == 14:
+        store.row_put(b"space", b"%d" % draw.randrange(9), bytes(draw.randrange(50)))
+    elif kind == 15:
+        store.row_delete(b"space", b"%d" % draw.randrange(9))
+    else:
+        store.xgroup_create(name, "g", "0", mkstream=True)
+
+
+def consume(store: Store[bytes], draw: random.Random) -> None:
+    """Deliver entries of a group, and acknowledge some of them."""
+    name = draw.choice(NAMES)
+    who = draw.choice(("x", "y"))
+    for _, entries in store.xreadgroup("g", who, {name: ">"}, count=draw.randrange(1, 20)):
+        if draw.randrange(3):
+            store.xack(name, "g", *[entry.id for entry in entries[::2]] or [b"1-1"])
+
+
+def some_commands(store: Store[bytes], draw: random.Random, count: int) -> None:
+    """Run random commands; one that is refused changes nothing."""
+    for _ in range(count):
+        with suppress(CommandError):
+            (random_command if draw.randrange(3) else consume)(store, draw)
+
+
+def copy_of_killed(store: Store[bytes], path: Path) -> Path:
+    """Copy an open store as it would be if its process were killed now."""
+    shutil.copytree(store.path, path, ignore=shutil.ignore_patterns("lock.mdb"))
+    return path
+
+
+@pytest.mark.parametrize("seed", slow_but(range(8), 1, 2))
+def test_a_replayed_store_equals_the_one_that_went_on(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    with Store(tmp_path / "store", sync="none", lease=False) as store:
+        inside.context_of(store).memtable.most_commits = draw.choice((7, 100, 1000))
+        some_commands(store, draw, 300)
+        store.xadd("a", {"one of": "the memtable"})
+        copy = copy_of_killed(store, tmp_path / "copy")
+        wanted = all_rows(store)
+        inside.checkpoint_now(store)
+        assert not inside.context_of(store).memtable.commits
+        assert all_rows(store) == wanted
+    with Store(copy, lease=False) as again:
+        assert again.durability().last_recovery is not None
+        assert all_rows(again) == wanted
+
+
+@pytest.mark.parametrize("seed", slow_but(range(8), 1, 2))
+def test_processes_that_take_turns_see_the_same_rows(tmp_path: Path, seed: int) -> None:
+    """Each of them applies the records of the other one, and flushes whenever it likes."""
+    path = tmp_path / "store"
+    draw = random.Random(seed)
+    ask, told = os.pipe(), os.pipe()
+    Store(path).close()
+
+    def work() -> None:
+        own_draw = random.Random(seed + 1000)
+        with Store(path, sync="none", lease=False) as own:
+            inside.context_of(own).memtable.most_commits = own_draw.choice((3, 60, 1000))
+            while (count := os.read(ask[0], 1)[0]) != 0:
+                some_commands(own, own_draw, count - 1)
+                if own_draw.randrange(4) == 0:
+                    inside.checkpoint_now(own)
+                os.write(told[1], b"%020d" % hash(repr(all_rows(own))))
+
+    child = child_of(work)
+    with Store(path, sync="none", lease=False) as store:
+        inside.context_of(store).memtable.most_commits = draw.choice((3, 60, 1000))
+        for _ in range(30):
+            some_commands(store, draw, draw.choice((0, 1, 20)))
+            if draw.randrange(4) == 0:
+                inside.checkpoint_now(store)
+            os.write(ask[1], bytes([draw.choice((1, 2, 21))]))
+            assert int(os.read(told[0], 20)) == hash(repr(all_rows(store)))
+        os.write(ask[1], b"\0")
+        assert os.waitpid(child, 0)[1] == 0
+    for end in (*ask, *told):
+        os.close(end)
+
+
+class Halfway(Exception):
+    """What makes a transaction fail after some of its commands."""
+
+
+class Shared:
+    """Transactions of several commands over many streams; knows what must be in the store."""
+
+    def __init__(self, store: Store[bytes], draw: random.Random) -> None:
+        self.store = store
+        self.draw = draw
+        self.names = [b"s%d" % number for number in range(draw.choice((2, 5, 40)))]
+        self.made: dict[bytes, list[bytes]] = {}  # the entries of each stream, by its name
+        self.tried = 0
+
+    def work(self, txn: WriteTxn, fails: bool) -> dict[bytes, list[bytes]]:
+        """Run some commands; return what the store has when they are committed."""
+        draw = self.draw
+        made = {name: list(entries) for name, entries in self.made.items()}
+        for _ in range(draw.randrange(1, 9)):
+            name = draw.choice(self.names)
+            kind = draw.randrange(24)
+            if kind == 0:
+                keys.delete(txn, [name])
+                made.pop(name, None)
+            elif kind == 1 and name in made:
+                target = draw.choice(self.names)
+                keys.rename(txn, name, target, False)
+                made[target] = made.pop(name)
+            elif kind == 2:
+                self.tried += 1
+                xgroup.xgroup_create(txn, name, b"g%d" % self.tried, (0, 0), True, None)
+                made.setdefault(name, [])
+            elif kind == 3:
+                txn.rows(STREAMS)
+            elif kind == 4:
+                keys.collect_garbage(txn)
+            else:
+                self.tried += 1
+                value = b"%d " % self.tried + bytes(draw.choice((3, 90, 5000)))
+                xadd.xadd(txn, name, [b"f", value], xadd.ANY_ID, False, None, None)
+                made.setdefault(name, []).append(value)
+        if fails:
+            raise Halfway
+        return made
+
+    def run(self) -> None:
+        """Run one transaction, now and then with an empty cache, and now and then failing."""
+        draw = self.draw
+        if draw.randrange(4) == 0:
+            inside.context_of(self.store).forget()
+        fails = draw.randrange(10) == 0
+        with suppress(Halfway):
+            self.made = inside.run_write(self.store, self.work, fails)
+
+    def check(self, store: Store[bytes]) -> None:
+        """Compare a store with what must be in it."""
+        found = {
+            name: [entry.fields[b"f"] for entry in store.xrange(name)] for name in store.scan_iter()
+        }
+        assert found == self.made
+
+
+@pytest.mark.parametrize("seed", slow_but(range(60), 0, 1, 2))
+def test_all_that_a_transaction_of_many_commands_changed_is_in_its_record(
+    tmp_path: Path, seed: int
+) -> None:
+    """In memory, in the store of a killed process, and where the process applies its records."""
+    draw = random.Random(seed)
+    with Store(tmp_path / "store", sync="none", lease=False) as store:
+        shared = Shared(store, draw)
+        for _ in range(120):
+            shared.run()
+        copy = copy_of_killed(store, tmp_path / "copy")
+        shared.check(store)
+        wanted = all_rows(store)
+        inside.context_of(store).start_over()
+        assert all_rows(store) == wanted
+    with Store(copy, lease=False) as again:
+        shared.check(again)
+        found = all_rows(again)  # without some of the garbage
+        assert all(found[table] == wanted[table] for table in (KEYS, STREAMS, GROUPS))
+
+
+@pytest.mark.parametrize("second", ["append", "delete"])
+def test_an_append_before_a_command_on_a_stream_that_is_not_in_memory(
+    tmp_path: Path, second: str
+) -> None:
+    with Store(tmp_path / "store", sync="none", lease=False) as store:
+        store.xadd("b", {"n": "first"})
+        for number in range(8):
+            store.xadd("a", {"n": number})
+        with store.pipeline() as pipe:
+            pipe.xadd("a", {"n": "shared"})
+            if second == "append":
+                inside.context_of(store).cache.pop(b"b", None)
+                pipe.xadd("b", {"n": "shared"})
+            else:
+                pipe.delete("b")
+            pipe.execute()
+        copy = copy_of_killed(store, tmp_path / "copy")
+    with Store(copy, lease=False) as again:
+        assert again.xrevrange("a", count=1)[0].fields == {b"n": b"shared"}
+        assert again.xlen("a") == 9
+        assert again.xlen("b") == (2 if second == "append" else 0)
+
+
+# --- snapshots ----------------------------------------------------------------------------------
+
+
+def test_snapshots_show_their_moment_while_commits_and_flushes_follow(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", sync="none") as store:
+        for number in range(20):
+            store.xadd("s", {"n": number})
+            store.row_put(b"space", b"key", b"%d" % number)
+        snapshots = []
+        for number in range(20, 3020):
+            if number % 500 == 20:
+                snapshots.append((number, store.snapshot()))
+            store.xadd("s", {"n": number}, maxlen=1000)
+            store.row_put(b"space", b"key", b"%d" % number)
+        for number, snapshot in snapshots:
+            entries = snapshot.xrange("s")
+            wanted = range(number)[-len(entries) :]
+            assert [entry.fields[b"n"] for entry in entries] == [b"%d" % one for one in wanted]
+            assert snapshot.row_get(b"space", b"key") == b"%d" % (number - 1)
+            snapshot.close()
+        assert not any(one.shown != one.hidden for one in all_tables(store))
+
+
+def all_tables(store: Store[bytes]) -> list[Table]:
+    """Return the tables of the memtable."""
+    return list(inside.context_of(store).memtable.tables.values())
+
+
+# --- other processes ----------------------------------------------------------------------------
+
+
+def test_another_process_sees_what_was_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    ask, told = os.pipe(), os.pipe()
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"n": 0})
+
+        def work() -> None:
+            with streamkeep.open(path, sync="none") as own, streamkeep.open(path) as reader:
+                while (count := int.from_bytes(os.read(ask[0], 4), "big")) != 0:
+                    seen = own.xlen("s") >= count and reader.xlen("s") >= count
+                    os.write(told[1], b"y" if seen else b"n")
+
+        child = child_of(work)
+        count = 1
+        for _ in range(60):
+            for _ in range(5):
+                store.xadd("s", {"n": count})
+                count += 1
+            os.write(ask[1], count.to_bytes(4, "big"))
+            assert os.read(told[0], 1) == b"y"
+        os.write(ask[1], bytes(4))
+        assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_process_that_fell_behind_recycled_files_begins_at_the_image(
+    tmp_path: Path, readonly: bool
+) -> None:
+    path = tmp_path / "store"
+    Store(path).close()
+    ready, go = os.pipe(), os.pipe()
+
+    def work() -> None:
+        with Store(path, sync="none") as own:
+            inside.checkpointer_of(own).stop()
+            journal = inside.journal_of(own)
+            journal.file_size = 1 << 16
+            own.xadd("s", {"n": 0})
+            os.write(ready[1], b"y")
+            os.read(go[0], 1)
+            for number in range(1, 400):
+                own.xadd("s", {"n": number, "f": bytes(2000)})
+                if number % 20 == 0:
+                    inside.checkpoint_now(own)
+                    journal.prepare_recycled()
+            assert journal.log.number > 4
+            os.write(ready[1], b"y")
+            os.read(go[0], 1)
+
+    child = child_of(work)
+    os.read(ready[0], 1)
+    with Store(path, readonly=readonly) as store:
+        assert store.xlen("s") == 1
+        os.write(go[1], b"y")
+        os.read(ready[0], 1)
+        assert [entry.fields[b"n"] for entry in store.xrange("s")] == [
+            b"%d" % number for number in range(400)
+        ]
+        if not readonly:
+            store.xadd("s", {"n": 400})
+            assert store.xlen("s") == 401
+    os.write(go[1], b"y")
+    assert os.waitpid(child, 0)[1] == 0

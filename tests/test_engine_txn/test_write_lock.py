@@ -1,0 +1,229 @@
+"""The write lock among processes: a writer waits for it, no reader does, and none is left out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from inside import context_of
+from patience import PATIENCE_S, wait_until
+from stopped import child_of, stop, stopped_child
+from streamkeep import recovery
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.journal.write_lock import WriteLock
+from streamkeep.format.core.errors import StoreLockedError
+
+pytestmark = pytest.mark.usefixtures("plain_locks")
+
+
+@contextmanager
+def ended(child: int) -> Iterator[None]:
+    """Kill a child at the end, if it has not ended by itself."""
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def go_on(child: int) -> None:
+    """Let a stopped child go on to its end."""
+    os.kill(child, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def in_a_transaction(path: Path, then: Callable[[], None] = stop) -> None:
+    """Do something in the middle of a transaction; the forked child ends with the function."""
+    with Store(path, sync="none") as own, own.transaction() as txn:
+        txn.xadd("s", {"of": "the child"})
+        then()
+
+
+def lock_of(store: Store[bytes]) -> WriteLock:
+    lock = context_of(store).lock
+    assert lock is not None
+    return lock
+
+
+def test_a_stopped_holder_is_named_to_writers_and_stops_no_reader(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"of": "this process"})
+        context_of(store).wait.limit_s = 0.1
+        child = stopped_child(lambda: in_a_transaction(path))
+        with ended(child):
+            named = f"process {child}, which is stopped; next: .*kill -CONT {child}"
+            for _ in range(2):
+                with pytest.raises(StoreLockedError, match=named):
+                    store.xadd("s", {"of": "this process"})
+            assert store.xlen("s") == 1
+            with store.snapshot() as snapshot, Store(path, readonly=True) as again:
+                assert snapshot.xlen("s") == again.xlen("s") == 1
+            assert not context_of(store).write_lock.locked()
+            go_on(child)
+        store.xadd("s", {"of": "this process"})
+        assert store.xlen("s") == 3
+    assert list(recovery.check(path)) == []
+
+
+def test_a_process_that_is_stopped_without_the_lock_is_not_blamed(tmp_path: Path) -> None:
+    """It has a pin, and another process has the lock, in a long transaction."""
+    path = tmp_path / "store"
+    begun, end = os.pipe(), os.pipe()
+
+    def wait_for_end() -> None:
+        os.write(begun[1], b".")
+        os.read(end[0], 1)
+
+    def write_and_stop() -> None:
+        with Store(path, sync="none") as own:
+            own.xadd("s", {"of": "the other child"})
+            own.xadd("s", {"of": "the other child"})
+            lock_of(own).release_idle()
+            stop()
+
+    with Store(path, sync="none") as store:
+        stopped = stopped_child(write_and_stop)
+        with ended(stopped):
+            busy = child_of(lambda: in_a_transaction(path, wait_for_end))
+            with ended(busy):
+                os.read(begun[0], 1)
+                wait = context_of(store).wait
+                wait.limit_s = 0.05
+                writer = threading.Thread(target=store.xadd, args=("s", {"of": "this process"}))
+                writer.start()
+                wait_until(wait.is_long)
+                writer.join(0.3)
+                assert writer.is_alive()  # it waits on
+                assert sorted(wait.users()) == sorted([busy, os.getpid()])
+                os.write(end[1], b".")
+                writer.join(PATIENCE_S)
+                assert os.waitpid(busy, 0)[1] == 0
+            go_on(stopped)
+        assert store.xlen("s") == 4
+
+
+def test_a_process_that_is_stopped_while_it_waits_is_named(tmp_path: Path) -> None:
+    """It is the next one, and has never committed."""
+    path = tmp_path / "store"
+    with Store(path, sync="none") as store:
+        with store.transaction() as txn:
+            txn.xadd("s", {"of": "this process"})
+
+            def work() -> None:
+                with Store(path, sync="none") as own:
+                    own.xadd("s", {"of": "the child"})
+
+            child = child_of(work)
+            lock = lock_of(store)
+            wait_until(lambda: child in lock.wait.users())
+            os.kill(child, signal.SIGSTOP)
+            assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
+        with ended(child):
+            lock.release_idle()
+            context_of(store).wait.limit_s = 0.1
+            time.sleep(0.01)  # the slice of this process ends
+            with pytest.raises(StoreLockedError, match=f"process {child}, which is stopped"):
+                store.xadd("s", {"of": "this process"})
+            go_on(child)
+        store.xadd("s", {"of": "this process"})
+        assert store.xlen("s") == 3
+
+
+def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"of": "this process"})
+        child = child_of(lambda: in_a_transaction(path, die))
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        store.xadd("s", {"of": "this process"})
+        assert store.xlen("s") == 2
+    assert list(recovery.check(path)) == []
+
+
+def test_an_interrupted_wait_leaves_the_lock_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path, sync="none") as store:
+        child = stopped_child(lambda: in_a_transaction(path))
+        with ended(child):
+            interrupting = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+            interrupting.start()
+            with pytest.raises(KeyboardInterrupt):
+                store.xadd("s", {"of": "this process"})
+            interrupting.join()
+            assert not context_of(store).write_lock.locked()
+            assert lock_of(store).wait.users() == [child]
+            go_on(child)
+        store.xadd("s", {"of": "this process"})
+        assert store.xlen("s") == 2
+
+
+def test_an_idle_process_that_kept_the_lock_gives_it_up(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    ready, go = os.pipe(), os.pipe()
+
+    def work() -> None:
+        with Store(path, sync="none") as own:
+            while not lock_of(own).kept:
+                own.xadd("s", {"of": "the child"})
+            count = own.xlen("s")
+            os.write(ready[1], count.to_bytes(4, "big"))
+            os.read(go[0], 1)
+
+    Store(path).close()
+    child = child_of(work)
+    with ended(child):
+        count = int.from_bytes(os.read(ready[0], 4), "big")
+        with Store(path, sync="none") as store:
+            store.xadd("s", {"of": "this process"})
+            assert store.xlen("s") == count + 1
+        os.write(go[1], b".")
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_process_that_writes_all_the_time_leaves_no_other_one_out(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    ready, go = os.pipe(), os.pipe()
+
+    def work() -> None:
+        with Store(path, sync="none") as own:
+            os.set_blocking(go[0], False)
+            os.write(ready[1], b".")
+            while True:
+                own.xadd("busy", {"f": "v"}, maxlen=100)
+                with suppress(BlockingIOError):
+                    os.read(go[0], 1)
+                    return
+
+    with Store(path, sync="none") as store:
+        child = child_of(work)
+        with ended(child):
+            os.read(ready[0], 1)
+            for number in range(100):
+                store.xadd("s", {"n": number})
+            os.write(go[1], b".")
+            assert os.waitpid(child, 0)[1] == 0
+        assert store.xlen("s") == 100
+
+
+def test_any_thread_may_end_a_transaction(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", sync="none") as store:
+        with store.transaction() as txn:
+            txn.xadd("s", {"n": 1})
+            ending = threading.Thread(target=txn.abort)
+            ending.start()
+            ending.join(PATIENCE_S)
+        store.xadd("s", {"n": 2})
+        assert store.xlen("s") == 1
