@@ -73,6 +73,7 @@ class Journal:
         self._next_offset = 0
         self._next_chain = 0
         self._written = 0, 0  # file and offset of the last record that was written
+        self._begun_from = self.position()  # where the next record went, when a file was begun
         self._clean = False  # the next record must go into a file that was never used
 
     def close(self) -> None:
@@ -165,6 +166,8 @@ class Journal:
                 raise translate_os(error) from error
         size = RECORD_HEADER.size + len(body)
         # A higher file was begun for a commit that failed. Syncs may already begin with that file.
+        # It is begun again: every process finds its next record in the file of the last commit, or
+        # as the first one of the file that follows.
         skipped = control.file_number() > log.number
         if log.offset + size > self._room or self._clean or skipped:
             if self._clean:
@@ -174,6 +177,7 @@ class Journal:
                     raise translate_os(error) from error
             # A killed writer may have left a record here, which a reader would follow.
             self._write(log.offset, END)
+            self._begun_from = log.position()
             self._begin_file(log.number + 1, self.file_size, size)
             self._clean = False
         chain = record_checksum(body, log.chain)
@@ -221,6 +225,9 @@ class Journal:
     def cut(self) -> None:
         """Remove the record that was just written, if any was: its commit has failed.
 
+        A file that was begun for it is never used: another process may begin it again for the next
+        commit, which may fail as well.
+
         Raises:
             RecoveryNeededError: the record could not be removed. A recovery would make the commit
                 although its caller got an error, so no process may go on as if it were gone.
@@ -237,6 +244,8 @@ class Journal:
             self.control.poison()
             raise sync_failed() from error
         finally:
+            if self._begun_from.commit_number == self.log.commit_number:
+                self.log.go_to(*self._begun_from)
             self.reopen()
 
     def reopen(self) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from crash.losses import small_journal
 from inside import checkpointer_of, context_of, journal_of
+from stopped import child_of
 from streamkeep import Store
 from streamkeep.engine.journal import follower
 from streamkeep.engine.journal.follower import Follower
@@ -134,4 +136,34 @@ def test_a_checkpoint_that_ends_while_a_file_is_begun_leaves_the_record_its_plac
     store.xadd("s", {"n": 2})
     assert journal.log.number == position.file_number + 1
     context.start_over()  # as another process, which reads the journal
+    assert [entry.fields[b"n"] for entry in store.xrange("s")] == [b"0", b"1", b"2"]
+
+
+def test_a_file_that_two_processes_have_begun_in_vain_is_begun_once_more(
+    open_store: Callable[..., Store],
+) -> None:
+    """The first one would go on in its file, which has the header of the second one."""
+    with small_journal():
+        store = open_store(sync="none")
+    store.xadd("s", {"n": 0})
+    journal = journal_of(store)
+    big = {"n": 1, "pad": bytes(journal.first_size)}  # more than fits, and no flush is due
+
+    def fail() -> None:
+        raise OSError("the commit fails after its record")
+
+    def fail_once(one: Store) -> None:
+        failpoints.arm("commit:journaled", fail)
+        with pytest.raises(OSError, match="after its record"):
+            one.xadd("s", big)
+
+    def work() -> None:
+        with Store(store.path, sync="none") as other:
+            fail_once(other)
+
+    fail_once(store)
+    assert os.waitpid(child_of(work), 0)[1] == 0
+    store.xadd("s", big)
+    store.xadd("s", {"n": 2})
+    context_of(store).start_over()  # as another process, which reads the journal
     assert [entry.fields[b"n"] for entry in store.xrange("s")] == [b"0", b"1", b"2"]
