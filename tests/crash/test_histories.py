@@ -292,7 +292,7 @@ class Worker:
     def __init__(self, path: Path, notes: Path, seed: int) -> None:
         self.draw = random.Random(seed)
         self.notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self.name = f"{notes.name}-{seed}"
+        self.name = notes.name
         self.store = streamkeep.open(path, sync="none", decode_responses=True)
         context_of(self.store).memtable.most_commits = self.draw.choice((1, 5, 50, 1000))
         if self.draw.random() < 0.5:
@@ -301,9 +301,11 @@ class Worker:
     def note(self, *what: object) -> None:
         os.write(self.notes, json.dumps(what).encode() + b"\n")
 
-    def run(self, count: int) -> None:
-        for number in range(count):
+    def run(self) -> None:
+        number = 0
+        while self.draw.random() < 0.9995:
             self.one(f"{self.name}.{number}")
+            number += 1
             if self.draw.random() < 0.003:
                 checkpoint_now(self.store)
         self.store.close()
@@ -357,10 +359,12 @@ def run_op(target: Any, op: Op) -> Op:
     return read(key, *[entry.fields["v"] for entry in target.xrevrange(key, count=NEWEST)[::-1]])
 
 
-def work(path: Path, notes: Path, seed: int, count: int) -> Callable[[], None]:
+def work(path: Path, notes: Path, seed: int) -> Callable[[], None]:
+    """Return what a process does until it is killed, or ends."""
+
     def run() -> None:
         try:
-            Worker(path, notes, seed).run(count)
+            Worker(path, notes, seed).run()
         except BaseException:
             notes.with_suffix(".error").write_text(traceback.format_exc())
 
@@ -368,15 +372,18 @@ def work(path: Path, notes: Path, seed: int, count: int) -> Callable[[], None]:
 
 
 def noted(notes: Path) -> list[Txn]:
-    """Return the transactions of all processes that wrote to a file."""
+    """Return the transactions of a process."""
     found: dict[str, Txn] = {}
-    for line in notes.read_text().splitlines():
+    lines = notes.read_text().split("\n") if notes.exists() else [""]
+    for line in lines[:-1]:  # the process may have been killed in the middle of the last one
         kind, name, at, *rest = json.loads(line)
         if kind == "call":
             found[name] = Txn(name, at, None, False, [tuple(op) for op in rest[0]])
         else:
             ops = [tuple(op) for op in rest[1]]
             found[name] = found[name]._replace(ended=at, failed=rest[0], ops=ops)
+    error = notes.with_suffix(".error")
+    assert not error.exists(), error.read_text()
     return list(found.values())
 
 
@@ -390,38 +397,32 @@ def test_all_that_processes_saw_fits_to_one_order(
     draw = random.Random(seed)
     path = tmp_path / "store"
     streamkeep.open(path).close()
-    files = [tmp_path / f"p{number}" for number in range(PROCESSES)]
-    each = count // PROCESSES
-    seeds = iter(range(1000 * seed, 1000 * seed + 1000_000))
-    left = dict.fromkeys(files, each)
     running: dict[int, Path] = {}
-    kills = 0
+    txns: list[Txn] = []
+    started = kills = 0
     deadline = time.monotonic() + PATIENCE_S
     try:
-        while left:
-            for file in left.keys() - set(running.values()):
-                running[child_of(work(path, file, next(seeds), left[file]))] = file
+        while len(txns) < count:
+            while len(running) < PROCESSES:
+                notes = tmp_path / f"p{started}"
+                running[child_of(work(path, notes, 1000 * seed + started))] = notes
+                started += 1
             time.sleep(draw.random() * pause_s)
             if draw.random() < 0.5:
                 os.kill(draw.choice(list(running)), signal.SIGKILL)
             for pid in list(running):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
-                    file = running.pop(pid)
-                    error = file.with_suffix(".error")
-                    assert not error.exists(), error.read_text()
                     kills += os.WIFSIGNALED(status)
-                    left[file] = each - file.read_text().count('"call"')
-                    if left[file] <= 0:
-                        del left[file]
+                    txns += noted(running.pop(pid))
             assert time.monotonic() < deadline
     finally:
-        for pid in running:
+        for pid, notes in running.items():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+            txns += noted(notes)
     with streamkeep.open(path, decode_responses=True) as store:
         orders = {key: [entry.fields["v"] for entry in store.xrange(key)] for key in STREAMS}
     assert list(recovery.check(path)) == []
-    txns = [one for file in files for one in noted(file)]
     made = check(txns, orders)
     tell_figures(f"histories: {len(txns)} transactions, {made} made, {kills} kills")

@@ -12,8 +12,8 @@ import random
 import signal
 import traceback
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ from streamkeep.engine.commands import keys, xadd, xrange
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.table import Cursor
-from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.keys import CONSUMER_PEL, IDEMPOTENCY, ROWS, node_key
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range
@@ -45,18 +44,12 @@ MOST_VIEWS: Final = 5
 MOST_CURSORS: Final = 8
 # Of a commit: before these it is not made, from the others on it is.
 BEFORE: Final = ("commit:journaled", "commit:ending")
-AFTER: Final = (
-    "commit:unpublished",
-    "commit:published",
-    "commit:made",
-    "flush:ending",
-    "flush:ended",
-)
+MADE: Final = ("commit:unpublished", "commit:published", "commit:made")
+AFTER: Final = (*MADE, "flush:ending", "flush:ended")
 CHECKPOINT: Final = ("checkpoint:pinned", "checkpoint:synced", "checkpoint:slot-written")
 
 Rows = dict[int, dict[bytes, bytes]]
 Answer = Any
-Step = tuple[Any, ...]
 
 
 class Halfway(Exception):
@@ -72,14 +65,29 @@ def entries(txn: Txn, name: bytes, count: int) -> bytes:
     return b"".join(entry[2][1][:TOKEN] for entry in reversed(found))
 
 
+def walk(cursor: Cursor, found: bool, move: Callable[[], bool]) -> list[tuple[bytes, bytes]]:
+    rows = []
+    while found:
+        rows.append((cursor.key(), cursor.value()))
+        found = move()
+    return rows
+
+
 class Process:
     """Takes steps with the store; each method is one kind."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.views: dict[int, Txn] = {}
+        self.views: dict[int, Any] = {}
         self.cursors: dict[int, tuple[int, Cursor]] = {}  # with the number of the view
         self.store = self.opened()
+        self.release()
+
+    def release(self) -> None:
+        """Release the lock that a lone process keeps, as its checkpointer would."""
+        lock = inside.context_of(self.store).lock
+        if WRITE not in self.views and lock is not None:
+            lock.release_idle()
 
     def opened(self) -> Store[bytes]:
         store = Store(self.path, sync="none", lease=False)
@@ -87,30 +95,18 @@ class Process:
         return store
 
     def take(self, kind: str, *args: Any) -> Answer:
-        return getattr(self, kind)(*args)
-
-    def writing(self) -> WriteTxn:
-        txn = self.views[WRITE]
-        assert isinstance(txn, WriteTxn)
-        return txn
+        answer = getattr(self, kind)(*args)
+        self.release()
+        return answer
 
     def begin(self) -> None:
         self.views[WRITE] = inside.begin_write(self.store)
 
-    def put(self, table: int, db_key: bytes, value: bytes) -> None:
-        self.writing().put(table, db_key, value)
-
-    def delete(self, table: int, db_key: bytes) -> bool:
-        return self.writing().delete(table, db_key)
-
-    def move(self, table: int, db_key: bytes, target: int) -> None:
-        self.writing().move(table, db_key, target)
-
     def append(self, name: bytes, value: bytes) -> None:
-        xadd.xadd(self.writing(), name, [b"f", value], xadd.ANY_ID, False, None, None)
+        xadd.xadd(self.views[WRITE], name, [b"f", value], xadd.ANY_ID, False, None, None)
 
     def remove(self, name: bytes) -> int:
-        return keys.delete(self.writing(), [name])
+        return keys.delete(self.views[WRITE], [name])
 
     def stream(self, view: int, name: bytes) -> tuple[int, bytes]:
         """Return the length of a stream, and its newest entries."""
@@ -120,8 +116,8 @@ class Process:
 
     def commit(self, failpoint: str, how: str) -> tuple[bool, bool]:
         """Return whether the commit was made, and whether it came to the failpoint."""
-        txn = self.writing()
         self.drop_cursors(WRITE)
+        txn = self.views.pop(WRITE)
         came = False
 
         def act() -> None:
@@ -140,30 +136,24 @@ class Process:
         finally:
             txn.abort()
             failpoints.disarm()
-        del self.views[WRITE]
         return txn.committed, came
 
     def abort(self) -> None:
         self.drop_cursors(WRITE)
-        self.writing().abort()
-        del self.views[WRITE]
+        self.views.pop(WRITE).abort()
 
     def snapshot(self, view: int) -> None:
         self.views[view] = inside.begin_read(self.store)
 
     def close(self, view: int) -> None:
         self.drop_cursors(view)
-        txn: Any = self.views.pop(view)
-        txn.close()
+        self.views.pop(view).close()
 
     def drop_cursors(self, view: int) -> None:
         self.cursors = {n: one for n, one in self.cursors.items() if one[0] != view}
 
-    def get(self, view: int, table: int, db_key: bytes) -> bytes | None:
-        return self.views[view].get(table, db_key)
-
-    def count(self, view: int, table: int) -> int:
-        return self.views[view].rows(table)
+    def call(self, view: int, method: str, *args: Any) -> Answer:
+        return getattr(self.views[view], method)(*args)
 
     def go(self, number: int, view: int, table: int, how: str, *args: bytes) -> Answer:
         """Move a cursor, which is made at its first use; return the row where it is."""
@@ -178,16 +168,8 @@ class Process:
         rows: Rows = {}
         for table in TABLES:
             cursor = self.views[view].cursor(table)
-            forward, backward = [], []
-            found = cursor.first()
-            while found:
-                forward.append((cursor.key(), cursor.value()))
-                found = cursor.next()
-            found = cursor.last()
-            while found:
-                backward.append((cursor.key(), cursor.value()))
-                found = cursor.prev()
-            assert forward == backward[::-1]
+            forward = walk(cursor, cursor.first(), cursor.next)
+            assert forward == walk(cursor, cursor.last(), cursor.prev)[::-1]
             rows[table] = dict(forward)
         found_streams = {name: entries(self.views[view], name, 1 << 40) for name in STREAMS}
         rows[STREAM_ROWS] = {name: value for name, value in found_streams.items() if value}
@@ -231,20 +213,16 @@ class Remote:
         def serve() -> None:
             self.pipe.close()
             try:
-                self.serve(other, path)
-            except EOFError:
-                pass
+                process = Process(path)
+                other.send("opened")
+                while True:
+                    other.send(process.take(*other.recv()))
             except BaseException:
                 other.send(traceback.format_exc())
 
         self.pid = child_of(serve)
         other.close()
-
-    @staticmethod
-    def serve(pipe: Connection, path: Path) -> None:
-        process = Process(path)
-        while True:
-            pipe.send(process.take(*pipe.recv()))
+        assert self.pipe.recv() == "opened"  # which needs the write lock
 
     def take(self, *step: Any) -> Answer:
         try:
@@ -268,10 +246,11 @@ class Remote:
 class Known:
     """What is known of one process: its views, and where its cursors are."""
 
+    numbers = 0  # that were given to views and cursors
+
     def __init__(self) -> None:
         self.views: dict[int, Rows] = {}
         self.cursors: dict[int, tuple[int, int, bytes]] = {}  # view, table, key
-        self.numbers = 0
 
     def drop(self, view: int) -> Rows:
         self.cursors = {n: one for n, one in self.cursors.items() if one[0] != view}
@@ -357,14 +336,14 @@ class Model:
         elif kind < 0.25 and rows[table]:
             db_key = draw.choice(list(rows[table]))
             target = draw.choice([one for one in TABLES if one != table])
-            self.ask(at, None, "move", table, db_key, target)
+            self.ask(at, None, "call", WRITE, "move", table, db_key, target)
             rows[target][db_key] = rows[table].pop(db_key)
         elif draw.random() < self.rate:
-            self.ask(at, db_key in rows[table], "delete", table, db_key)
+            self.ask(at, db_key in rows[table], "call", WRITE, "delete", table, db_key)
             rows[table].pop(db_key, None)
         else:
             value = draw.randbytes(draw.choice((0, 4, 4, 100, 5000)))
-            self.ask(at, None, "put", table, db_key, value)
+            self.ask(at, None, "call", WRITE, "put", table, db_key, value)
             rows[table][db_key] = value
 
     def end(self, at: int) -> None:
@@ -421,9 +400,9 @@ class Model:
         kind = draw.random()
         if kind < 0.2:
             db_key = self.key()
-            self.ask(at, rows[table].get(db_key), "get", view, table, db_key)
+            self.ask(at, rows[table].get(db_key), "call", view, "get", table, db_key)
         elif kind < 0.23:
-            self.ask(at, len(rows[table]), "count", view, table)
+            self.ask(at, len(rows[table]), "call", view, "rows", table)
         elif kind < 0.28:
             name = draw.choice(STREAMS)
             tokens = rows[STREAM_ROWS].get(name, b"")
@@ -488,7 +467,7 @@ class Model:
         elif kind < 0.5:
             for view, rows in known.views.items():
                 self.ask(at, rows, "all", view)
-        elif self.apart and kind < 0.6:
+        elif self.apart and kind < 0.6 and self.writer in (-1, at):  # opening needs the write lock
             self.replace(at)
         elif self.writer >= 0:
             return  # the rest needs the write lock
