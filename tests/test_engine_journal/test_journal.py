@@ -147,7 +147,8 @@ def test_a_file_that_two_processes_have_begun_in_vain_is_begun_once_more(
         store = open_store(sync="none")
     store.xadd("s", {"n": 0})
     journal = journal_of(store)
-    big = {"n": 1, "pad": bytes(journal.first_size)}  # more than fits, and no flush is due
+    pad = bytes(journal.first_size)  # more than fits, and no flush is due
+    big: dict[str, int | bytes] = {"n": 1, "pad": pad}
 
     def fail() -> None:
         raise OSError("the commit fails after its record")
