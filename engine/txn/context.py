@@ -219,13 +219,14 @@ class EngineContext:
     def is_up_to_date(self) -> bool:
         """Return whether the memtable has all commits, for a caller with the write lock."""
         control, log = self.control, self.log
-        return (
-            self.image >= 0
-            and control is not None
-            and log is not None
-            and log.commit_number == control.newest()
-            and not control.unpublished()
-        )
+        with self.apply_lock:  # a reader may have moved the log, and not applied the record yet
+            return (
+                self.image >= 0
+                and control is not None
+                and log is not None
+                and log.commit_number == control.newest()
+                and not control.unpublished()
+            )
 
     def _attach(self, raw: lmdb.Transaction[bytes]) -> None:
         """Lay the memtable over another image."""

@@ -11,12 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import lmdb
 import pytest
 
 import streamkeep
-from inside import context_of, journal_of
+from inside import context_of, flush_now, journal_of
 from patience import PATIENCE_S, wait_until
 from stopped import child_of
 from streamkeep import recovery
@@ -87,6 +89,44 @@ def test_a_reader_that_comes_in_the_middle_of_a_commit_changes_nothing(
         assert numbers(store) == expected(COUNT + 3)
         store.sync()
     assert_right(path, COUNT + 3)
+
+
+def test_a_writer_waits_until_a_record_of_another_process_is_applied(tmp_path: Path) -> None:
+    """Otherwise it would go on with the rows, or the decoded stream, from before that record."""
+    path = tmp_path / "store"
+    with filled(path) as store:
+        flush_now(store)  # the record extends a row that only LMDB has
+
+        def work() -> None:
+            Store(path, sync="none").xadd("s", {"n": COUNT})
+            os.kill(os.getpid(), signal.SIGKILL)  # without a flush
+
+        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        context = context_of(store)
+        raw = context.raw
+        writer = threading.Thread(target=lambda: store.xadd("s", {"n": COUNT + 1}))
+
+        class Image:
+            """A transaction of LMDB in which the writer comes when a row is asked for."""
+
+            def __init__(self, *options: Any) -> None:
+                self.txn = raw.begin(*options)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.txn, name)
+
+            def get(self, *row: Any) -> Any:
+                if len(row) == 3 and context.raw is not raw:
+                    context.raw = raw
+                    writer.start()
+                    writer.join(0.05)
+                return self.txn.get(*row)
+
+        context.raw = cast("lmdb.Environment", SimpleNamespace(begin=Image))
+        assert store.xlen("s") == COUNT + 1
+        writer.join(PATIENCE_S)
+        assert numbers(store) == expected(COUNT + 2)
+    assert_right(path, COUNT + 2)
 
 
 @pytest.mark.parametrize("limit", LIMITS)
