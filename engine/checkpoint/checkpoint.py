@@ -264,6 +264,7 @@ class Checkpoints:
         journal.use_from(position)
         context.note_first(position)
         context.raw.reader_check()
+        context.allow_growth()
         return commit_number
 
     def _begin(

@@ -47,6 +47,8 @@ def flush(context: EngineContext) -> None:
     context.flush_error = None
     context.direct = False
     context.bytes_since_checkpoint += _PAGES_BYTES + memtable.bytes
+    if context.size() > context.most_size:
+        context.bytes_since_checkpoint = max(context.bytes_since_checkpoint, BUDGET_BYTES)
     with context.apply_lock:
         memtable.clear()
         context.image = image

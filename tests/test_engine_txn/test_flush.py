@@ -200,6 +200,26 @@ def is_clear(store: Store[bytes]) -> bool:
     return context_of(store).erasures == journal_of(store).control.erasures()
 
 
+def test_a_data_file_that_grows_makes_a_checkpoint_due(tmp_path: Path) -> None:
+    """Each flush of entries for many streams writes many pages, which are free only afterwards."""
+    with Store(tmp_path / "s", sync="none") as store:
+        checkpointer_of(store).stop()
+        context = context_of(store)
+        checkpoint_now(store)
+        before = context.size()
+        context.watched = True  # the thread is stopped
+        number = 0
+        while context.keeps_up():
+            number += 1
+            store.xadd(f"s{number * 7919 % 5000}", {"f": "v" * 100})
+        assert before + (4 << 20) < context.size() < before + (12 << 20)
+        checkpoint_now(store)
+        context.bytes_since_checkpoint = 0  # as the thread does
+        store.xadd("s", {"f": "v"})
+        checkpoint_now(store)
+        assert context.keeps_up()
+
+
 def test_memory_is_cleared_after_an_erasure_for_which_a_writer_waited(tmp_path: Path) -> None:
     path = tmp_path / "store"
     ready, go = os.pipe(), os.pipe()
