@@ -184,17 +184,21 @@ def is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
     handle = store.open(DATA_FILE)
     try:
         journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
-        return _is_healthy(journal, slot, _newest_meta(handle))
+        return _is_healthy(journal, slot, _newest_meta(handle), read_control_file(journal))
     finally:
         os.close(handle)
 
 
-def _is_healthy(journal: Folder, slot: CheckpointSlot, meta: MetaPage | None) -> bool:
+def _is_healthy(
+    journal: Folder, slot: CheckpointSlot, meta: MetaPage | None, control: ControlState | None
+) -> bool:
     return (
         meta is not None
         and meta.data[8:] == slot.meta_page[8:]
         and Reader(journal, slot, position_of(slot)).next() is None
         and newest_commit(journal, slot) <= slot.commit_number
+        # The record after the checkpoint may be damaged. Only the control file shows that then.
+        and (control is None or (not control.poisoned and control.made <= slot.commit_number))
     )
 
 
@@ -206,13 +210,12 @@ def _examine(store: Folder, handle: int, slot: CheckpointSlot | None) -> State:
     journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
     control = read_control_file(journal)
     meta = _newest_meta(handle)
-    poisoned = control is not None and control.poisoned
-    if slot is not None and not poisoned and _is_healthy(journal, slot, meta):
+    if slot is not None and _is_healthy(journal, slot, meta, control):
         return State(True)
     made = promised = 0
     if control is not None:
         made = control.made
-        promised = made if control.same_mount and not poisoned else control.durable
+        promised = made if control.same_mount and not control.poisoned else control.durable
     checkpoint = data = damage = position = None
     if slot is not None:
         try:
