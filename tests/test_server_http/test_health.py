@@ -10,8 +10,10 @@ from http_client import Client
 from patience import wait_until
 from streamkeep import Store
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.jobs import Queue
 from streamkeep.recovery import backup
 from streamkeep.server.http.app import create_app
+from streamkeep.server.http.overview import STUCK_MS
 
 
 def test_what_is_stuck_is_said(store: Store, clock: ManualClock, client: Client) -> None:
@@ -31,6 +33,33 @@ def test_what_is_stuck_is_said(store: Store, clock: ManualClock, client: Client)
     ]
     assert found["stuck"][0]["consumer"] == "ann"
     assert (found["entries"], found["pending"], found["groups"]) == (5, 2, 2)
+
+
+def test_a_queue_is_stuck_for_reasons_of_its_own(
+    store: Store, clock: ManualClock, client: Client
+) -> None:
+    queue = Queue(store, "mail", retries=0)
+
+    def kinds() -> list[str]:
+        return [one["kind"] for one in client.get("/store/survey")["stuck"]]
+
+    queue.put(1, priority="low")
+    queue.get(0)
+    queue.put(2)
+    clock.ms += STUCK_MS  # a worker has the first, however long it takes
+    assert kinds() == []
+    queue.pause()
+    assert kinds() == ["paused"]
+    queue.resume()
+    queue.task(name="gone")(print).delay()
+    queue.core.tasks.clear()
+    queue.get(0).fail("no")
+    queue.run_until_idle()
+    assert sorted(kinds()) == ["dead", "parked"]
+    other = Queue(store, "idle")
+    other.put(1)
+    clock.ms += STUCK_MS
+    assert sorted(kinds()) == ["dead", "idle", "parked"]
 
 
 def test_a_group_whose_lag_is_unknown_is_stuck_if_nobody_reads(

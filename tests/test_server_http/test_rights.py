@@ -106,7 +106,26 @@ CASES = {
     "get /queues": [Case("GET /queues", "SCAN 0", "XINFO STREAM k", lists=True)],
     "get /queues/{NAME}/jobs": [
         Case(f"GET /queues/q/jobs?state={of}", "XRANGE {key} - +", "XPENDING {key} g", keys=STREAMS)
-        for of in ("waiting", "running", "delayed", "dead")
+        for of in ("waiting", "running", "delayed", "parked", "done")
+    ],
+    "get /queues/{NAME}/job": [
+        Case("GET /queues/q/job?job=job-1", "XRANGE {key} - +", "XPENDING {key} g", keys=STREAMS)
+    ],
+    "get /queues/{NAME}/letters": [
+        Case("GET /queues/q/letters?reasons=1", "XRANGE {key} - +", keys=STREAMS)
+    ],
+    "get /queues/{NAME}/activity": [
+        Case(
+            "GET /queues/q/activity",
+            "XINFO CONSUMERS {key} g",
+            "XRANGE {key} - +",
+            "XPENDING {key} g",
+            keys=STREAMS,
+        )
+    ],
+    "post /queues/{NAME}/drop": [
+        Case("POST /queues/q/drop", "XDEL {key} 0-1", body=IDS, keys=STREAMS),
+        Case("POST /queues/q/drop", "XDEL {key} 0-1", "XRANGE {key} - +", body={}, keys=STREAMS),
     ],
     "post /queues/{NAME}/cancel": [
         Case("POST /queues/q/cancel", "XDEL {key} 0-1", body=IDS, keys=STREAMS)
@@ -117,11 +136,13 @@ CASES = {
                 f"POST /queues/q/{action}",
                 "XADD {key} 0-1 f v",
                 "XDEL {key} 0-1",
-                body={"ids": ["none"]},
+                *(("XRANGE {key} - +",) if not body else ()),
+                body=body,
                 keys=STREAMS,
             )
+            for body in bodies
         ]
-        for action in ("run", "requeue")
+        for action, bodies in {"run": [IDS], "requeue": [IDS, {}]}.items()
     },
     **{
         f"post /queues/{{NAME}}/{action}": [

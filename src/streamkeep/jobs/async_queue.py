@@ -269,6 +269,7 @@ class AsyncQueue:
         return open_result(core, job_id, found)
 
     find = _awaited(Queue.find)
+    jobs = _awaited(Queue.jobs)
     cancel = _awaited(Queue.cancel)
     run_now = _awaited(Queue.run_now)
     purge = _awaited(Queue.purge)
@@ -279,6 +280,8 @@ class AsyncQueue:
     unschedule = _awaited(Queue.unschedule)
     settings = _awaited(Queue.settings)
     stats = _awaited(Queue.stats)
+    workers = _awaited(Queue.workers)
+    minutes = _awaited(Queue.minutes)
     pause = _awaited(Queue.pause)
     resume = _awaited(Queue.resume)
     drain = _awaited(Queue.drain)

@@ -109,14 +109,16 @@ def cancel(step: Step, job_id: str) -> bool:
         forget(step, found.place, found.fields, 1)
     else:
         return False
-    note_cancelled(step, job_id)
+    note_cancelled(step, job_id, found.fields)
     return True
 
 
-def note_cancelled(step: Step, job_id: str) -> None:
+def note_cancelled(step: Step, job_id: str, fields: Fields) -> None:
     """Count a job that was removed before it started, and tell who waits for it, or for room."""
     step.counters.cancelled += 1
-    put_result(step, job_id, Stored(step.now_ms + DEFAULT_RESULT_TTL_MS, CANCELLED, JSON, b"null"))
+    facts = {name: fields[name] for name in fields if name in (layout.TASK, layout.QUEUED)}
+    stored = Stored(step.now_ms + DEFAULT_RESULT_TTL_MS, CANCELLED, JSON, b"null")
+    put_result(step, job_id, stored, facts)
     step.txn.wake(step.names.result_bell(job_id))
     if step.settings.limited:
         step.txn.wake(step.names.room_bell)

@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -90,7 +91,8 @@ class Core(LazyStore):
 
     def _note_opened(self) -> None:
         host = socket.gethostname()[:60]
-        self._consumer = f"{host}-{os.getpid()}-{secrets.token_hex(3)}".encode()
+        now_ms = time.time_ns() // 1_000_000  # `listing` says since when a worker is there
+        self._consumer = f"{host}-{os.getpid()}-{now_ms:x}{secrets.token_hex(3)}".encode()
         self._ready = False
         self.ended_entries = EndedEntries()  # those of the parent are not this child's
 

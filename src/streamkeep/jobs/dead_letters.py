@@ -48,6 +48,8 @@ _OF_LETTERS: Final = frozenset(
         b"deaths",
         b"queued",
         b"failed",
+        layout.BEGUN,
+        layout.WORKER,
     )
 )
 
@@ -120,6 +122,9 @@ def chosen(
     task: str | None,
 ) -> list[Letter]:
     """Return the letters that match; of many large ones, only these are kept in memory."""
+    if named and all(isinstance(one, Letter) for one in named):  # the change looks if it is there
+        given = (one for one in named if isinstance(one, Letter))
+        return [one for one in given if matches(one, reason, task)]
     found = (one for one in letters(snapshot, names.dead) if matches(one, reason, task))
     if not named:
         return list(found)
@@ -198,7 +203,7 @@ def purge_waiting(step: Step) -> int:
                 place = place_of(priority, bytes(entry.id))
                 step.txn.xackdel(name, layout.GROUP, place.entry_id, ref_policy="ACKED")
                 forget(step, place, entry.fields, 1)
-                cancelling.note_cancelled(step, job_id_of(place, entry.fields))
+                cancelling.note_cancelled(step, job_id_of(place, entry.fields), entry.fields)
                 removed += 1
     return removed
 

@@ -27,6 +27,7 @@ from streamkeep.jobs.layout import (
     Names,
     Place,
     due_key,
+    pack_fields,
     pack_time,
     part_of,
     short,
@@ -134,7 +135,9 @@ def finish(step: Step, ends: Sequence[End]) -> None:
         forget(step, job.place, job.fields, job.deliveries)
         job_id = job_id_of(job.place, job.fields)
         if ttl_ms and result is not None:
-            put_result(step, job_id, Stored(step.now_ms + ttl_ms, DONE, *result))
+            attempts = job.deliveries - job.lost
+            facts = _facts(job.place, job.fields, job.consumer, job.begun_ms, attempts)
+            put_result(step, job_id, Stored(step.now_ms + ttl_ms, DONE, *result), facts)
         _tell(step, job_id)
     step.counters.count_done(len(ends), step.now_ms)
 
@@ -228,6 +231,8 @@ def fail_attempt(
         deaths=job.deaths,
         error=(error_type, text, traceback_text),
         ttl_ms=policy.result_ttl_ms,
+        consumer=job.consumer,
+        begun_ms=job.begun_ms,
     )
     return False
 
@@ -242,6 +247,8 @@ def bury(
     deaths: int = 0,
     error: tuple[str, str, str] = ("", "", ""),
     ttl_ms: int = 0,
+    consumer: bytes = b"",
+    begun_ms: int = 0,
 ) -> None:
     """Make a dead letter of a job that is already out of its stream."""
     job_id = job_id_of(place, fields)
@@ -266,13 +273,16 @@ def bury(
             b"failed": step.now_ms,
         }
     )
+    if begun_ms:
+        letter |= {layout.BEGUN: begun_ms, layout.WORKER: consumer}
     step.txn.xadd(step.names.dead, letter)
     step.counters.dead += 1
     forget(step, place, fields, 2)
     if ttl_ms:
         shown = error_type or "streamkeep.jobs.DeadLetter", text or reason, traceback_text
         data = json.dumps(shown).encode()
-        put_result(step, job_id, Stored(step.now_ms + ttl_ms, FAILED, JSON, data))
+        facts = _facts(place, fields, consumer, begun_ms, attempts)
+        put_result(step, job_id, Stored(step.now_ms + ttl_ms, FAILED, JSON, data), facts)
     _tell(step, job_id)
 
 
@@ -299,14 +309,26 @@ def extend(step: Step, job: Taken, policy: Policy) -> Taken:
 # --- results ------------------------------------------------------------------------------------
 
 
-def put_result(step: Step, job_id: str, stored: Stored) -> None:
-    """Store a result, and remove some that have expired."""
+def _facts(place: Place, fields: Fields, consumer: bytes, begun_ms: int, attempts: int) -> Fields:
+    """Return what is kept of a job that has ended."""
+    facts = {layout.QUEUED: fields.get(layout.QUEUED, b"%d" % place.ms)}
+    if layout.TASK in fields:
+        facts[layout.TASK] = fields[layout.TASK]
+    if begun_ms:
+        facts |= {layout.BEGUN: b"%d" % begun_ms, layout.WORKER: consumer}
+    facts[layout.ATTEMPTS] = b"%d" % attempts
+    return facts
+
+
+def put_result(step: Step, job_id: str, stored: Stored, facts: Fields) -> None:
+    """Store a result with facts about its job, and remove some that have expired."""
     key = part_of(job_id, "the ID of a job")
     value = b"".join(
         (pack_time(stored.expires_ms), stored.state, stored.codec.encode(), _SEPARATOR, stored.data)
     )
     step.put_row(layout.RESULT + key, value)
-    step.put_row(layout.EXPIRY + pack_time(stored.expires_ms) + key, b"")
+    kept = {layout.ID: job_id.encode(), layout.ENDED: b"%d" % step.now_ms, **facts}
+    step.put_row(layout.EXPIRY + pack_time(stored.expires_ms) + key, pack_fields(kept))
     remove_expired(step, _EXPIRED_AT_ONCE)
 
 

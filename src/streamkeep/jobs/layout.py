@@ -40,6 +40,7 @@ RESULT: Final = b"r"
 EXPIRY: Final = b"e"
 PERIODIC: Final = b"p"
 PARKED: Final = b"u"
+MINUTE: Final = b"t"
 LATE: Final = b"d"  # a row of the schedule, of a retry that found no room when it was due
 
 # What a row of the schedule is.
@@ -64,6 +65,10 @@ CONCURRENCY: Final = b"concurrency"
 QUEUED: Final = b"queued"
 HEADERS: Final = b"headers"
 PRIORITY: Final = b"priority"  # of numbered jobs, and of dead letters
+BEGUN: Final = b"begun"  # these of ended jobs
+ENDED: Final = b"ended"
+WORKER: Final = b"worker"
+ATTEMPTS: Final = b"attempts"
 # Fields that must be numbers or durations; a job without them can be run.
 OPTIONS: Final = frozenset(
     (RETRIES, BACKOFF, MAX_RUNTIME, EXPIRES, RESULT_TTL, CONCURRENCY, QUEUED)
@@ -78,6 +83,7 @@ _DELIVERY: Final = struct.Struct(">BQQQ")
 _SIZE: Final = struct.Struct(">I")
 _COUNTERS: Final = struct.Struct(">9Q")
 _RATES: Final = struct.Struct(">5Q")  # after the counters, since the first end of a job
+_MINUTE: Final = struct.Struct(">QQ")
 _MINUTE_MS: Final = 60_000
 MOST_DUE: Final = (1 << 63) - 1
 
@@ -223,8 +229,18 @@ def unpack_fields(data: bytes) -> Fields:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+def unpack_minute(data: bytes) -> tuple[int, int]:
+    """Return how many jobs ended well, and attempts failed, in the minute of a row."""
+    done, failed = _MINUTE.unpack(data)
+    return done, failed
+
+
 class Rates:
-    """How many jobs ended well, and attempts failed, in the minute of the clock and in the last."""
+    """How many jobs ended well, and attempts failed, in the minute of the clock and in the last.
+
+    Attributes:
+        over: number and row of a minute that this transaction has found to be over.
+    """
 
     def __init__(self, data: bytes) -> None:
         values = _RATES.unpack(data) if data else (0, 0, 0, 0, 0)
@@ -233,12 +249,15 @@ class Rates:
         self.failed: int = values[2]
         self.done_before: int = values[3]
         self.failed_before: int = values[4]
+        self.over: tuple[int, bytes] | None = None
 
     def turn(self, now_ms: int) -> None:
         """Begin another minute if it is time; a clock that was set back begins one, too."""
         minute = now_ms // _MINUTE_MS
         if minute == self.minute:
             return
+        if self.done or self.failed:
+            self.over = self.minute, _MINUTE.pack(self.done, self.failed)
         follows = minute == self.minute + 1
         self.done_before = self.done if follows else 0
         self.failed_before = self.failed if follows else 0

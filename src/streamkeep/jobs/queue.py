@@ -12,13 +12,14 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given, whole
-from streamkeep.jobs import cancelling, codecs
+from streamkeep.jobs import cancelling, codecs, listing
 from streamkeep.jobs import dead_letters as dead
 from streamkeep.jobs import periodic as rules_of
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.job import Job, end_jobs
 from streamkeep.jobs.layout import QUEUES_SPACE
+from streamkeep.jobs.listing import Listed, Minute, WorkerFacts
 from streamkeep.jobs.options import (
     PUT_WITH,
     Options,
@@ -356,6 +357,18 @@ class Queue:
         """Return where a job is: its state, its fields, its worker."""
         return self.core.read(lambda one: cancelling.find(one, self.core.names, job_id))
 
+    def jobs(self, state: str = "waiting", count: int = 50) -> list[Listed]:
+        """Return jobs of one state.
+
+        Args:
+            state: waiting, in the order in which they are taken; running; delayed, the next one
+                first; parked (no worker knows their task); done, failed or cancelled, the newest
+                first and as long as their results are kept.
+            count: how many at most.
+        """
+        most = whole(count, "count", 1)
+        return self.core.read(lambda one: listing.jobs_in(one, self.core.names, state, most))
+
     def cancel(self, job_id: str) -> bool:
         """Remove a job that has not started; return False if it has, or if there is none."""
         return self.core.step(lambda step: cancelling.cancel(step, job_id), frees=True)
@@ -555,6 +568,15 @@ class Queue:
     def stats(self) -> QueueStats:
         """Return how many jobs wait, run, are delayed and dead, and how many workers live."""
         return self.core.read(lambda one: stats_of(one, self.core.names))
+
+    def workers(self) -> list[WorkerFacts]:
+        """Return the processes that live and have taken a job."""
+        return self.core.read(lambda one: listing.workers_of(one, self.core.names))
+
+    def minutes(self, count: int = 60) -> list[Minute]:
+        """Return the last minutes in which jobs ended or attempts failed, of one day at most."""
+        most = whole(count, "count", 1)
+        return self.core.read(lambda one: listing.minutes_of(one, self.core.names, most))
 
 
 def queue_names(store: Store[Any]) -> list[str]:

@@ -45,6 +45,7 @@ SOON_MS: Final = 1000  # a waiting worker looks at the schedule this often, as a
 EVERYONE: Final = wait_table.EVERYONE
 JOB_PREFIX: Final = "job-"
 _AT_ONCE: Final = 1000
+_MINUTES_KEPT: Final = 1440
 _MOST_DIGITS: Final = 24  # of a number below 2**64, and some zeros
 _PRIORITY_PREFIXES: Final = ("high-", "", "low-")
 
@@ -152,6 +153,15 @@ class Step:
             if data != self._known.counters:
                 self.put_row(layout.COUNTERS, data)
                 self._known.counters = data
+            if over := self._counters.rates.over:
+                self._keep_minute(*over)
+
+    def _keep_minute(self, minute: int, data: bytes) -> None:
+        """Store the figures of a minute, and remove some that are older than a day."""
+        self.put_row(layout.MINUTE + pack_time(minute), data)
+        last = layout.MINUTE + pack_time(max(0, minute - _MINUTES_KEPT))
+        for key, _ in self.rows(layout.MINUTE, last, 2):
+            self.delete_row(key)
 
     def change_settings(self, **changes: Any) -> None:
         """Write settings."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot
-from streamkeep.format.core.errors import NoSuchKeyError
-from streamkeep.jobs.layout import GROUP, PARKED, PLACE_SIZE, Names
+from streamkeep.jobs.layout import PARKED, PLACE_SIZE, Names
 from streamkeep.jobs.limits import oldest_waiting
+from streamkeep.jobs.listing import workers_of
 from streamkeep.jobs.state import Step, rows_below
+
+_MOST_PARKED: Final = 10_000
 
 
 class QueueStats(NamedTuple):
@@ -56,9 +59,6 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
     settings, counters = step.settings, step.counters
     waiting, running = step.count_waiting(), step.count_running()
     oldest = oldest_waiting(step)
-    alive = {
-        one for priority in settings.streams for one in _alive(snapshot, step.stream(priority))
-    }
     done_rate, failed_rate = counters.rates.per_minute(step.now_ms)
     return QueueStats(
         waiting=waiting + counters.held + counters.parked,
@@ -67,7 +67,7 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
         dead=snapshot.xlen(names.dead),
         done=counters.done,
         oldest_ms=0 if oldest is None else max(0, step.now_ms - oldest[0].ms),
-        workers=len(alive),
+        workers=len(workers_of(snapshot, names)),
         held=counters.held,
         retrying=counters.retrying,
         parked=counters.parked,
@@ -84,19 +84,10 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
 def unknown_tasks(snapshot: Snapshot[Any], names: Names) -> dict[str, int]:
     """Return the tasks that no worker knew which took a job of theirs, and how many jobs wait.
 
-    A name of more than 100 bytes is cut.
+    Of the first ten thousand jobs. A name of more than 100 bytes is cut.
     """
     found: dict[str, int] = {}
-    for key, _ in rows_below(snapshot, names.space, PARKED):
+    for key, _ in islice(rows_below(snapshot, names.space, PARKED), _MOST_PARKED):
         task = key[2:-PLACE_SIZE].decode(errors="replace")
         found[task] = found.get(task, 0) + 1
     return found
-
-
-def _alive(snapshot: Snapshot[Any], name: bytes) -> set[bytes]:
-    """Return the consumers whose processes live."""
-    try:
-        found = snapshot.xinfo_consumers(name, GROUP, leases=True)
-    except NoSuchKeyError:
-        return set()
-    return {one["name"] for one in found if one["lease"] == "alive"}

@@ -54,6 +54,7 @@ class Taken(NamedTuple):
         deaths: how many workers died while they ran it.
         lost: how many of these deliveries ended with the death of a worker; they are no attempts.
         runtime_key: the row of the schedule that ends its run; empty if there is none.
+        begun_ms: when it was taken; 0 if this is another process, which ends its run.
     """
 
     place: Place
@@ -63,6 +64,7 @@ class Taken(NamedTuple):
     deaths: int
     lost: int
     runtime_key: bytes
+    begun_ms: int = 0
 
 
 class Taking(NamedTuple):
@@ -288,7 +290,8 @@ def _accept(
         park(step, Taken(place, fields, wanted.consumer, deliveries, deaths, lost, b""))
         return
     key = begin_run(step, place, deliveries, policy)
-    taken.append(Taken(place, fields, wanted.consumer, deliveries, deaths, lost, key))
+    row = (place, fields, wanted.consumer, deliveries, deaths, lost, key, step.now_ms)
+    taken.append(Taken(*row))
 
 
 def deaths_of(step: Step, place: Place) -> tuple[int, int]:

@@ -28,7 +28,8 @@ from streamkeep.format.core.json_form import JsonBytes, json_bytes, pending_json
 from streamkeep.format.core.keys import KEYS
 from streamkeep.format.node.node import live_ids
 from streamkeep.jobs import queue_names
-from streamkeep.jobs.layout import QUEUES_SPACE, Names
+from streamkeep.jobs.layout import Names
+from streamkeep.jobs.stats import stats_of, unknown_tasks
 from streamkeep.server.access import User
 
 # --- entries over time ----------------------------------------------------------------------------
@@ -379,6 +380,9 @@ def survey(store: Store[bytes], user: User) -> dict[str, Any]:
     complete = True
     with store.snapshot() as snapshot, translated():
         total = snapshot.txn.rows(KEYS)
+        queues = [name for name in queue_names(store) if sees_queue(user, name)]
+        jobs = {key for name in queues for key in keys_of(name)}
+        troubles = [one for name in queues[:_MOST_SCANNED] for one in _of_queue(snapshot, name)]
         for name, _ in keys.iter_keys(snapshot.txn):
             if not user.sees(name):
                 continue
@@ -392,19 +396,23 @@ def survey(store: Store[bytes], user: User) -> dict[str, Any]:
             for one in snapshot.xinfo_groups(name):
                 groups += 1
                 pending += one["pending"]
-                stuck += _troubles(snapshot, name, one)
-        stuck += _dead_letters(snapshot, user)
+                if (
+                    name not in jobs
+                ):  # a job may run, or wait for its retry, for as long as it likes
+                    stuck += _troubles(snapshot, name, one)
+        stuck += troubles
     stuck.sort(key=lambda one: -int(one["since_ms"] or 0))
     return {
         "streams": total if user.sees_all else scanned,
         "scanned": scanned,
         "complete": complete,
         "entries": entries,
+        "archived": sum(one.entries for one in store.archived_streams() if user.sees(one.key)),
         "size_bytes": size,
         "groups": groups,
         "pending": pending,
         "stuck": stuck[:_MOST_STUCK],
-        "queues": sum(sees_queue(user, name) for name in queue_names(store)),
+        "queues": len(queues),
         "time_ms": now_ms(),
     }
 
@@ -420,15 +428,22 @@ def sees_queue(user: User, name: str) -> bool:
     return all(map(user.sees, keys_of(name)))
 
 
-def _dead_letters(snapshot: Snapshot[bytes], user: User) -> list[dict[str, Any]]:
+def _of_queue(snapshot: Snapshot[bytes], name: str) -> list[dict[str, Any]]:
+    """Return what is stuck in a queue: dead letters, a pause, jobs for which there is no worker."""
+    names = Names(name)
+    stats = stats_of(snapshot, names)
+    waits = {"queue": name, "since_ms": stats.oldest_ms, "waiting": stats.waiting}
     found: list[dict[str, Any]] = []
-    for key, _ in snapshot.row_range(QUEUES_SPACE, count=_MOST_SCANNED):
-        name = key.decode()
-        letters = snapshot.xlen(Names(name).dead) if user.sees(Names(name).dead) else 0
-        if letters:
-            first = snapshot.xrange(Names(name).dead, count=1)[0]
-            since = now_ms() - id_ms(first.id.decode())
-            found.append({"kind": "dead", "queue": name, "since_ms": since, "letters": letters})
+    if stats.dead:
+        first = snapshot.xrange(names.dead, count=1)[0]
+        since = now_ms() - id_ms(first.id.decode())
+        found.append({"kind": "dead", "queue": name, "since_ms": since, "letters": stats.dead})
+    if stats.parked:
+        found.append({"kind": "parked", **waits, "tasks": unknown_tasks(snapshot, names)})
+    if stats.waiting and stats.paused:
+        found.append({"kind": "paused", **waits})
+    elif stats.waiting > stats.parked and not stats.workers and stats.oldest_ms >= STUCK_MS:
+        found.append({"kind": "idle", **waits})
     return found
 
 

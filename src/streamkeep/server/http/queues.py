@@ -1,27 +1,39 @@
-"""The routes of durable queues: what waits, runs, is delayed and dead; cancel, requeue, pause."""
+"""The routes of durable queues: jobs by state, dead letters, workers; cancel, requeue, pause."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any, Final
+import json
+from collections.abc import Callable
+from typing import Final
 
-from streamkeep.engine.api.views import Snapshot
-from streamkeep.format.core.errors import NoSuchGroupError, NoSuchKeyError
+from streamkeep.format.core.entry import Entry
+from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.format.core.json_form import json_bytes
-from streamkeep.jobs import Queue, layout, queue_names
-from streamkeep.jobs.layout import Fields, Names, Place, place_of
-from streamkeep.jobs.state import job_id_of, load_settings
+from streamkeep.format.core.times import id_bound
+from streamkeep.jobs import JobFailedError, Queue, QueueError, queue_names
+from streamkeep.jobs.dead_letters import Letter, letter_of, matches
+from streamkeep.jobs.layout import Fields
+from streamkeep.jobs.listing import Listed, call_text, job_in
 from streamkeep.jobs.stats import unknown_tasks
+from streamkeep.server.http.entries import SEARCH_S, Page, Wanted, read_page
 from streamkeep.server.http.overview import now_ms, sees_queue
 from streamkeep.server.http.routes import Call, Found, route
 from streamkeep.server.http.wire import Problem, id_members
 
 _MOST: Final = 500
-_SHOWN_BYTES: Final = 400  # of a payload or message, in lists
+_SHOWN: Final = 400  # characters of a call or message, in lists
 _MOST_QUEUES: Final = 500
+_MOST_REASONS: Final = 50
+_MOST_RUNS: Final = 5  # jobs of one worker that are shown
 
 _IDS: Final = {"ids": "array: IDs of jobs"}
+_LETTERS: Final = {
+    "ids": "array: IDs of dead letters, or of their jobs; without it, those that match the others",
+    "task": "string: only of this task",
+    "reason": "string: only with this text in reason, error or message",
+    "start": "string: the first ID or time; `next` of a reply continues",
+    "end": "string: the last ID or time",
+}
 
 
 @route("GET /queues", "scan xinfo|stream")
@@ -34,20 +46,107 @@ def queues(call: Call) -> Found:
     return {"queues": rows, "time_ms": now_ms()}
 
 
+# --- look ---------------------------------------------------------------------------------------
+
+
 @route("GET /queues/{NAME}/jobs", "xrange xpending", query="state count")
 def jobs(call: Call) -> Found:
-    """Jobs of one state: waiting, running, delayed or dead."""
-    kind = call.text("state", "waiting")
-    if kind not in _LISTS:
-        known = ", ".join(_LISTS)
-        raise Problem(400, f"the parameter 'state' must be one of {known}, not {kind!r}")
-    count = call.number("count", 50, 1, _MOST)
+    """Jobs of one state: waiting, running, delayed, parked, done, failed or cancelled."""
     queue = _queue(call)
-    with call.store.snapshot() as snapshot:
-        found = list(islice(_LISTS[kind](snapshot, queue.core.names, count), count))
-        unknown = unknown_tasks(snapshot, queue.core.names)
-    stats = {**queue.stats()._asdict(), "unknown_tasks": unknown}
-    return {"name": call.queue, "stats": stats, "jobs": found, "time_ms": now_ms()}
+    found = queue.jobs(call.text("state", "waiting"), call.number("count", 50, 1, _MOST))
+    rows = [_row(queue, one) for one in found]
+    return {"name": call.queue, "stats": _stats(queue), "jobs": rows, "time_ms": now_ms()}
+
+
+@route("GET /queues/{NAME}/job", "xrange xpending", query="job letter")
+def job(call: Call) -> Found:
+    """One job or dead letter with all fields of its entry, and its result if it is kept."""
+    queue = _queue(call)
+    letter, job_id = call.text("letter", ""), call.text("job", "")
+    found = None
+    if letter:
+        page = read_page(
+            call.store, Wanted(queue.core.names.dead, letter.encode(), letter.encode()), 1
+        )
+        found = next((_letter_row(queue, _letter(one), whole=True) for one in page.entries), None)
+        fields = page.entries[0].fields if page.entries else {}
+    elif one := queue.core.read(lambda snapshot: job_in(snapshot, queue.core.names, job_id)):
+        found, fields = _row(queue, one, whole=True), one.fields
+    if found is None:
+        raise Problem(404, f"the queue has no job {letter or job_id!r}, and no result of one")
+    pairs = [[json_bytes(name), json_bytes(value)] for name, value in fields.items()]
+    result = _result(queue, job_id) if found["state"] in ("done", "failed") else {}
+    return {**found, **result, "pairs": pairs, "time_ms": now_ms()}
+
+
+def _result(queue: Queue, job_id: str) -> Found:
+    """Return what a job returned, as text; or what it raised."""
+    try:
+        value = queue.job(job_id).result(0)
+    except JobFailedError as error:
+        return {"error": error.error_type, "message": error.text, "traceback": error.traceback_text}
+    except QueueError as error:  # it has just expired, or has another codec than JSON
+        return {"result": str(error)}
+    return {"result": json.dumps(value, ensure_ascii=False, default=repr)}
+
+
+@route(
+    "GET /queues/{NAME}/letters",
+    "xrange",
+    query="task reason start end count reasons",
+    heavy=True,
+)
+def letters(call: Call) -> Found:
+    """Dead letters, the newest first. Reads for about half a second; `next` continues, as `end`.
+
+    With `reasons`, it counts them by task and error instead: `complete` says if that was all.
+    """
+    queue = _queue(call)
+    task, reason = call.text("task", ""), call.text("reason", "")
+    low, high = call.bound("start", "-", "from"), call.bound("end", "+", "to")
+    wanted = Wanted(queue.core.names.dead, low, high, True)
+    counts: dict[tuple[str, str], Found] = {}
+
+    def count(letter: Letter) -> bool:
+        label = letter.error or letter.reason
+        known = counts.setdefault((letter.task, label), {"task": letter.task, "reason": label})
+        known.setdefault("message", _cut(letter.message))
+        known.setdefault("last_ms", letter.failed_ms)
+        known |= {"first_ms": letter.failed_ms, "count": known.get("count", 0) + 1}
+        return False  # so that none is kept in memory
+
+    most = call.number("count", 50, 1, _MOST)
+    page = _chosen(call, wanted, task, reason, most, count if call.flag("reasons") else None)
+    rows = [_letter_row(queue, _letter(one)) for one in page.entries]
+    ranked = sorted(counts.values(), key=lambda one: -int(one["count"]))
+    return {
+        "letters": rows,
+        "next": None if page.next is None else page.next.decode(),
+        "reasons": ranked[:_MOST_REASONS],
+        "count": sum(int(one["count"]) for one in ranked),
+        "complete": page.next is None,
+        "stats": _stats(queue),
+        "time_ms": now_ms(),
+    }
+
+
+@route("GET /queues/{NAME}/activity", "xinfo|consumers xrange xpending", query="minutes")
+def activity(call: Call) -> Found:
+    """Workers and what they run; how many jobs ended, and attempts failed, in each minute."""
+    queue = _queue(call)
+    running = [_row(queue, one) for one in queue.jobs("running", _MOST)]
+    workers = [
+        {
+            **one._asdict(),
+            "runs": [row for row in running if row["worker"] == one.name][:_MOST_RUNS],
+        }
+        for one in queue.workers()
+    ]
+    minutes = queue.minutes(call.number("minutes", 60, 1, 1440))
+    return {"workers": workers, "minutes": minutes, "time_ms": now_ms()}
+
+
+# --- change -------------------------------------------------------------------------------------
 
 
 @route("POST /queues/{NAME}/cancel", "xdel", body=_IDS)
@@ -62,14 +161,18 @@ def run(call: Call) -> Found:
     return _each(call, Queue.run_now)
 
 
-@route(
-    "POST /queues/{NAME}/requeue",
-    "xadd xdel",
-    body={"ids": "array: IDs of dead letters, or of their jobs"},
-)
+@route("POST /queues/{NAME}/requeue", "xadd xdel", body=_LETTERS)
 def requeue(call: Call) -> Found:
-    """Put dead letters into the queue again, as new jobs."""
-    return _each(call, Queue.requeue)
+    """Put dead letters into the queue again, as new jobs. Without IDs, the oldest 500 that match:
+    `count` is how many were put, and `next` continues, as `start`.
+    """
+    return _each(call, Queue.requeue) if "ids" in call.members else _all(call, Queue.requeue)
+
+
+@route("POST /queues/{NAME}/drop", "xdel", body=_LETTERS)
+def drop(call: Call) -> Found:
+    """Remove dead letters for good; the members are those of `requeue`."""
+    return _each(call, Queue.drop_dead) if "ids" in call.members else _all(call, Queue.drop_dead)
 
 
 # Over Redis's protocol, to move a group to the end of its stream is the nearest to a pause.
@@ -93,6 +196,24 @@ def _each(call: Call, change: Callable[[Queue, str], object]) -> Found:
     return {"done": [one for one in ids if change(queue, one)]}
 
 
+def _all(call: Call, change: Callable[..., int]) -> Found:
+    call.allow("xrange")
+    given = {name: call.members.get(name, "") for name in _LETTERS if name != "ids"}
+    if not all(isinstance(one, str) for one in given.values()):
+        raise Problem(400, "'task', 'reason', 'start' and 'end' must be texts")
+    queue = _queue(call)
+    low = id_bound((given["start"] or "-").encode(), "from", call.store._now_ms)
+    high = id_bound((given["end"] or "+").encode(), "to", call.store._now_ms)
+    wanted = Wanted(queue.core.names.dead, low, high)
+    page = _chosen(call, wanted, given["task"], given["reason"], _MOST)
+    chosen = [_letter(one) for one in page.entries]
+    done = change(queue, *chosen) if chosen else 0
+    return {"count": done, "next": None if page.next is None else page.next.decode()}
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
 def _queue(call: Call) -> Queue:
     """Return a queue that exists; none is made by looking at it."""
     if call.queue not in queue_names(call.store):
@@ -100,111 +221,73 @@ def _queue(call: Call) -> Queue:
     return Queue(call.store, call.queue)
 
 
-# --- jobs by state ------------------------------------------------------------------------------
+def _stats(queue: Queue) -> Found:
+    names = queue.core.names
+    unknown = queue.core.read(lambda snapshot: unknown_tasks(snapshot, names))
+    return {**queue.stats()._asdict(), "unknown_tasks": unknown}
 
 
-def _waiting(snapshot: Snapshot[bytes], names: Names, count: int) -> Iterator[dict[str, Any]]:
-    """Yield jobs that no worker has taken, in the order in which they will be taken."""
-    for priority in load_settings(snapshot, names).streams:
-        name = names.streams[priority]
-        for group in _groups(snapshot, name):
-            after = b"(" + group["last-delivered-id"]
-            for entry in snapshot.xrange(name, after, "+", count):
-                place = place_of(priority, entry.id)
-                yield _row(place, entry.fields, since_ms=place.ms)
+def _chosen(
+    call: Call,
+    wanted: Wanted,
+    task: str,
+    reason: str,
+    count: int,
+    tell: Callable[[Letter], bool] | None = None,
+) -> Page:
+    """Return the dead letters of a range that match, as far as half a second goes."""
 
+    def holds(entry: Entry[bytes]) -> bool:
+        letter = _letter(entry)
+        return matches(letter, reason or None, task or None) and (tell is None or tell(letter))
 
-def _running(snapshot: Snapshot[bytes], names: Names, count: int) -> Iterator[dict[str, Any]]:
-    """Yield jobs that a worker has, by ID."""
-    for priority in load_settings(snapshot, names).streams:
-        name = names.streams[priority]
-        try:
-            found = snapshot.xpending_range(name, layout.GROUP, "-", "+", 2 * count, None, 0)
-        except (NoSuchKeyError, NoSuchGroupError):
-            continue
-        for one in found:
-            if not one["consumer"]:
-                continue  # it waits for a retry, or for a worker that knows its task
-            entries = snapshot.xrange(name, one["message_id"], one["message_id"], 1)
-            yield _row(
-                place_of(priority, one["message_id"]),
-                entries[0].fields if entries else {},
-                worker=json_bytes(one["consumer"]),
-                running_ms=one["time_since_delivered"],
-                times_delivered=one["times_delivered"],
-            )
-
-
-def _delayed(snapshot: Snapshot[bytes], names: Names, count: int) -> Iterator[dict[str, Any]]:
-    """Yield jobs that wait for their time or for a retry, the next one first."""
-    rows = [
-        key
-        for prefix in (layout.LATE, layout.SCHEDULE)
-        for key, _ in snapshot.row_range(names.space, prefix, prefix + b"\xff" * 9, 2 * count)
-    ]
-    for key in rows:
-        due = layout.parse_due(key)
-        if due.kind == layout.DELAYED:
-            number = layout.unpack_time(due.reference)
-            data = snapshot.row_get(names.space, layout.NUMBERED + layout.pack_time(number))
-            fields = {} if data is None else layout.unpack_fields(data)
-            yield {**_facts(fields), "id": f"job-{number}", "due_ms": due.due_ms, "retry": False}
-        elif due.kind == layout.RETRY:
-            place = layout.unpack_place(due.reference)
-            name = names.streams[place.priority]
-            entries = snapshot.xrange(name, place.entry_id, place.entry_id, 1)
-            fields = entries[0].fields if entries else {}
-            yield _row(place, fields, due_ms=due.due_ms, retry=True)
-
-
-def _dead(snapshot: Snapshot[bytes], names: Names, count: int) -> Iterator[dict[str, Any]]:
-    """Yield dead letters, the newest first."""
-    for entry in snapshot.xrevrange(names.dead, count=count):
-        fields = entry.fields
-        yield {
-            **_facts(fields),
-            "id": fields.get(b"job", b"").decode("utf-8", "replace"),
-            "letter": entry.id.decode(),
-            "reason": _shown(fields.get(b"reason", b"")),
-            "error": _shown(fields.get(b"error", b"")),
-            "message": _shown(fields.get(b"message", b"")),
-            "attempts": _shown(fields.get(b"attempts", b"")),
-            "died_ms": int(entry.id.partition(b"-")[0]),
-        }
-
-
-_LISTS: Final = {"waiting": _waiting, "running": _running, "delayed": _delayed, "dead": _dead}
-
-
-def _groups(snapshot: Snapshot[bytes], name: bytes) -> list[dict[str, Any]]:
     try:
-        return [one for one in snapshot.xinfo_groups(name) if one["name"] == layout.GROUP]
+        return read_page(call.store, wanted, count, holds=holds, seconds=SEARCH_S)
     except NoSuchKeyError:
-        return []
+        return Page([], None, 0)
 
 
-def _row(place: Place, fields: Fields, **more: Any) -> dict[str, Any]:
-    priority = layout.PRIORITIES[place.priority]
-    return {**_facts(fields), "id": job_id_of(place, fields), "priority": priority, **more}
+def _letter(entry: Entry[bytes]) -> Letter:
+    return letter_of(entry.id, entry.fields)
 
 
-def _facts(fields: Fields) -> dict[str, Any]:
-    payload = fields.get(b"payload", b"")
+def _row(queue: Queue, one: Listed, *, whole: bool = False) -> Found:
+    place = one.place
+    names = queue.core.names
+    entry = None
+    if place is not None:
+        entry = {"key": json_bytes(names.streams[place.priority]), "id": place.entry_id}
+    members = one._asdict()
+    del members["fields"], members["place"]
+    return {**members, **_call(one.fields, whole), "entry": entry}
+
+
+def _letter_row(queue: Queue, letter: Letter, *, whole: bool = False) -> Found:
+    fields = letter.fields
     return {
-        "task": _shown(fields[b"task"]) if b"task" in fields else None,
-        "payload": _shown(payload),
-        "payload_bytes": len(payload),
+        **_call(fields, whole),
+        "id": letter.job,
+        "letter": letter.id,
+        "state": "dead",
+        "entry": {"key": json_bytes(queue.core.names.dead), "id": letter.id},
+        "reason": _cut(letter.reason),
+        "error": _cut(letter.error),
+        "message": letter.message if whole else _cut(letter.message),
+        **({"traceback": letter.traceback} if whole else {}),
+        "attempts": letter.attempts,
+        "deaths": letter.deaths,
+        "queued_ms": letter.queued_ms,
+        "begun_ms": int(fields.get(b"begun", b"0")),
+        "ended_ms": letter.failed_ms,
+        "worker": fields.get(b"worker", b"").decode("utf-8", "replace"),
     }
 
 
-def _shown(data: bytes) -> Any:
-    """Return the beginning of a value in JSON; a cut character is left out."""
-    if len(data) <= _SHOWN_BYTES:
-        return json_bytes(data)
-    start = data[:_SHOWN_BYTES]
-    for cut in range(4):
-        try:
-            return start[: len(start) - cut].decode() + "…"
-        except UnicodeDecodeError:
-            continue
-    return json_bytes(start)
+def _call(fields: Fields, whole: bool) -> Found:
+    most = 1 << 30 if whole else _SHOWN
+    task = fields.get(b"task")
+    return {"task": None if task is None else json_bytes(task), "call": call_text(fields, most)}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

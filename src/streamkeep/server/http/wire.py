@@ -31,6 +31,7 @@ from streamkeep.format.core.errors import (
     StreamkeepError,
 )
 from streamkeep.format.core.json_form import from_json, json_object
+from streamkeep.jobs import QueueError
 from streamkeep.server.access import NoPermissionError
 
 Pairs = list[tuple[bytes, bytes]]
@@ -46,6 +47,7 @@ _STATUS: Final[tuple[tuple[type[StreamkeepError], int], ...]] = (
     (IdTooSmallError, 409),
     (StreamFullError, 507),
     (StoreFullError, 507),
+    (QueueError, 409),
     (CommandError, 400),
     (ArgumentError, 400),
     (CorruptionError, 500),

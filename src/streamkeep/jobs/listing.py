@@ -1,0 +1,306 @@
+"""What a queue holds, for those who look at it: jobs by state, workers, and jobs per minute.
+
+Functions of a snapshot. Each reads as many rows as it was asked for, and some more where others are
+between them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.api.views import Snapshot
+from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
+from streamkeep.jobs import cancelling, layout
+from streamkeep.jobs.codecs import JSON
+from streamkeep.jobs.ending import CANCELLED, DONE, parse_result
+from streamkeep.jobs.layout import Fields, Names, Place, number_of, place_of, unpack_time
+from streamkeep.jobs.state import Step, delivered_up_to, job_id_of, load_settings, rows_below
+
+_MOST_READ: Final = 5000  # rows, of which those of other kinds are passed over
+
+
+class Listed(NamedTuple):
+    """A job in a list.
+
+    Attributes:
+        state: waiting, running, delayed, parked, done, failed or cancelled.
+        fields: of its entry; of a job that has ended, what is kept of them.
+        place: of its entry; None if it has none.
+        queued_ms: when it was put; 0 if that is not known.
+        begun_ms: when a worker took it for the last time; 0 if none has, or it is not known.
+        ended_ms: when it ended, or was cancelled.
+        due_ms: when a delayed job may start.
+        worker: that has or had it.
+        attempts: how often it was taken.
+        retries: it is delayed since an attempt failed.
+    """
+
+    id: str
+    state: str
+    fields: Fields
+    place: Place | None = None
+    queued_ms: int = 0
+    begun_ms: int = 0
+    ended_ms: int = 0
+    due_ms: int = 0
+    worker: str = ""
+    attempts: int = 0
+    retries: bool = False
+
+
+class WorkerFacts(NamedTuple):
+    """A process that lives and has taken a job.
+
+    Attributes:
+        since_ms: when it began to use the queue; 0 if its name does not say so.
+        jobs: how many it has now.
+    """
+
+    name: str
+    host: str
+    process: int
+    since_ms: int
+    jobs: int
+
+
+class Minute(NamedTuple):
+    """How many jobs ended well, and attempts failed, in the minute that began then."""
+
+    start_ms: int
+    done: int
+    failed: int
+
+
+def jobs_in(snapshot: Snapshot[Any], names: Names, state: str, count: int) -> list[Listed]:
+    """Return jobs of one state; see `Queue.jobs`."""
+    if state not in _LISTS:
+        known = ", ".join(_LISTS)
+        raise ArgumentError(f"the state of the jobs to list is one of {known}, not {state!r}")
+    return list(islice(_LISTS[state](snapshot, names, count), count))
+
+
+def _entry(snapshot: Snapshot[Any], names: Names, state: str, place: Place, **more: Any) -> Listed:
+    """Return a job whose entry is at a place."""
+    found = snapshot.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
+    return _listed(state, place, found[0].fields if found else {}, **more)
+
+
+def _listed(state: str, place: Place, fields: Fields, **more: Any) -> Listed:
+    queued = _number(fields, layout.QUEUED) or place.ms
+    return Listed(job_id_of(place, fields), state, fields, place, queued, **more)
+
+
+def _number(fields: Fields, name: bytes) -> int:
+    try:
+        return number_of(fields, name)
+    except ValueError:  # of an entry of another program
+        return 0
+
+
+def _waiting(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
+    """Yield what no worker has taken, in the order of the streams; then what is held."""
+    for priority in load_settings(snapshot, names).streams:
+        name = names.streams[priority]
+        after = b"(" + delivered_up_to(snapshot, name)
+        for entry in snapshot.xrange(name, after, "+", count):
+            yield _listed("waiting", place_of(priority, entry.id), entry.fields)
+    for _, value in islice(rows_below(snapshot, names.space, layout.HELD), count):
+        yield _numbered(snapshot, names, "waiting", unpack_time(value))
+
+
+def _numbered(
+    snapshot: Snapshot[Any], names: Names, state: str, number: int, due_ms: int = 0
+) -> Listed:
+    data = snapshot.row_get(names.space, layout.NUMBERED + layout.pack_time(number))
+    fields = {} if data is None else layout.unpack_fields(data)
+    queued = _number(fields, layout.QUEUED)
+    return Listed(f"job-{number}", state, fields, None, queued, due_ms=due_ms)
+
+
+def _running(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
+    for priority in load_settings(snapshot, names).streams:
+        name = names.streams[priority]
+        for consumer in _consumers(snapshot, name):
+            if not consumer["pending"]:
+                continue
+            who = consumer["name"]
+            for one in snapshot.xpending_range(name, layout.GROUP, "-", "+", count, who):
+                yield _running_job(snapshot, names, place_of(priority, one["message_id"]))
+
+
+def _running_job(snapshot: Snapshot[Any], names: Names, place: Place) -> Listed:
+    name, entry_id = names.streams[place.priority], place.entry_id
+    (one,) = snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
+    return _entry(
+        snapshot,
+        names,
+        "running",
+        place,
+        begun_ms=snapshot.txn.now_ms() - one["time_since_delivered"],
+        worker=one["consumer"].decode("utf-8", "replace"),
+        attempts=one["times_delivered"],
+    )
+
+
+def _delayed(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
+    for prefix in (layout.LATE, layout.SCHEDULE):
+        for key, _ in islice(rows_below(snapshot, names.space, prefix), _MOST_READ + count):
+            due = layout.parse_due(key)
+            if due.kind == layout.DELAYED:
+                number = unpack_time(due.reference)
+                yield _numbered(snapshot, names, "delayed", number, due.due_ms)
+            elif due.kind == layout.RETRY:
+                place = layout.unpack_place(due.reference)
+                one = _entry(snapshot, names, "delayed", place, due_ms=due.due_ms, retries=True)
+                yield one._replace(attempts=_deliveries(snapshot, names, place))
+
+
+def _parked(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
+    for key, _ in islice(rows_below(snapshot, names.space, layout.PARKED), count):
+        yield _entry(snapshot, names, "parked", layout.unpack_place(key[-layout.PLACE_SIZE :]))
+
+
+def _deliveries(snapshot: Snapshot[Any], names: Names, place: Place) -> int:
+    name, entry_id = names.streams[place.priority], place.entry_id
+    rows = snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
+    return int(rows[0]["times_delivered"]) if rows else 0
+
+
+def _ended(wanted: str) -> Callable[[Snapshot[Any], Names, int], Iterator[Listed]]:
+    """Return what yields the jobs that ended so, those first whose result is kept the longest."""
+
+    def ended(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
+        low = layout.EXPIRY + layout.pack_time(snapshot.txn.now_ms())
+        high, most = layout.EXPIRY + b"\xff" * 130, _MOST_READ + count
+        for key, value in snapshot.row_range(names.space, low, high, most, reverse=True):
+            one = _with_result(snapshot, names, key, value)
+            if one is not None and one.state == wanted:
+                yield one
+
+    return ended
+
+
+def _with_result(snapshot: Snapshot[Any], names: Names, key: bytes, value: bytes) -> Listed | None:
+    """Return the job that a row of EXPIRY is of; None if a later result has replaced it."""
+    data = snapshot.row_get(names.space, layout.RESULT + key[9:])
+    facts = layout.unpack_fields(value)  # none in a row of a version that did not keep them
+    if (
+        data is None
+        or not facts
+        or (stored := parse_result(data)).expires_ms != unpack_time(key[1:])
+    ):
+        return None
+    return Listed(
+        facts[layout.ID].decode("utf-8", "replace"),
+        {DONE: "done", CANCELLED: "cancelled"}.get(stored.state, "failed"),
+        facts,
+        queued_ms=_number(facts, layout.QUEUED),
+        begun_ms=_number(facts, layout.BEGUN),
+        ended_ms=_number(facts, layout.ENDED),
+        worker=facts.get(layout.WORKER, b"").decode("utf-8", "replace"),
+        attempts=_number(facts, layout.ATTEMPTS),
+    )
+
+
+_LISTS: Final[dict[str, Callable[[Snapshot[Any], Names, int], Iterator[Listed]]]] = {
+    "waiting": _waiting,
+    "running": _running,
+    "delayed": _delayed,
+    "parked": _parked,
+    "done": _ended("done"),
+    "failed": _ended("failed"),
+    "cancelled": _ended("cancelled"),
+}
+
+
+def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
+    """Return a job by its ID; None if there is none, and no result of one."""
+    found = cancelling.find(snapshot, names, job_id)
+    state = _STATES.get(found.state, found.state)
+    if found.place is not None:
+        if state == "running":
+            return _running_job(snapshot, names, found.place)
+        retries = found.state == cancelling.RETRYING
+        more = {"attempts": found.deliveries, "retries": retries}
+        return _listed(state, found.place, found.fields, **more)
+    if found.fields:
+        queued = _number(found.fields, layout.QUEUED)
+        return Listed(job_id, state, found.fields, None, queued, due_ms=found.due_ms)
+    part = layout.part_of(job_id, "the ID of a job")
+    data = snapshot.row_get(names.space, layout.RESULT + part)
+    if data is None or parse_result(data).expires_ms <= snapshot.txn.now_ms():
+        return None
+    key = layout.EXPIRY + data[:8] + part
+    return _with_result(snapshot, names, key, snapshot.row_get(names.space, key) or b"")
+
+
+_STATES: Final = {cancelling.HELD_STATE: "waiting", cancelling.RETRYING: "delayed"}
+
+
+def call_text(fields: Fields, most: int) -> str:
+    """Return the call that a job is, such as `fetch("http://...", 2, depth=1)`.
+
+    Without a task, its payload. Of other codecs than JSON only the size is told: to read them may
+    run code.
+
+    Args:
+        most: characters, after which it is cut.
+    """
+    task, payload = fields.get(layout.TASK, b""), fields.get(layout.PAYLOAD, b"")
+    name = task.decode("utf-8", "replace")
+    codec = fields.get(layout.CODEC, b"json").decode("utf-8", "replace")
+    text = f"{len(payload):,} bytes of {codec}"
+    if codec == JSON:
+        text = payload.decode("utf-8", "replace")
+        try:
+            args, kwargs = json.loads(text) if task else ((), {})
+            shown = [json.dumps(one, ensure_ascii=False) for one in args]
+            shown += [f"{key}={json.dumps(one, ensure_ascii=False)}" for key, one in kwargs.items()]
+            text = ", ".join(shown) if task else text
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            pass  # of another program: the payload as it is
+    text = f"{name}({text})" if task else text
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# --- workers, and jobs per minute ---------------------------------------------------------------
+
+
+def workers_of(snapshot: Snapshot[Any], names: Names) -> list[WorkerFacts]:
+    """Return the processes that live and have taken a job; see `Core.consumer` for their names."""
+    jobs: dict[str, int] = {}
+    for priority in load_settings(snapshot, names).streams:
+        for one in _consumers(snapshot, names.streams[priority]):
+            if one["lease"] == "alive":
+                name = one["name"].decode("utf-8", "replace")
+                jobs[name] = jobs.get(name, 0) + one["pending"]
+    return [_worker(name, count) for name, count in jobs.items()]
+
+
+def _worker(name: str, jobs: int) -> WorkerFacts:
+    host, process, since = (["", "", *name.rsplit("-", 2)])[-3:]
+    try:
+        return WorkerFacts(name, host, int(process), int(since[:-6] or "0", 16), jobs)
+    except ValueError:  # a consumer of another program
+        return WorkerFacts(name, "", 0, 0, jobs)
+
+
+def _consumers(snapshot: Snapshot[Any], name: bytes) -> list[dict[str, Any]]:
+    try:
+        return snapshot.xinfo_consumers(name, layout.GROUP, leases=True)
+    except NoSuchKeyError:
+        return []
+
+
+def minutes_of(snapshot: Snapshot[Any], names: Names, count: int) -> list[Minute]:
+    """Return the last minutes in which something ended, ascending, of one day at most."""
+    step = Step(snapshot, names)
+    last = layout.MINUTE + b"\xff" * 8
+    rows = snapshot.row_range(names.space, layout.MINUTE, last, count, reverse=True)
+    found = [Minute(60_000 * unpack_time(key[1:]), *layout.unpack_minute(value))
+             for key, value in reversed(rows)]  # fmt: skip
+    rates = step.counters.rates
+    return [*found, Minute(60_000 * rates.minute, rates.done, rates.failed)][-count:]

@@ -1,0 +1,77 @@
+"""What a queue says of its jobs, its workers, and the last minutes."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.jobs import Queue
+from streamkeep.jobs.listing import Minute
+
+
+def test_jobs_of_each_state_are_listed_with_times_and_workers(
+    queue: Queue, clock: ManualClock
+) -> None:
+    @queue.task(retries=1)
+    def half(number: int) -> int:
+        clock.ms += 250
+        return 10 // number
+
+    begin = clock.ms
+    whole, failing, cancelled = half.delay(5), half.delay(0), half.delay(1)
+    half.options(key="k").delay(1)
+    held = half.options(key="k").delay(2)
+    queue.cancel(cancelled.id)
+    later = half.options(delay="1h").delay(3)
+    assert [one.id for one in queue.jobs()][:2] == [whole.id, failing.id]
+    assert queue.jobs()[-1].id == held.id
+    assert [one.id for one in queue.jobs("delayed")] == [later.id]
+    assert queue.run_until_idle() == 4
+    assert [(one.id, one.retries, one.attempts) for one in queue.jobs("delayed")] == [
+        (failing.id, True, 1),
+        (later.id, False, 0),
+    ]
+    (first,) = [one for one in queue.jobs("done") if one.id == whole.id]
+    assert (first.queued_ms, first.ended_ms - first.begun_ms, first.attempts) == (begin, 250, 1)
+    assert first.worker == queue.consumer.decode()
+    assert first.fields[b"task"] == b"half"
+    clock.ms += 60_000
+    assert queue.run_until_idle() == 1
+    (dead,) = queue.jobs("failed")
+    (letter,) = queue.dead_letters()
+    assert (dead.id, dead.attempts) == (failing.id, 2)
+    assert letter.fields[b"worker"] == queue.consumer
+    assert int(letter.fields[b"begun"]) == dead.begun_ms == dead.ended_ms - 250
+    assert [one.id for one in queue.jobs("cancelled")] == [cancelled.id]
+    assert [(one.done, one.failed) for one in queue.minutes()] == [(3, 1), (0, 1)]
+    queue.requeue(letter)
+    (again,) = queue.jobs()
+    assert b"worker" not in again.fields
+    with pytest.raises(ArgumentError, match="one of waiting, running"):
+        queue.jobs("dead")
+
+
+def test_a_running_job_is_found_behind_many_that_wait_for_a_retry(queue: Queue) -> None:
+    for _ in range(10):
+        queue.put(0).queue.get(0).retry(after="1h")
+    job = queue.put(1)
+    queue.get(0)
+    (one,) = queue.jobs("running", 1)
+    assert (one.id, one.worker, one.attempts) == (job.id, queue.consumer.decode(), 1)
+    (worker,) = queue.workers()
+    assert (worker.host, worker.process, worker.jobs) == (socket.gethostname(), os.getpid(), 1)
+    assert worker.since_ms > 1_700_000_000_000
+
+
+def test_minutes_are_kept_for_a_day(queue: Queue, clock: ManualClock) -> None:
+    begin = clock.ms // 60_000 * 60_000
+    for _ in range(4):
+        queue.put(0)
+        queue.get(0).done()
+        clock.ms += 12 * 3600_000
+    assert queue.minutes() == [Minute(begin + at * 12 * 3600_000, 1, 0) for at in (1, 2, 3)]
+    assert queue.minutes(1)[0].done == 1
