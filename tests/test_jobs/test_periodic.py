@@ -75,7 +75,16 @@ def test_each_time_fires_once_however_many_workers_run(store: Store, clock: Manu
             worker.run_until_idle()
     assert ran == [start + 5 * MINUTE * number for number in range(1, 5)]
     (rule,) = workers[0].schedules()
-    assert (rule.name, rule.next_ms) == ("report", start + 25 * MINUTE)
+    last_ms = start + 20 * MINUTE
+    assert (rule.name, rule.task, rule.next_ms, rule.last_ms) == (
+        "report",
+        "report",
+        start + 25 * MINUTE,
+        last_ms,
+    )
+    workers[0].periodic("0 0 * * *", name="report", kwargs={"step": 2})(report)
+    workers[0].register_periodic()
+    assert workers[0].schedules()[0].last_ms == last_ms
 
 
 @pytest.mark.parametrize(("missed", "jobs"), [("skip", 0), ("once", 1), ("all", 12)])

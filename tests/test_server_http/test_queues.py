@@ -57,6 +57,25 @@ def test_the_tasks_are_named_that_no_worker_knows(queue: Queue, client: Client) 
     assert client.get("/queues/mail/jobs")["stats"]["unknown_tasks"] == {"former": 1}
 
 
+def test_schedules_are_seen_and_removed(queue: Queue, client: Client) -> None:
+    queue.periodic("0 3 * * *", tz="Europe/Berlin", name="nightly")(lambda: None)
+    queue.register_periodic()
+    (rule,) = client.get("/queues/mail/schedules")["schedules"]
+    assert rule.pop("next_ms") > 0
+    assert rule == {
+        "name": "nightly",
+        "task": "nightly",
+        "cron": "0 3 * * *",
+        "zone": "Europe/Berlin",
+        "missed": "skip",
+        "last_ms": None,
+        "parked": 0,
+    }
+    done = client.post("/queues/mail/unschedule", json={"ids": ["nightly", "none"]})
+    assert done == {"done": ["nightly"]}
+    assert client.get("/queues/mail/schedules")["schedules"] == []
+
+
 def test_jobs_that_have_not_started_are_cancelled(queue: Queue, client: Client) -> None:
     ids = [
         client.get(f"/queues/mail/jobs?state={state}")["jobs"][0]["id"]

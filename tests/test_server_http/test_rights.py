@@ -127,9 +127,15 @@ CASES = {
         Case("POST /queues/q/drop", "XDEL {key} 0-1", body=IDS, keys=STREAMS),
         Case("POST /queues/q/drop", "XDEL {key} 0-1", "XRANGE {key} - +", body={}, keys=STREAMS),
     ],
-    "post /queues/{NAME}/cancel": [
-        Case("POST /queues/q/cancel", "XDEL {key} 0-1", body=IDS, keys=STREAMS)
+    "get /queues/{NAME}/schedules": [
+        Case("GET /queues/q/schedules", "XRANGE {key} - +", keys=STREAMS)
     ],
+    **{
+        f"post /queues/{{NAME}}/{action}": [
+            Case(f"POST /queues/q/{action}", "XDEL {key} 0-1", body=IDS, keys=STREAMS)
+        ]
+        for action in ("cancel", "unschedule")
+    },
     **{
         f"post /queues/{{NAME}}/{action}": [
             Case(

@@ -50,6 +50,7 @@ class Rule(NamedTuple):
         name: names the rule; a rule of the same name replaces it.
         zone: the name of a time zone.
         next_ms: the next firing; 0 if it is to be computed.
+        last_ms: when a job of it was put for the last time; 0 if none was.
     """
 
     name: str
@@ -59,6 +60,12 @@ class Rule(NamedTuple):
     priority: int
     fields: Fields
     next_ms: int = 0
+    last_ms: int = 0
+
+    @property
+    def task(self) -> str:
+        """The task that it calls."""
+        return self.fields.get(layout.TASK, b"").decode(errors="replace")
 
     def pack(self) -> bytes:
         """Return the value of its row."""
@@ -126,6 +133,7 @@ def register(step: Step, rule: Rule) -> None:
     """Store a rule, unless it is stored as it is; its first firing comes after now."""
     stored = load_rule(step.txn, step.names, rule.name)
     if stored is not None:
+        rule = rule._replace(last_ms=stored.last_ms)
         if stored._replace(next_ms=0) == rule:
             return
         step.unschedule(due_key(stored.next_ms, layout.FIRING, _reference(rule.name)))
@@ -178,7 +186,7 @@ def fire(step: Step, row: Due) -> None:
     following = row.due_ms
     if rule.missed == "all":
         for _ in range(_AT_ONCE):
-            _put(step, rule, following)
+            rule = _put(step, rule, following)
             following = rule.after(following)
             if following > step.now_ms:
                 break
@@ -187,7 +195,7 @@ def fire(step: Step, row: Due) -> None:
         late = step.now_ms - row.due_ms > _LATE_MS
         time_ms = _newest(rule, row.due_ms, step.now_ms) if late else row.due_ms
         if rule.missed == "once" or step.now_ms - time_ms <= _LATE_MS:
-            _put(step, rule, time_ms)
+            rule = _put(step, rule, time_ms)
     _arm(step, rule._replace(next_ms=following))
 
 
@@ -209,6 +217,7 @@ def _newest(rule: Rule, first_ms: int, now_ms: int) -> int:
     return max(found, first_ms) if found <= now_ms else first_ms
 
 
-def _put(step: Step, rule: Rule, time_ms: int) -> None:
+def _put(step: Step, rule: Rule, time_ms: int) -> Rule:
     fields = {**rule.fields, SCHEDULED: str(time_ms).encode()}
     put(step, fields, rule.priority, 0, always=True)
+    return rule._replace(last_ms=step.now_ms)

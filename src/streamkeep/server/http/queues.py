@@ -149,6 +149,35 @@ def activity(call: Call) -> Found:
 # --- change -------------------------------------------------------------------------------------
 
 
+@route("GET /queues/{NAME}/schedules", "xrange")
+def schedules(call: Call) -> Found:
+    """The rules of periodic tasks: their times, and jobs of them that wait for a worker with the
+    task.
+    """
+    queue = _queue(call)
+    unknown = queue.core.read(lambda one: unknown_tasks(one, queue.core.names))
+    rows = [
+        {
+            "name": one.name,
+            "task": one.task,
+            "cron": one.cron,
+            "zone": one.zone,
+            "missed": one.missed,
+            "last_ms": one.last_ms or None,
+            "next_ms": one.next_ms,
+            "parked": unknown.get(one.task, 0),
+        }
+        for one in queue.schedules()
+    ]
+    return {"schedules": rows, "time_ms": now_ms()}
+
+
+@route("POST /queues/{NAME}/unschedule", "xdel", body={"ids": "array: names of rules"})
+def unschedule(call: Call) -> Found:
+    """Remove rules of periodic tasks; a program that has one stores it again when it starts."""
+    return _each(call, Queue.unschedule)
+
+
 @route("POST /queues/{NAME}/cancel", "xdel", body=_IDS)
 def cancel(call: Call) -> Found:
     """Remove jobs that have not started. `done` in the reply names those that were removed."""
