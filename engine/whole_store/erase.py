@@ -4,8 +4,8 @@
    of entries deleted or trimmed before), retired nodes, segments, and the messages of idempotent
    XADD. A row in `erasures` records each erased entry, so that a copy of it from elsewhere is
    recognized.
-2. If another erasure is unfinished, its entries are erased from the segments, too: it may have been
-   killed. This is repeated until none has begun meanwhile.
+2. If another erasure is unfinished, its entries are erased from the segments, and their messages
+   forgotten, too: it may have been killed. This is repeated until none has begun meanwhile.
 3. `scrub` overwrites the old bytes that LMDB and the journal have left.
 
 For readers, an erased entry is the same as one that XDEL has deleted.
@@ -33,10 +33,12 @@ from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import archived_streams, erased_ids, put_erasure
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.scan import stream_numbers
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.scrub import Mark, scrub
 from streamkeep.format.core.id_codec import MAX, Id
+from streamkeep.format.core.keys import ERASURES, NAMES, pack_number
 from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import Erased, erase_slots
 
@@ -73,16 +75,12 @@ def erase(
         environment.settle()
     for number in sorted(numbers):
         count += erase_archived(environment, number, wanted)
-    messages = environment.read(_find_messages, name, set(wanted))
-    for start in range(0, len(messages), _STEP):
-        step = messages[start : start + _STEP]
-        mark.write(_forget_messages, name, step, set(wanted))
-        environment.settle()
+    _forget_messages(mark, name, set(wanted))
     finished = {number: set(wanted) for number in numbers}
     scrubbed = False
     while not scrubbed:
-        if mark.others:
-            _finish_others(environment, finished)
+        while mark.others:
+            _finish_others(mark, finished)
         garbage.remove_files(environment)
         publish(environment)  # removes what holds an erased entry from the object store
         failpoints.hit("erase:stored")
@@ -90,12 +88,16 @@ def erase(
     return count
 
 
-def _finish_others(environment: Environment, finished: dict[int, set[Id]]) -> None:
-    """Erase what segments still have of the entries that any erasure has recorded.
+def _finish_others(mark: Mark, finished: dict[int, set[Id]]) -> None:
+    """Erase what segments and messages still have of the entries that any erasure has recorded.
 
     Args:
         finished: by stream number, the entries that segments have no more; this adds to them.
     """
+    mark.others = False  # a transaction here may see the mark of one more
+    environment = mark.environment
+    for name, ids in environment.read(_erased_in_streams):
+        _forget_messages(mark, name, ids)
     recorded = environment.read(_recorded)
     remove_leftovers(environment, {number for number, _ in recorded})
     for number, ids in recorded:
@@ -121,6 +123,17 @@ def _recorded(txn: Txn) -> list[tuple[int, set[Id]]]:
     return [
         (number, erased_ids(txn, number, (0, 0), (MAX, MAX))) for number in archived_streams(txn)
     ]
+
+
+def _erased_in_streams(txn: Txn) -> list[tuple[bytes, set[Id]]]:
+    """Return (name, erased IDs) of all streams that may remember messages."""
+    found = []
+    for number in stream_numbers(txn, ERASURES, "erasures"):
+        name = txn.get_row(NAMES, pack_number(number), f"name of stream {number}")
+        stream = None if name is None else txn.find_stream(name)
+        if stream is not None and stream.record.extension:
+            found.append((stream.name, erased_ids(txn, number, (0, 0), (MAX, MAX))))
+    return found
 
 
 def erase_step(txn: WriteTxn, name: bytes, numbers: set[int], ids: Ids) -> int:
@@ -185,15 +198,20 @@ def _store_erased(walk: NodeWalk, erased: Erased, trimmed: set[int]) -> None:
 # --- idempotent XADD ----------------------------------------------------------------------------
 
 
-def _find_messages(txn: Txn, name: bytes, ids: set[tuple[int, int]]) -> list[tuple[int, int]]:
+def _forget_messages(mark: Mark, name: bytes, ids: set[Id]) -> None:
+    """Forget the messages of erased entries: a message ID may be, or reveal, the contents."""
+    messages = mark.environment.read(_find_messages, name, ids)
+    for start in range(0, len(messages), _STEP):
+        mark.write(_forget_step, name, messages[start : start + _STEP], ids)
+        mark.environment.settle()
+
+
+def _find_messages(txn: Txn, name: bytes, ids: set[Id]) -> Ids:
     stream = txn.find_stream(name)
     return [] if stream is None else find_messages(txn, stream, ids)
 
 
-def _forget_messages(
-    txn: WriteTxn, name: bytes, messages: list[tuple[int, int]], ids: set[tuple[int, int]]
-) -> None:
-    """Forget the messages of erased entries: a message ID may be, or reveal, the contents."""
+def _forget_step(txn: WriteTxn, name: bytes, messages: Ids, ids: set[Id]) -> None:
     stream = txn.find_stream(name)
     if stream is not None:
         tracker = Tracker(txn, stream)

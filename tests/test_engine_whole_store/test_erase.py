@@ -416,6 +416,27 @@ def test_an_erasure_that_was_killed_is_finished_by_the_next(tmp_path: Path, step
     assert grep(path) == []
 
 
+def test_messages_that_a_killed_erasure_left_are_forgotten_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with streamkeep.open(path) as store:
+        erased = store.xadd("k", harmless(1), idmp=("till", SECRET))
+        store.xadd("other", harmless(2), idmp=("till", "m"))
+
+    def work() -> None:
+        failpoints.arm("commit:made", lambda: os.kill(os.getpid(), signal.SIGKILL))
+        streamkeep.open(path).erase("k", erased)
+
+    assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+    with streamkeep.open(path) as store:
+        assert store.xlen("k") == 0
+        assert grep(path) != []
+        store.erase("other", "1-0")
+        assert grep(path) == []
+        store.xadd("other", harmless(2), idmp=("till", "m"))
+        assert store.xlen("other") == 1
+    assert_sound(path)
+
+
 def test_a_scrub_goes_on_where_another_process_died_with_commits_in_its_memtable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

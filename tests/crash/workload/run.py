@@ -38,6 +38,7 @@ from crash.workload.worker import Work, fork, run
 from patience import PATIENCE_S
 from streamkeep import recovery
 from streamkeep.engine.api.views import Sync
+from streamkeep.engine.crash_recovery.state import WAYS
 from streamkeep.engine.txn import begin
 from streamkeep.recovery.fsck.findings import Severity
 
@@ -574,9 +575,10 @@ def damages(run: Run) -> None:
         damage(copy / "journal", run.random)
         try:
             run.compare(copy, damaged=True)
-        except Refused:
+        except Refused as refused:
             # What is left then is what was there at some moment.
-            forced = run.random.choice(["data.mdb", "checkpoint"])
+            offered = [way for way in WAYS if f'force_recovery="{way}"' in str(refused)]
+            forced = run.random.choice(offered)
             run.compare(copy, Promise(float("-inf")), force_recovery=forced)
         shutil.rmtree(copy)
     run.verify()
