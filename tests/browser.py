@@ -34,6 +34,7 @@ class Browser:
     Attributes:
         complaints: what the page wrote to the console as errors, and exceptions that it threw.
         requests: the URLs that it asked for.
+        clicks: how often `click` was called.
     """
 
     def __init__(self, width: int = 1280, height: int = 900) -> None:
@@ -60,6 +61,7 @@ class Browser:
         )
         self.complaints: list[str] = []
         self.requests: list[str] = []
+        self.clicks = 0
         self._number = 0
         port, path = self._endpoint()
         url = f"ws://127.0.0.1:{port}{path}"
@@ -168,6 +170,7 @@ class Browser:
 
     def click(self, words: str, selector: str = "button, a") -> None:
         """Click the first control with these words, by the mouse."""
+        self.clicks += 1
         box = self.until(
             f"(() => {{ const one = [...document.querySelectorAll({json.dumps(selector)})]"
             f".find((one) => one.innerText.trim() === {json.dumps(words)} && !one.disabled"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.slow
 
 HOSTILE = '<img src=x onerror="window.broken=1">'
 ROWS = "document.querySelectorAll('tbody tr').length"
+JOBS = "document.querySelectorAll('[aria-labelledby=jobs] tbody tr').length"
 ENTRIES = "document.querySelectorAll('.entries li').length"
 
 
@@ -147,8 +151,11 @@ def test_hostile_names_and_values_are_text(
     for state in ("dead", "waiting"):
         browser.run(f"location.hash = '#/queue?name=' + encodeURIComponent({name!r}) "
                     f"+ '&state={state}'")  # fmt: skip
-        browser.until(f"{ROWS} === 1 && document.querySelector('h1')")
-        assert HOSTILE in browser.text()
+        browser.until(f"{JOBS} >= 1 && document.querySelector('h1')")
+        browser.until("document.querySelector('button.opener')")
+        browser.run("[...document.querySelectorAll('button.opener')].at(-1).click()")
+        browser.until("document.querySelector('.opened .pairs')")
+        assert HOSTILE in browser.text(".opened")
     assert browser.run("window.broken === undefined && !document.querySelector('main img')")
     assert browser.run("[...document.querySelectorAll('a')].every((a) => a.protocol === 'http:')")
 
@@ -215,6 +222,12 @@ def test_pending_entries_are_acknowledged_claimed_and_returned(
     kept.xreadgroup("g", "ann", {"k": ">"})
     enter(browser, site(write=True), "#/group?key=k&group=g")
     browser.until(f"{ROWS} === 4")
+    browser.click("1-0", "button.opener")
+    browser.until("document.querySelector('.opened .pairs')?.innerText.includes('0')")
+    assert browser.run("document.querySelector('.opened a').hash").startswith(
+        "#/stream?key=k&start=1-0"
+    )
+    browser.click("1-0", "button.opener")
     browser.click("Acknowledge", "td button")
     browser.until("document.querySelector('dialog[open]')")
     browser.click("Cancel", "dialog button")
@@ -249,7 +262,7 @@ def test_jobs_are_cancelled_run_and_put_again_and_queues_paused(
     browser.click("Queues")
     browser.until("document.querySelector('h2').innerText === 'Queues'")
     browser.click("mail")
-    browser.until(f"{ROWS} === 1 && document.querySelector('td.actions')")
+    browser.until(f"{JOBS} === 1 && document.querySelector('td.actions')")
     browser.click("Cancel", "td button")
     browser.click("Cancel the job", "dialog button")
     browser.until("document.body.innerText.includes('No job waits.')")
@@ -260,13 +273,135 @@ def test_jobs_are_cancelled_run_and_put_again_and_queues_paused(
         browser.until("document.body.innerText.includes('will start')")
         with queue.get(0):
             raise ValueError("none")
-    browser.click("Dead 1")
+    browser.click("Dead letters 1")
     browser.click("Requeue", "td button")
     browser.until("document.body.innerText.includes('There are no dead letters.')")
     browser.click("Pause")
     browser.until("document.body.innerText.includes('Resume')")
     stats = queue.stats()
     assert (stats.waiting, stats.delayed, stats.cancelled, stats.paused) == (1, 0, 1, True)
+
+
+def test_seventy_dead_letters_are_understood_tried_and_requeued_in_eight_clicks(
+    kept: Store[bytes], site: Callable[..., Site], browser: Browser
+) -> None:
+    """After a bad deploy: find the reason, requeue one, look at it, requeue the rest."""
+    queue = Queue(kept, "crawl", retries=0)
+    broken = True
+
+    def run(url: str, depth: int = 0) -> str:
+        if broken or url == "gone":
+            raise (KeyError if url == "gone" else ConnectionError)(f"{url} is not there")
+        return f"read {url}"
+
+    fetch = queue.task(name="fetch")(run)
+    for number in range(70):
+        fetch.delay(f"http://example/{number}", 2)
+    fetch.delay("gone")
+    queue.run_until_idle()
+    broken = False
+    enter(browser, site(write=True))
+    browser.until("document.body.innerText.includes('71 dead letters')")
+    browser.clicks = 0
+    browser.click("queue crawl")
+    browser.click("builtins.ConnectionError")
+    browser.until(
+        "document.querySelector('.section-head p')?.innerText === '70 dead letters like this.'"
+    )
+    newest = browser.text("tbody .opener")
+    browser.click(newest)
+    browser.until("document.querySelector('.traceback')")
+    assert browser.text(".call") == 'fetch("http://example/69", 2)'
+    assert "Traceback (most recent call last):\n  File " in browser.text(".traceback")
+    assert "ConnectionError: http://example/69 is not there" in browser.text(".traceback")
+    browser.click("Requeue", "td button")
+    browser.until(
+        "document.querySelector('.section-head p').innerText === '69 dead letters like this.'"
+    )
+    queue.run_until_idle()
+    browser.until("document.querySelector('.segmented a:nth-child(5)').innerText === 'Done 1'")
+    browser.click("Done 1")
+    browser.until(f"{JOBS} === 1")  # the look: it is done
+    browser.run("history.back()")
+    browser.until(
+        "document.querySelector('.section-head p')?.innerText === '69 dead letters like this.'"
+    )
+    browser.click("Requeue all…")
+    browser.until("document.querySelector('dialog h2')")
+    assert "Requeue 69 dead letters?" in browser.text("dialog")
+    assert "with “builtins.ConnectionError”" in browser.text("dialog")
+    browser.click("Requeue", "dialog button")
+    browser.until("document.body.innerText.includes('69 dead letters put again, as new jobs.')")
+    assert browser.clicks + 1 <= 8  # with the one of Back
+    assert queue.run_until_idle() == 69
+    assert [one.message for one in queue.dead_letters()] == ["'gone is not there'"]
+    browser.click("All")
+    browser.until(f"{JOBS} === 2")
+    browser.click("Drop all…")
+    browser.click("Drop", "dialog button")
+    browser.until("document.body.innerText.includes('There are no dead letters.')")
+    assert queue.stats().dead == 0
+
+
+def test_range_search_view_and_columns_are_in_the_address(
+    kept: Store[bytes], site: Callable[..., Site], browser: Browser
+) -> None:
+    for number in range(1, 101):
+        text = f'{{"deep":{{"big":12345678901234567890,"n":{number}}}}}'
+        fields: dict[str | bytes, Any] = {"n": number, "json": text, "x,y": f'"{number}",\r\n'}
+        kept.xadd("k", {**fields, b"\xff": b"\x00", HOSTILE: HOSTILE})
+    enter(browser, site(), "#/stream?key=k&text=%22n%22:7&oldest=1")
+    browser.until("document.body.innerText.includes('11 entries found')")  # 7 and 70 to 79
+    browser.click("Table")
+    browser.until("document.querySelectorAll('[aria-labelledby=entries] thead th').length === 6")
+    browser.click("json", "button.toggle")
+    browser.until("document.querySelectorAll('[aria-labelledby=entries] thead th').length === 5")
+    assert browser.run("location.hash").count("cols=") == 1
+    browser.run("document.querySelector('button.opener').click()")
+    browser.until("document.querySelector('.opened .pairs')")
+    browser.click("JSON", ".opened button")
+    assert '"big": 12345678901234567890,\n' in browser.text(".opened pre")
+    browser.run(
+        "window.saved = []; URL.createObjectURL = (blob) => { saved.push(blob); return '#/'; };"
+        "HTMLAnchorElement.prototype.click = () => {}"
+    )
+    browser.click("CSV")
+    browser.until("saved.length === 1")
+    head, first, *rest = csv.reader(io.StringIO(browser.run("saved[0].text()"), newline=""))
+    assert head == ["id", "n", "x,y", "\\xff", HOSTILE]
+    assert first[1:] == ["7", '"7",\r\n', "\x00", HOSTILE]
+    assert len(rest) == 10
+    browser.click("JSON Lines")
+    browser.until("saved.length === 2")
+    rows = [json.loads(line) for line in browser.run("saved[1].text()").splitlines()]
+    assert [dict(map(tuple, one["pairs"][:1])) for one in rows][:2] == [{"n": "7"}, {"n": "70"}]
+    for _ in range(2):
+        browser.run("history.back()")
+    browser.until(f"{ENTRIES} === 11")
+    assert browser.run("document.querySelector('input[name=text]').value") == '"n":7'
+    browser.click("Reset")
+    browser.until(f"{ENTRIES} === 50")
+    browser.run("history.back()")
+    browser.until("document.body.innerText.includes('11 entries found')")
+
+
+def test_what_is_not_there_is_a_sentence_with_a_way_on(
+    kept: Store[bytes], site: Callable[..., Site], browser: Browser
+) -> None:
+    kept.xadd("k", {"n": 1})
+    enter(browser, site())
+    for view, said, way in [
+        ("#/stream?key=none", "There is no stream none.", "All streams"),
+        ("#/group?key=k&group=none", "There is no group none.", "The groups of the stream"),
+        ("#/group?key=none&group=g", "There is no group g.", "The groups of the stream"),
+        ("#/queue?name=none", "There is no queue none.", "All queues"),
+    ]:
+        browser.run(f"location.hash = {view!r}")
+        browser.until(f"document.querySelector('main').innerText.startsWith({said!r})")
+        assert browser.text().split() == [*said.split(), *way.split()]
+        assert browser.text("#notice") == ""
+    browser.run("1")
+    browser.complaints.clear()  # of the replies with status 404
 
 
 def test_the_store_is_checked(

@@ -243,14 +243,16 @@ _STATES: Final = {cancelling.HELD_STATE: "waiting", cancelling.RETRYING: "delaye
 def call_text(fields: Fields, most: int) -> str:
     """Return the call that a job is, such as `fetch("http://...", 2, depth=1)`.
 
-    Without a task, its payload. Of other codecs than JSON only the size is told: to read them may
-    run code.
+    Without a task, its payload; without a payload, the task. Of other codecs than JSON only the
+    size is told: to read them may run code.
 
     Args:
         most: characters, after which it is cut.
     """
     task, payload = fields.get(layout.TASK, b""), fields.get(layout.PAYLOAD, b"")
     name = task.decode("utf-8", "replace")
+    if layout.PAYLOAD not in fields:
+        return name
     codec = fields.get(layout.CODEC, b"json").decode("utf-8", "replace")
     text = f"{len(payload):,} bytes of {codec}"
     if codec == JSON:

@@ -15,6 +15,7 @@ const PARENTS = { "/stream": "/", "/group": "/", "/queue": "/queues" };
 const main = document.getElementById("main");
 const state = { write: false, onSurvey };
 let ended = null;
+let shown = { of: "", moved: null }; // a view that takes another address of the same subject itself
 
 function onSurvey(survey) {
   state.write = survey.write;
@@ -40,10 +41,13 @@ async function show(tried = false) {
   if (location.hash.startsWith("#token=")) takeToken();
   if (location.hash === "#main") return;
   for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+  const address = addressOf(location.hash);
+  const of = JSON.stringify([address.path, address.key, address.group, address.name]);
+  if (shown.of === of && shown.moved) { shown.moved(address); return; }
+  shown = { of: "", moved: null };
   ended?.abort();
   ended = new AbortController();
   notice("");
-  const address = addressOf(location.hash);
   for (const link of document.querySelectorAll("#nav a")) {
     const here = link.getAttribute("href") === `#${PARENTS[address.path] ?? address.path}`;
     if (here) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
@@ -60,7 +64,7 @@ async function show(tried = false) {
     if (error.status !== 403) return;
   }
   if (mine.signal.aborted) return;
-  view(main, state, mine.signal, address);
+  shown = { of, moved: view(main, state, mine.signal, address) };
   window.scrollTo(0, 0);
   document.title = address.path === "/" ? `${document.getElementById("store-name").textContent} – Streamkeep` : "Streamkeep";
 }

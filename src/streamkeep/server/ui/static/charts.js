@@ -38,35 +38,29 @@ export function sparkline(counts, edges, firstMs) {
   return drawn;
 }
 
-// Stacked bars of live, trimmed, archived and erased entries. `onPick(from, to)` is called with a bucket's bounds.
-export function bars(figures, onPick) {
-  const { edges_ms: edges, live, trimmed, archived, erased } = figures;
-  const sums = live.map((value, at) => value + trimmed[at] + archived[at] + erased[at]);
-  const width = 1000, height = 130, gap = live.length > 100 ? 0 : 1.5;
+// Stacked bars. `series` is a list of [class, word, counts], the lowest part first. A part is as high
+// as its share, so a small one may not be seen; the texts have the numbers. `onPick(from, to)` is
+// called with a bucket's bounds.
+export function bars(edges, series, { label, about = "", onPick = null }) {
+  const sums = edges.slice(1).map((_, at) => series.reduce((sum, [, , counts]) => sum + counts[at], 0));
+  const width = 1000, height = 130, gap = sums.length > 100 ? 0 : 1.5;
   const most = Math.max(1, ...sums);
-  const step = width / live.length;
-  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "group",
-    "aria-label": "Entries over time; each bar shows its part of the stream" });
-  live.forEach((value, at) => {
-    const both = sums[at];
-    const scaled = (part) => part ? Math.max(2, (height - 6) * part / most) : 0;
-    const high = scaled(value), middle = scaled(trimmed[at]), low = scaled(archived[at]), gone = scaled(erased[at]);
-    const about = figures.exact ? "" : "about ";
-    const text = `${clock(edges[at])} to ${clock(edges[at + 1])}: ${about}${entries(both)}`
-      + (trimmed[at] ? `, ${count(trimmed[at])} trimmed` : "") + (archived[at] ? `, ${count(archived[at])} archived` : "")
-      + (erased[at] ? `, ${count(erased[at])} erased` : "");
+  const step = width / sums.length;
+  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "group", "aria-label": label });
+  sums.forEach((both, at) => {
+    const scale = both && Math.max(2, (height - 6) * both / most) / both; // a bar of few is seen, too
+    const text = `${clock(edges[at])} to ${clock(edges[at + 1])}: ${about}`
+      + (series.filter(([, , counts]) => counts[at]).map(([, word, counts]) => `${count(counts[at])} ${word}`).join(", ") || "nothing");
     const box = { x: (at * step + gap / 2).toFixed(2), width: Math.max(0.5, step - gap).toFixed(2) };
-    const group = svg("g", { class: "bucket", ...(both && { role: "button", tabindex: at === sums.findIndex(Boolean) ? 0 : -1 }),
+    const group = svg("g", { class: "bucket", ...(both && onPick && { role: "button", tabindex: at === sums.findIndex(Boolean) ? 0 : -1 }),
       "aria-label": text });
-    group.append(
-      svg("title", {}, text),
-      svg("rect", { class: "hit", ...box, y: 0, height }),
-      svg("rect", { class: "live", ...box, y: height - high, height: high }),
-      svg("rect", { class: "trimmed", ...box, y: height - high - middle, height: middle }),
-      svg("rect", { class: "archived", ...box, y: height - high - middle - low, height: low }),
-      svg("rect", { class: "erased", ...box, y: height - high - middle - low - gone, height: gone }),
-    );
-    if (both) {
+    group.append(svg("title", {}, text), svg("rect", { class: "hit", ...box, y: 0, height }));
+    let top = height;
+    for (const [className, , counts] of series) {
+      const high = scale * counts[at];
+      group.append(svg("rect", { class: className, ...box, y: (top -= high).toFixed(2), height: high.toFixed(2) }));
+    }
+    if (both && onPick) {
       const pick = () => onPick(edges[at], edges[at + 1] - 1);
       group.addEventListener("click", pick);
       group.addEventListener("keydown", (event) => {

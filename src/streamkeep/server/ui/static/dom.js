@@ -66,17 +66,18 @@ export function bytesOf(name) {
   return Uint8Array.from(atob(name.base64), (one) => one.charCodeAt(0));
 }
 
+// Blanks at either end are shown, too.
+export function named(name, className = "name") {
+  const text = textOf(name).replace(/^ +| +$/g, (blanks) => "␣".repeat(blanks.length));
+  if (text === "") return el("span", { class: `${className} empty-name` }, "empty name");
+  return el("bdi", { class: className, title: text.length > 60 ? text.slice(0, 500) : null }, text);
+}
+
 // A name as text that shows every character: control, invisible and direction characters escaped.
 export function textOf(name) {
   if (typeof name === "string") return name.replace(HIDDEN, escapeHidden);
   return [...bytesOf(name)].map((byte) => byte > 31 && byte < 127
     ? String.fromCharCode(byte) : `\\x${byte.toString(16).padStart(2, "0")}`).join("");
-}
-
-export function named(name, className = "name") {
-  const text = textOf(name);
-  if (text === "") return el("span", { class: `${className} empty-name` }, "empty name");
-  return el("bdi", { class: className, title: text.length > 60 ? text.slice(0, 500) : null }, text);
 }
 
 export function percent(name) {

@@ -1,24 +1,30 @@
 // One group: its consumers, and its pending entries with their age; with --write also what to do.
 
-import { get, groupPath, post } from "./api.js";
+import { Failed, get, groupPath, post, streamPath } from "./api.js";
 import { count, el, fill, idMs, keyed, many, named, percent, setText, span, textOf } from "./dom.js";
-import { ask, button, cell, empty, facts, notice, problem, repeat, section, table } from "./ui.js";
+import { fieldsBox } from "./entry.js";
+import { ask, button, empty, facts, link, missing, notice, problem, repeat, rows, section } from "./ui.js";
 
 const PAGE = 50;
-const CONSUMERS = [{ title: "Consumer", class: "wide" }, { title: "Pending", class: "num" },
-  { title: "Last attempt", class: "num" }, { title: "Last entry", class: "num" }];
-const PENDING = [{ title: "Entry" }, { title: "Age", class: "num" }, { title: "Consumer", class: "wide" },
-  { title: "Delivered", class: "num" }, { title: "Times", class: "num" }, { title: "Actions", class: "actions" }];
+const CONSUMERS = [{ title: "Consumer", class: "wide", make: (one) => named(one.name) },
+  { title: "Pending", class: "num", text: (one) => count(one.pending) },
+  { title: "Last attempt", class: "num", text: (one) => `${span(one.idle_ms)} ago` },
+  { title: "Last entry", class: "num", text: (one) => one.inactive_ms === null ? "never" : `${span(one.inactive_ms)} ago` }];
+const PENDING = [{ title: "Entry", make: (one) => el("code", {}, one.id) },
+  { title: "Age", class: "num", text: (one, now) => span(now - idMs(one.id)) },
+  { title: "Consumer", class: "wide", text: (one) => one.consumer === null ? "none: to be claimed" : textOf(one.consumer) },
+  { title: "Delivered", class: "num", text: (one) => one.idle_ms === null ? "–" : `${span(one.idle_ms)} ago` },
+  { title: "Times", class: "num", text: (one) => count(one.times_delivered), warn: (one) => one.times_delivered > 3 }];
 const IDLE = [["any time", ""], ["over 1 min ago", 60e3], ["over 5 min ago", 300e3], ["over 1 hour ago", 3600e3], ["over 1 day ago", 86400e3]];
 
 export function group(main, state, signal, address) {
   const { key, group: name } = address;
   const head = el("div", { class: "title" });
   const summary = el("div");
-  const consumers = table("Consumers", CONSUMERS);
-  const pending = table("Pending entries", state.write ? PENDING : PENDING.slice(0, -1));
-  const noConsumers = el("div");
-  const noPending = el("div");
+  const consumers = rows("Consumers", CONSUMERS, { keyOf: (one) => percent(one.name), none: "No consumers. A consumer appears when it reads for the first time." });
+  const pending = rows("Pending entries", state.write ? [...PENDING, { title: "Actions", class: "actions", make: actions }] : PENDING,
+    { keyOf: (one) => one.id, detail, none: () => empty(any ? "No pending entry is like this." : "Nothing is pending: every delivered entry was acknowledged.") });
+  let any = false, shown = [];
   const idle = el("select", { "aria-label": "Delivered" }, IDLE.map(([title, ms]) => el("option", { value: ms }, `delivered ${title}`)));
   const owner = el("select", { "aria-label": "Consumer" });
   const more = button("Show more", () => { wanted += PAGE; again(); }, { hidden: true });
@@ -29,9 +35,9 @@ export function group(main, state, signal, address) {
     el("a", { href: `#/stream?key=${percent(key)}` }, named(key))),
   el("h1", {}, el("span", { class: "of" }, "Group "), named(name)), summary);
   fill(main, head,
-    section("Consumers", { id: "consumers" }, consumers.box, noConsumers),
+    section("Consumers", { id: "consumers" }, consumers.box),
     section("Pending entries", { id: "pending", note: "delivered, and not acknowledged",
-      tools: [owner, idle, state.write ? button("Claim all of these…", claimMany) : null] }, pending.box, noPending, more));
+      tools: [owner, idle, state.write ? button("Claim all of these…", claimMany) : null] }, pending.box, more));
 
   async function refresh() {
     const asked = { count: wanted, min_idle_ms: idle.value, consumer: names.get(owner.value) ?? null };
@@ -46,9 +52,7 @@ export function group(main, state, signal, address) {
       ["Entries read", info.entries_read === null ? "unknown" : count(info.entries_read)],
       ["Last delivered", el("code", {}, info.last_delivered_id)],
     ]));
-    keyed(consumers.body, info.members, (one) => percent(one.name), consumerRow);
-    consumers.table.hidden = !info.members.length;
-    fill(noConsumers, info.members.length ? null : empty("No consumers.", "A consumer appears when it reads for the first time."));
+    consumers.show(info.members, info.time_ms);
     const options = info.members.filter((one) => one.pending || `=${percent(one.name)}` === owner.value);
     for (const one of options) names.set(`=${percent(one.name)}`, one.name);
     keyed(owner, [null, ...options], (one) => one === null ? "" : `=${percent(one.name)}`, (one) => {
@@ -56,44 +60,22 @@ export function group(main, state, signal, address) {
       made.refresh = (now) => setText(made, now === null ? "any consumer" : `${textOf(now.name)} (${count(now.pending)})`);
       return made;
     });
-    keyed(pending.body, found.pending, (one) => one.id, (one) => pendingRow(one));
-    pending.body.childNodes.forEach((one, at) => one.refresh(found.pending[at], info.time_ms));
-    pending.table.hidden = !found.pending.length;
+    any = info.pending > 0;
+    shown = found.pending;
+    pending.show(shown, info.time_ms);
     more.hidden = found.next === null;
-    fill(noPending, found.pending.length ? null : info.pending
-      ? empty("No pending entry is like this.") : empty("Nothing is pending.", "Every delivered entry was acknowledged."));
   }
 
-  function consumerRow() {
-    const cells = CONSUMERS.map((one) => cell(one));
-    const made = el("tr", {}, cells);
-    made.refresh = (one) => {
-      if (!cells[0].firstChild) cells[0].append(named(one.name));
-      setText(cells[1], count(one.pending));
-      setText(cells[2], `${span(one.idle_ms)} ago`);
-      setText(cells[3], one.inactive_ms === null ? "never" : `${span(one.inactive_ms)} ago`);
-    };
-    return made;
+  async function detail(one) {
+    const { entries: [entry] } = await get(streamPath(key, "", { start: one.id, end: one.id, count: 1, history: true, shape: "pairs" }), signal);
+    if (!entry) throw new Failed(404, "");
+    return [fieldsBox(entry.pairs), el("p", {}, el("a", { href: link("/stream", { key, start: one.id, end: one.id, history: true }) }, "The entry in its stream"))];
   }
 
-  function pendingRow(first) {
-    const cells = PENDING.map((one) => cell(one));
-    const [entry, age, consumer, delivered, times, actions] = cells;
-    entry.append(el("code", {}, first.id));
-    actions.append(
-      button("Acknowledge", () => act("ack", first.id, "Acknowledge this entry?", "The group counts it as done.", "Acknowledge")),
-      button("Claim…", () => claim([first.id])),
-      button("Return", () => act("nack", first.id, "Return this entry to the group?", "Any consumer may then claim it.", "Return")));
-    const made = el("tr", {}, state.write ? cells : cells.slice(0, -1));
-    made.refresh = (one, now) => {
-      if (now === undefined) return;
-      setText(age, span(now - idMs(one.id)));
-      fill(consumer, one.consumer === null ? el("span", { class: "quiet" }, "none: to be claimed") : named(one.consumer));
-      setText(delivered, one.idle_ms === null ? "–" : `${span(one.idle_ms)} ago`);
-      setText(times, count(one.times_delivered));
-      times.classList.toggle("warn", one.times_delivered > 3);
-    };
-    return made;
+  function actions(one) {
+    return [button("Acknowledge", () => act("ack", one.id, "Acknowledge this entry?", "The group counts it as done.", "Acknowledge")),
+      button("Claim…", () => claim([one.id])),
+      button("Return", () => act("nack", one.id, "Return this entry to the group?", "Any consumer may then claim it.", "Return"))];
   }
 
   async function act(action, id, title, text, word) {
@@ -118,11 +100,11 @@ export function group(main, state, signal, address) {
   }
 
   function claimMany() {
-    const ids = [...pending.body.children].map((one) => one.dataset.itemKey);
+    const ids = shown.map((one) => one.id);
     if (ids.length) claim(ids);
   }
 
-  const again = repeat(signal, 5, refresh);
+  const again = repeat(signal, 5, refresh, () => missing(main, "group", name, link("/stream", { key }), "The groups of the stream"));
   idle.addEventListener("change", again);
   owner.addEventListener("change", again);
 }

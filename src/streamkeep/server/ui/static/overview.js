@@ -3,7 +3,7 @@
 import { get, query } from "./api.js";
 import { sparkline } from "./charts.js";
 import { count, el, fill, idMs, keyed, many, named, percent, rate, setText, size, span, textOf, time } from "./dom.js";
-import { button, cell, empty, repeat, section, table } from "./ui.js";
+import { button, cell, empty, link, repeat, section, table } from "./ui.js";
 
 const SPANS = [["5 min", 300e3], ["1 hour", 3600e3], ["1 day", 86400e3], ["1 week", 604800e3]];
 const COLUMNS = [
@@ -99,16 +99,16 @@ function showTiles(tiles, survey) {
   const about = survey.complete ? "" : "at least ";
   const rows = [
     ["Streams", count(survey.streams)],
-    ["Entries", about + count(survey.entries)],
+    ["Entries", about + count(survey.entries), survey.archived ? `and ${count(survey.archived)} archived` : ""],
     ["Groups", about + count(survey.groups)],
     ["Pending", about + count(survey.pending)],
     ["Entry data", about + size(survey.size_bytes)],
     ["Free on disk", size(survey.disk_free_bytes)],
   ];
   keyed(tiles, rows, ([title]) => title, ([title]) => {
-    const value = el("dd");
-    const made = el("div", {}, el("dt", {}, title), value);
-    made.refresh = ([, text]) => setText(value, text);
+    const value = el("dd"), note = el("dd", { class: "quiet" });
+    const made = el("div", {}, el("dt", {}, title), value, note);
+    made.refresh = ([, text, more = ""]) => { setText(value, text); setText(note, more); };
     return made;
   });
 }
@@ -123,7 +123,7 @@ function showStuck(calm, list, survey) {
   keyed(list, survey.stuck, (one) => `${one.kind} ${percent(one.key ?? one.queue)} ${percent(one.group ?? "")}`, (one) => {
     const text = el("span", { class: "what" });
     const made = el("li", {}, el("span", { class: "badge" }, one.kind),
-      one.kind === "dead" ? el("a", { href: `#/queue?name=${percent(one.queue)}&state=dead` }, el("span", { class: "of" }, "queue "), named(one.queue)) : el("a", { href: `#/group?key=${percent(one.key)}&group=${percent(one.group)}`,
+      one.queue ? el("a", { href: link("/queue", { name: one.queue, state: { dead: "dead", parked: "parked" }[one.kind] }) }, el("span", { class: "of" }, "queue "), named(one.queue)) : el("a", { href: `#/group?key=${percent(one.key)}&group=${percent(one.group)}`,
         "aria-label": `Group ${textOf(one.group)} of ${textOf(one.key)}` },
         named(one.group), el("span", { class: "of" }, " of "), named(one.key)), text);
     made.refresh = (now) => fill(text, sentence(now));
@@ -133,6 +133,12 @@ function showStuck(calm, list, survey) {
 
 function sentence(one) {
   if (one.kind === "dead") return `${many(one.letters, "dead letter")}; the first job was given up ${span(one.since_ms)} ago.`;
+  if (one.queue) {
+    const waits = `${many(one.waiting, "job waits", "jobs wait")}${one.since_ms ? `, the oldest for ${span(one.since_ms)}` : ""}`;
+    if (one.kind === "paused") return `The queue is paused; ${waits}.`;
+    if (one.kind === "idle") return `${waits}; no worker is running.`;
+    return `${waits}; no worker that took one has ${Object.keys(one.tasks).map((task) => `the task ${textOf(task)}`).join(", ")}.`;
+  }
   if (one.kind === "pending") {
     return [`${many(one.pending, "entry is", "entries are")} not acknowledged; `,
       one.since_ms === null ? "the first waits to be claimed" : `the first was delivered ${span(one.since_ms)} ago`,

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { ago, clock, count, el, entries, fill, many, size, time } from "./dom.js";
-import { button, cell, empty, facts, problem, repeat, section, table } from "./ui.js";
+import { button, cell, command, empty, facts, problem, repeat, section, table } from "./ui.js";
 
 const FINDINGS = [{ title: "Severity" }, { title: "Code" }, { title: "Where", class: "wide" }, { title: "Problem", class: "wide" }];
 
@@ -14,7 +14,7 @@ export function store(main, state, signal) {
   const attention = section("Health", { id: "health" }, problems);
   const title = el("div", { class: "title" });
   fill(main, title, attention,
-    section("Check", { id: "check", note: "as streamkeep fsck: reads, and changes nothing", tools: [quick, full] }, check),
+    section("Check", { id: "check", note: ["as ", command("streamkeep fsck STORE"), ": reads, and changes nothing"], tools: [quick, full] }, check),
     el("div", { class: "columns" },
       section("Disk", { id: "disk" }, disk), section("Durability", { id: "durable" }, durable),
       section("Archive", { id: "archive" }, archive)));
@@ -46,7 +46,7 @@ export function store(main, state, signal) {
     fill(archive, kept.segments || kept.retired_entries ? facts([
       ["Archived", entries(kept.entries)], ["Segments", count(kept.segments)], ["Size", size(kept.size_bytes)],
       ["To be archived", entries(kept.retired_entries)]])
-      : empty("Nothing is archived.", "streamkeep retention set STORE KEY --archive keeps what is trimmed."));
+      : empty("Nothing is archived.", [command("streamkeep retention set STORE KEY --archive"), " keeps what is trimmed."]));
     showCheck(check, found);
     const running = Boolean(found.check?.running);
     quick.disabled = full.disabled = running;

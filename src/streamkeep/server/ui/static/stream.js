@@ -2,12 +2,14 @@
 
 import { follow, get, post, put, query, streamPath, groupPath } from "./api.js";
 import { bars } from "./charts.js";
-import { bytesOf, clock, count, el, entries, fill, idMs, isTime, many, named, percent, size, span, textOf, time } from "./dom.js";
-import { ask, button, cell, empty, facts, notice, problem, repeat, section, table } from "./ui.js";
+import { clock, count, el, entries, fill, idMs, isTime, many, named, percent, size, span, textOf, time } from "./dom.js";
+import { csvOf, entryItem, fieldsBox, linesOf, save, when } from "./entry.js";
+import { ask, button, cell, command, empty, facts, link, missing, notice, problem, repeat, rows, section, table } from "./ui.js";
 
 const PAGE = 50;
 const TAIL = 500; // entries that a live tail keeps on the page
-const CUT = 400; // characters of a value that are shown at once
+const COLUMNS = 6; // of a table, until others are chosen
+const MOST_SAVED = 100000; // entries of a file
 
 export function stream(main, state, signal, address) {
   const key = address.key;
@@ -16,6 +18,9 @@ export function stream(main, state, signal, address) {
   const ranges = el("div", { class: "segmented", role: "group", "aria-label": "Time that the chart shows" });
   const groups = el("div");
   const list = el("ol", { class: "entries", "aria-label": "Entries" });
+  const grid = el("div"), choice = el("div", { class: "tools columns-choice" });
+  const views = el("div", { class: "segmented", role: "group", "aria-label": "How entries are shown" },
+    [["Cards", ""], ["Table", "table"]].map(([title, view]) => button(title, () => go({ view }), { "data-view": view })));
   const said = el("p", { class: "quiet", role: "status" });
   const more = button("Show more", () => load(true));
   const form = rangeForm();
@@ -24,10 +29,13 @@ export function stream(main, state, signal, address) {
   let following = null;
   let loading = null;
   let window = null;
+  let here = {}; // the members of the address: range, search, view, columns
+  let loaded = [];
 
   fill(main, head,
     section("Over time", { id: "time", tools: ranges }, figures),
-    section("Entries", { id: "entries", tools: [tail] }, form.box, said, list, more),
+    section("Entries", { id: "entries", tools: [tail, views, button("CSV", () => download("csv"), { title: "Download as CSV" }),
+      button("JSON Lines", () => download("jsonl"), { title: "Download as JSON Lines" })] }, form.box, said, choice, list, grid, more),
     section("Consumer groups", { id: "groups", tools: state.write ? button("Create a group", createGroup) : null }, groups),
     state.write ? appendForm() : null);
   signal.addEventListener("abort", () => { loading?.abort(); following?.abort(); });
@@ -39,7 +47,7 @@ export function stream(main, state, signal, address) {
     if (signal.aborted) return;
     showHead(head, info);
     showGroups(groups, info);
-  });
+  }, () => missing(main, "stream", key, "#/", "All streams"));
 
   // --- the chart ---------------------------------------------------------------------------------
 
@@ -48,11 +56,10 @@ export function stream(main, state, signal, address) {
       const found = await get(streamPath(key, "figures", { buckets: 80, ...window }), signal);
       if (signal.aborted) return;
       const total = [...found.live, ...found.trimmed, ...found.archived, ...found.erased].some(Boolean);
-      fill(figures, total ? bars(found, (from, to) => {
-        form.set(isTime(from) ? `${clock(from, true).replace(" ", "T")}Z` : String(from),
-          isTime(to) ? `${clock(to, true).replace(" ", "T")}Z` : String(to));
-        load();
-      }) : empty("No entries in this time."),
+      const at = (ms) => isTime(ms) ? `${clock(ms, true).replace(" ", "T")}Z` : String(ms);
+      fill(figures, total ? bars(found.edges_ms, [["live", "live", found.live], ["trimmed", "trimmed", found.trimmed], ["archived", "archived", found.archived], ["erased", "erased", found.erased]], {
+        label: "Entries over time; each bar shows its part of the stream", about: found.exact ? "" : "about ",
+        onPick: (from, to) => go({ start: at(from), end: at(to) }) }) : empty("No entries in this time."),
       total && el("p", { class: "legend quiet" },
         el("span", { class: "key live" }), " live ",
         found.trimmed_entries > 0 && [el("span", { class: "key trimmed" }), ` trimmed, to be archived (${count(found.trimmed_entries)}) `],
@@ -60,7 +67,7 @@ export function stream(main, state, signal, address) {
         found.erased_entries > 0 && [el("span", { class: "key erased" }), ` erased from the archive (${count(found.erased_entries)}) `],
         "· ", !found.exact && "Estimated from the index, without reading the entries. ",
         "A bar shows its entries below."));
-    } catch (error) { if (!signal.aborted) problem(error); }
+    } catch (error) { if (!signal.aborted && error.status !== 404) problem(error); }
   }
 
   for (const [title, ms] of [["All", null], ["1 week", 604800e3], ["1 day", 86400e3], ["1 hour", 3600e3], ["5 min", 300e3]]) {
@@ -80,48 +87,134 @@ export function stream(main, state, signal, address) {
     const text = el("input", { type: "search", name: "text", placeholder: "in fields and values", id: "filter", autocomplete: "off", spellcheck: "false" });
     const order = el("select", { name: "order" }, el("option", { value: "1" }, "newest first"), el("option", { value: "" }, "oldest first"));
     const history = el("input", { type: "checkbox", name: "history" });
-    const box = el("form", { class: "range", onsubmit: (event) => { event.preventDefault(); load(); } },
+    const given = () => ({ start: from.value.trim(), end: to.value.trim(), text: text.value, oldest: !order.value, history: history.checked });
+    const box = el("form", { class: "range", onsubmit: (event) => { event.preventDefault(); go(given()); } },
       el("label", {}, "From", from), el("label", {}, "To", to), el("label", { class: "grow" }, "Search", text),
       el("label", {}, "Order", order), el("label", { class: "check" }, history, "with archive"),
       el("div", { class: "tools" }, el("button", { class: "primary" }, "Show"),
-        button("Reset", () => { box.reset(); load(); })));
-    order.addEventListener("change", () => load());
-    history.addEventListener("change", () => load());
-    const members = () => ({ start: from.value.trim(), end: to.value.trim(), reverse: order.value, history: history.checked });
-    return { box, members, text: () => text.value, set: (low, high) => { from.value = low; to.value = high; } };
+        button("Reset", () => go({ start: "", end: "", text: "", oldest: false, history: false }))));
+    order.addEventListener("change", () => go(given()));
+    history.addEventListener("change", () => go(given()));
+    const show = () => {
+      [from.value, to.value, text.value] = ["start", "end", "text"].map((one) => here[one] ? textOf(here[one]) : "");
+      order.value = here.oldest ? "" : "1";
+      history.checked = Boolean(here.history);
+    };
+    return { box, show };
+  }
+
+  // Go to an address that differs in these members, or read again if none differs.
+  function go(members) {
+    const to = link("/stream", { key, ...here, ...members });
+    if (to === location.hash) load(); else location.hash = to;
+  }
+
+  function moved({ path, key: same, ...members }) {
+    const asks = ({ view, cols, ...rest }) => JSON.stringify(rest);
+    const reads = !loaded.length || asks(here) !== asks(members);
+    here = members;
+    form.show();
+    for (const one of views.children) one.setAttribute("aria-pressed", one.dataset.view === (here.view ?? ""));
+    if (reads) load(); else showAll();
+  }
+
+  // --- cards, or a table of chosen columns -------------------------------------------------------
+
+  const nameOf = (field) => typeof field === "string" ? field : textOf(field);
+
+  function columnsOf() {
+    const known = [...new Set(loaded.flatMap((one) => one.pairs.map(([field]) => nameOf(field))))];
+    const chosen = here.cols === undefined ? known.slice(0, COLUMNS) : String(here.cols).split(",").map(decodeURIComponent);
+    return [known, chosen];
+  }
+
+  function showAll(added = loaded) {
+    const asTable = here.view === "table";
+    if (added === loaded) fill(list);
+    const focused = [...choice.children].indexOf(document.activeElement);
+    fill(choice);
+    fill(grid);
+    if (!asTable) { list.append(...added.map(entryItem)); return; }
+    const [known, chosen] = columnsOf();
+    const toggle = (name) => go({ cols: (chosen.includes(name) ? chosen.filter((one) => one !== name) : [...chosen, name]).map(encodeURIComponent).join(",") || "," });
+    fill(choice, known.slice(0, 50).map((name) => button(named(name), () => toggle(name), { class: "toggle", "aria-pressed": String(chosen.includes(name)) })));
+    choice.children[focused]?.focus();
+    const cellOf = (name) => (one) => {
+      const found = one.pairs.find(([field]) => nameOf(field) === name);
+      return found === undefined ? el("span", { class: "quiet" }, "–") : el("span", { class: "value clamp" }, nameOf(found[1]).slice(0, 300).replace(/\s+/g, " "));
+    };
+    const made = rows("Entries", [{ title: "Entry", class: "entry-id", make: (one) => when(one.id) }, ...chosen.filter(Boolean).map((name) => ({ title: textOf(name), make: cellOf(name) }))],
+      { keyOf: (one) => one.id, none: "", detail: async (one) => fieldsBox(one.pairs) });
+    fill(grid, made.box);
+    made.show(loaded, 0);
+  }
+
+  const asking = () => {
+    const { start, end, text, oldest, history } = here;
+    return { start, end, text, history, reverse: !oldest, shape: "pairs" };
+  };
+
+  // Yield the pages of the range that the address names.
+  async function* pages(asked, signalOf) {
+    for (;;) {
+      const page = await get(streamPath(key, asked.text ? "search" : "", asked), signalOf);
+      yield page;
+      if (page.next === null) return;
+      asked[asked.reverse ? "end" : "start"] = page.next;
+    }
+  }
+
+  async function download(kind) {
+    const mine = new AbortController();
+    const found = [];
+    let complete = true;
+    try {
+      for await (const page of pages({ ...asking(), count: 1000 }, mine.signal)) {
+        found.push(...page.entries);
+        notice([`${entries(found.length)} read… `, button("Stop", () => mine.abort(), { class: "link" })], "busy");
+        if (found.length >= MOST_SAVED && page.next !== null) { complete = false; break; }
+      }
+    } catch (error) {
+      if (!mine.signal.aborted) { problem(error); return; }
+      complete = false;
+    }
+    const names = here.view === "table" && here.cols !== undefined ? columnsOf()[1].filter(Boolean)
+      : [...new Set(found.flatMap((one) => one.pairs.map(([field]) => nameOf(field))))];
+    save(kind === "csv" ? csvOf(found, names) : linesOf(found), `${textOf(key).replace(/[^\w.-]+/g, "-").slice(0, 60) || "stream"}.${kind}`, kind === "csv" ? "text/csv" : "application/x-ndjson");
+    notice(complete ? `${entries(found.length)} saved.` : [`The first ${entries(found.length)} were saved. `, command("streamkeep dump STORE KEY"), " writes all."]);
   }
 
   async function load(further = false) {
     stopTail();
     loading?.abort();
     const mine = loading = new AbortController();
-    const asked = { ...form.members(), shape: "pairs", count: PAGE };
-    const text = form.text();
+    const asked = { ...asking(), count: PAGE };
+    const { text } = asked;
     if (further && next) asked[asked.reverse ? "end" : "start"] = next;
-    if (!further) fill(list);
+    if (!further) { loaded = []; fill(list); fill(grid); }
     more.hidden = true;
     let examined = 0;
     let found = 0;
     try {
-      for (;;) {
-        if (text) fill(said, `Searching… ${entries(examined)} read, ${count(found)} found. `, button("Stop", () => mine.abort(), { class: "link" }));
-        const page = await get(streamPath(key, text ? "search" : "", { ...asked, text }), mine.signal);
-        for (const one of page.entries) list.append(entryItem(one));
+      if (text) fill(said, "Searching…");
+      for await (const page of pages(asked, mine.signal)) {
+        loaded.push(...page.entries);
+        showAll(page.entries);
         found += page.entries.length;
         examined += page.examined ?? 0;
         next = page.next;
-        if (!text || next === null || found >= PAGE) break;
-        asked[asked.reverse ? "end" : "start"] = next;
+        if (!text || found >= PAGE) break;
+        fill(said, `Searching… ${entries(examined)} read, ${count(found)} found. `, button("Stop", () => mine.abort(), { class: "link" }));
       }
       fill(said, text ? `${many(found, "entry", "entries")} found in ${count(examined)} read${next ? "; there may be more" : ""}.`
-        : list.childElementCount ? "" : empty("No entries in this range.", "Entries may have been trimmed, or lie outside of it."));
+        : loaded.length ? "" : empty("No entries in this range.", "Entries may have been trimmed, or lie outside of it."));
       more.hidden = next === null;
       fill(more, text ? "Search on" : asked.reverse ? "Show older entries" : "Show newer entries");
     } catch (error) {
       if (signal.aborted) return;
       if (mine.signal.aborted) { if (mine === loading) { fill(said, `Stopped: ${entries(examined)} read, ${count(found)} found.`); more.hidden = next === null; } return; }
       fill(said, "");
-      problem(error);
+      if (error.status !== 404) problem(error);
     }
   }
 
@@ -129,7 +222,7 @@ export function stream(main, state, signal, address) {
     loading?.abort();
     following = new AbortController();
     tail.setAttribute("aria-pressed", "true");
-    fill(list);
+    for (const one of [list, grid, choice]) fill(one);
     more.hidden = true;
     fill(said, "Connecting…");
     let seen = 0;
@@ -184,7 +277,8 @@ export function stream(main, state, signal, address) {
       } }, text, el("button", { class: "primary" }, "Append")));
   }
 
-  load();
+  moved(address);
+  return moved;
 }
 
 function showHead(head, info) {
@@ -227,26 +321,4 @@ function showGroups(parent, info) {
   const focused = document.activeElement?.getAttribute?.("href");
   fill(parent, box);
   if (focused) [...parent.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus();
-}
-
-// --- one entry -----------------------------------------------------------------------------------
-
-export function entryItem(entry) {
-  const ms = idMs(entry.id);
-  return el("li", {},
-    el("div", { class: "entry-id" }, isTime(ms) ? el("time", { datetime: new Date(ms).toISOString() }, clock(ms, true)) : null,
-      el("code", {}, entry.id)),
-    el("dl", { class: "pairs" }, entry.pairs.map(([field, value]) => el("div", {}, el("dt", {}, named(field)), el("dd", {}, valueOf(value))))));
-}
-
-function valueOf(value) {
-  const text = typeof value === "string" ? value : textOf(value);
-  const bytes = typeof value === "string" ? null : bytesOf(value).length;
-  const shown = el("span", { class: bytes === null ? "value" : "value binary", dir: "auto" });
-  const note = bytes === null ? null : el("span", { class: "quiet" }, ` ${many(bytes, "byte")}`);
-  const safe = (part) => part.split("\n").map((line) => textOf(line)).join("\n");
-  if (text.length <= CUT) { shown.textContent = safe(text); return [shown, note]; }
-  shown.textContent = `${safe(text.slice(0, CUT))}…`;
-  const all = button(`show all ${count(text.length)} characters`, () => { shown.textContent = safe(text); all.remove(); }, { class: "link" });
-  return [shown, note, " ", all];
 }

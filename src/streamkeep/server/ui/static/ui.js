@@ -1,6 +1,7 @@
 // Parts that views share: sections, tables, dialogs, notices, views that refresh themselves.
 
-import { el, fill } from "./dom.js";
+import { query } from "./api.js";
+import { el, fill, keyed, named, setText } from "./dom.js";
 
 export function section(title, { note = null, tools = null, id = null } = {}, ...children) {
   const heading = el("h2", { id }, title);
@@ -20,6 +21,58 @@ export function table(caption, columns) {
 
 export function cell(column, ...children) {
   return el("td", { class: column.class ?? null, "data-title": column.title }, ...children);
+}
+
+// A table that is refreshed in place. A column has `make(item)`, for what stays, and `text(item, now)`.
+// With `detail(item)`, which returns a promise of nodes, a button in the first cell opens a row below.
+export function rows(caption, columns, { keyOf, none, detail = null }) {
+  const { box, body, table: made } = table(caption, columns);
+  const nothing = el("div");
+  const opened = new Map();
+  let last = [[], 0];
+
+  function toggle(item, key, opener) {
+    const opens = !opened.delete(key);
+    opener.setAttribute("aria-expanded", opens);
+    if (opens) {
+      const inner = el("div", { class: "detail" }, "Loading…");
+      opened.set(key, el("tr", { class: "opened" }, el("td", { colspan: columns.length }, inner)));
+      detail(item).then((found) => fill(inner, found), (error) => fill(inner, el("p", { class: "quiet" },
+        error.status === 404 ? "It is gone: it was deleted, or has ended and no result is kept." : error.message)));
+    }
+    show(...last);
+  }
+
+  function make(item) {
+    const key = keyOf(item);
+    const cells = columns.map((one) => cell(one, one.make?.(item)));
+    if (detail) {
+      const opener = button([...cells[0].childNodes], () => toggle(item, key, opener), { class: "opener", "aria-expanded": "false" });
+      cells[0].append(opener);
+    }
+    const row = el("tr", {}, cells);
+    row.refresh = () => {};
+    row.show = (now, time) => columns.forEach((one, at) => {
+      if (one.text) setText(cells[at], one.text(now, time));
+      if (one.warn) cells[at].classList.toggle("warn", one.warn(now));
+    });
+    return row;
+  }
+
+  function show(items, now) {
+    last = [items, now];
+    for (const key of opened.keys()) if (!items.some((one) => keyOf(one) === key)) opened.delete(key);
+    const all = items.flatMap((one) => opened.has(keyOf(one)) ? [[one, ""], [one, "below "]] : [[one, ""]]);
+    keyed(body, all, ([one, below]) => below + keyOf(one), ([one, below]) => {
+      const row = below ? opened.get(keyOf(one)) : make(one);
+      row.refresh ??= () => {};
+      return row;
+    });
+    all.forEach(([one, below], at) => { if (!below) body.children[at].show(one, now); });
+    made.hidden = !items.length;
+    fill(nothing, items.length ? null : typeof none === "function" ? none() : empty(none));
+  }
+  return { box: [box, nothing], show };
 }
 
 export function empty(title, text) {
@@ -46,7 +99,8 @@ export function notice(text, kind = "done") {
 
 export function problem(error) {
   if (error.name === "AbortError") return;
-  notice(error.next ? `${error.message} Next: ${error.next}.` : error.message, "failed");
+  const next = error.next && !/^(GET|PUT|POST) /.test(error.next); // others are for programs
+  notice(next ? `${error.message} Next: ${error.next}.` : error.message, "failed");
 }
 
 // Ask before something is changed; resolves to the value of the field, or true, or null.
@@ -69,8 +123,24 @@ export function ask(title, text, { field = null, action = "OK", danger = false }
   });
 }
 
-// Call `refresh` now and every `seconds`, while the page is shown and until the view ends.
-export function repeat(signal, seconds, refresh) {
+export function link(path, members) {
+  return `#${path}?${query(members)}`;
+}
+
+// Take the place of a view whose stream, group or queue is not there.
+export function missing(main, what, name, href, list) {
+  fill(main, el("div", { class: "empty" }, el("p", { class: "empty-title" }, `There is no ${what} `, named(name), "."),
+    el("p", {}, el("a", { href }, list))));
+}
+
+// A command as a person types it; tests run each of them.
+export function command(text) {
+  return el("code", {}, text);
+}
+
+// Call `refresh` now and every `seconds`, while the page is shown and until the view ends; `gone`
+// when there is nothing more to show.
+export function repeat(signal, seconds, refresh, gone = null) {
   let timer = null;
   let running = false;
   async function turn() {
@@ -84,6 +154,7 @@ export function repeat(signal, seconds, refresh) {
       } catch (error) {
         if (!signal.aborted) problem(error);
         if (error.status === 401) return;
+        if (error.status === 404 && gone && !signal.aborted) { notice(""); gone(); return; }
       } finally { running = false; }
     }
     if (!signal.aborted) timer = setTimeout(turn, 1000 * seconds);
