@@ -13,20 +13,20 @@ Compiled by mypyc.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import file_name
 from streamkeep.engine.journal.sync_leader import SyncLeader
 from streamkeep.engine.system import failpoints, files
-from streamkeep.engine.system.lmdb_errors import translate_os
+from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.long_wait import PatientLock
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     RecoveryNeededError,
     StoreClosedError,
+    StoreError,
     StoreLockedError,
     StreamkeepError,
 )
@@ -173,6 +173,12 @@ class Syncs:
                 self.sync_names()
             failpoints.hit("journal:synced")
         except OSError as error:
+            if error.errno in NO_DESCRIPTORS:
+                raise StoreError(
+                    "the change is committed and cannot be synced, because this process or the "
+                    f"system has as many files open as it may ({error}); next: close files, or "
+                    "raise the limit (ulimit -n), then call `sync`"
+                ) from error
             raise self.fail(error) from error
         control.set_durable(last, made)
         return True
@@ -205,7 +211,7 @@ class Syncs:
 
         After a failed sync the state of the disk is unknown.
         """
-        if error.errno in (errno.EMFILE, errno.ENFILE):  # no descriptor: the disk was not involved
+        if error.errno in NO_DESCRIPTORS:  # the disk was not involved
             return translate_os(error)
         self._control.poison()
         return sync_failed()
