@@ -68,6 +68,7 @@ def begin_write(context: EngineContext, *, durable: bool = False) -> WriteTxn:
         if not journal.is_usable():
             raise CheckpointNeeded
         if context.flush_error is not None:
+            _catch_up(context)  # another process may have put all of it into LMDB
             check_memory(context)
         context.writer = _get_ident()
         txn = WriteTxn(context, None)

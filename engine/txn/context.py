@@ -204,7 +204,11 @@ class EngineContext:
             newest = -1 if control is None else control.newest()  # first: LMDB may be newer
             raw = self.raw.begin(None, None, False, False)
             try:
-                if raw.id() != self.image:
+                # LMDB notes the number of its newest commit, and then takes the rows. If it has
+                # made two more in between, these are the newer ones. Each of its commits comes
+                # after one that was published since the one before.
+                late = control is not None and control.newest() != newest
+                if late or raw.id() != self.image:
                     self._attach(raw)
                 if self._catch_up(raw, newest):
                     return raw

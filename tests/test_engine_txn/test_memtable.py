@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 from bisect import bisect_left
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import lmdb
 import pytest
@@ -427,3 +430,52 @@ def test_a_process_that_fell_behind_recycled_files_begins_at_the_image(
             assert store.xlen("s") == 401
     os.write(go[1], b"y")
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_rows_of_lmdb_that_are_newer_than_their_number_are_noticed(tmp_path: Path) -> None:
+    """LMDB notes the number of its newest commit, and then takes the rows."""
+    path = tmp_path / "store"
+    go = os.pipe()
+
+    def work() -> None:
+        os.read(go[0], 1)
+        own = Store(path, sync="none")
+        inside.flush_each_commit(own)
+        for number in range(2):
+            with own.transaction() as both:
+                both.xadd("s", {"n": number})
+                both.xadd("t", {"n": number})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = child_of(work)
+    with Store(path, sync="none") as store:
+        store.xadd("t", {"n": 0})
+        inside.flush_now(store)
+        store.xadd("s", {"n": 0})
+        context = inside.context_of(store)
+        raw = context.raw
+
+        class Late:
+            """A transaction of LMDB in whose beginning two others are made."""
+
+            def __init__(self, *options: Any) -> None:
+                context.raw = raw
+                self.number = context.image
+                os.write(go[1], b"y")
+                assert os.waitpid(child, 0)[1] == signal.SIGKILL
+                self.txn = raw.begin(*options)
+
+            def id(self) -> int:
+                return self.number
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.txn, name)
+
+        inside.checkpointer_of(store).stop()
+        assert context.lock is not None
+        context.lock.release_idle()
+        context.raw = cast("lmdb.Environment", SimpleNamespace(begin=Late))
+        with store.snapshot() as snapshot:
+            assert snapshot.xlen("s") == snapshot.xlen("t") == 3
+        store.xadd("s", {"n": 0})
+        assert store.xlen("s") == 4
