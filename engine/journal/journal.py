@@ -124,7 +124,8 @@ class Journal:
 
         No process writes to that file before `use_from`: its records count only after a checkpoint.
         """
-        number = highest_number(self.folder) + 1
+        # Files may have been removed by hand: others look for a later one than they know.
+        number = max(highest_number(self.folder), self.log.number) + 1
         self._begin_file(number, self.first_size, 0)
         self.reopen()
         return self.position()

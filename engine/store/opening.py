@@ -183,12 +183,12 @@ def _open_control(
     """
     if lock is None or not _uses_control(folder, readonly):
         return None
-    return ControlFile(folder.folder(JOURNAL_FOLDER))
+    return ControlFile(folder.make_folder(JOURNAL_FOLDER))
 
 
 def _uses_control(folder: Folder, readonly: bool) -> bool:
     """Return whether this process uses the control file."""
-    return not readonly or (is_listed(folder.path) and folder.has_folder(JOURNAL_FOLDER))
+    return not readonly or is_listed(folder.path)
 
 
 def _lock_store(
@@ -253,7 +253,7 @@ def _lock_store(
         if is_listed(path):
             reserve_lock_file(folder, max_readers)
         if _uses_control(folder, readonly):  # now, since of a former boot nothing in it is valid
-            ControlFile(folder.folder(JOURNAL_FOLDER), only=True).close()
+            ControlFile(folder.make_folder(JOURNAL_FOLDER), only=True).close()
         return True
 
     try:

@@ -432,6 +432,39 @@ def test_a_process_that_fell_behind_recycled_files_begins_at_the_image(
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.parametrize("first", ["reader", "writer"])
+def test_a_reader_finds_the_file_that_is_begun_when_all_were_removed(
+    tmp_path: Path, first: str
+) -> None:
+    path = tmp_path / "store"
+    with Store(path, sync="none") as store:
+        journal = inside.journal_of(store)
+        journal.file_size = 1 << 16
+        while journal.log.number < 3:
+            store.xadd("s", {"f": bytes(2000)})
+        count = store.xlen("s")
+    shutil.rmtree(path / "journal")
+    ask, told = os.pipe(), os.pipe()
+
+    def work() -> None:
+        with Store(path, readonly=True) as reader:
+            os.write(told[1], b"opened")
+            while os.read(ask[0], 1):
+                os.write(told[1], b"%d" % reader.xlen("s"))
+
+    store = Store(path, sync="none") if first == "writer" else None
+    child = child_of(work)
+    os.close(told[1])
+    assert os.read(told[0], 9) == b"opened"
+    with store or Store(path, sync="none") as store:
+        for number in range(3):
+            os.write(ask[1], b"y")
+            assert int(os.read(told[0], 9)) == count + number
+            store.xadd("s", {"n": number})
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_rows_of_lmdb_that_are_newer_than_their_number_are_noticed(tmp_path: Path) -> None:
     """LMDB notes the number of its newest commit, and then takes the rows."""
     path = tmp_path / "store"
