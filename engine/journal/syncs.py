@@ -175,9 +175,8 @@ class Syncs:
         except OSError as error:
             if error.errno in NO_DESCRIPTORS:
                 raise StoreError(
-                    "the change is committed and cannot be synced, because this process or the "
-                    f"system has as many files open as it may ({error}); next: close files, or "
-                    "raise the limit (ulimit -n), then call `sync`"
+                    "the change is committed and cannot be synced: too many files are open "
+                    f"({error}); next: close some, or raise the limit (ulimit -n), then call `sync`"
                 ) from error
             raise self.fail(error) from error
         control.set_durable(last, made)

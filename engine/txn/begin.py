@@ -63,12 +63,12 @@ def begin_write(context: EngineContext, *, durable: bool = False) -> WriteTxn:
         ):
             raise CheckpointNeeded
         if not context.is_up_to_date():
-            _catch_up(context)
+            context.catch_up()
             journal.publish_known()
         if not journal.is_usable():
             raise CheckpointNeeded
         if context.flush_error is not None:
-            _catch_up(context)  # another process may have put all of it into LMDB
+            context.catch_up()  # another process may have put all of it into LMDB
             check_memory(context)
         context.writer = _get_ident()
         txn = WriteTxn(context, None)
@@ -78,13 +78,6 @@ def begin_write(context: EngineContext, *, durable: bool = False) -> WriteTxn:
         context.writer = 0
         context.release_write()
         raise
-
-
-def _catch_up(context: EngineContext) -> None:
-    """Bring the memtable up to date."""
-    with context.apply_lock:
-        raw = context.begin_view()
-    raw.abort()
 
 
 def take_write(context: EngineContext) -> None:
@@ -134,7 +127,7 @@ def run_locked(
     context.check_not_writing()
     take_write(context)
     try:
-        _catch_up(context)
+        context.catch_up()
         return command(*args)
     finally:
         context.release_write()

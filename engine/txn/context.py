@@ -204,9 +204,8 @@ class EngineContext:
             newest = -1 if control is None else control.newest()  # first: LMDB may be newer
             raw = self.raw.begin(None, None, False, False)
             try:
-                # LMDB notes the number of its newest commit, and then takes the rows. If it has
-                # made two more in between, these are the newer ones. Each of its commits comes
-                # after one that was published since the one before.
+                # LMDB notes the number of its newest commit, then takes the rows. They are newer
+                # if two more flushes came between; each comes after another published commit.
                 late = control is not None and control.newest() != newest
                 if late or raw.id() != self.image:
                     self._attach(raw)
@@ -224,9 +223,13 @@ class EngineContext:
         """Apply what other processes have committed, if they have."""
         control, log = self.control, self.log
         if control is not None and log is not None and log.commit_number != control.newest():
-            with self.apply_lock:
-                raw = self.begin_view()
-            raw.abort()
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Bring the memtable up to date."""
+        with self.apply_lock:
+            raw = self.begin_view()
+        raw.abort()
 
     def begin_image(self) -> lmdb.Transaction[bytes]:
         """Begin a transaction of LMDB for a memtable that is up to date, under the write lock."""
