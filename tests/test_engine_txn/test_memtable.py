@@ -452,11 +452,11 @@ def test_a_reader_finds_the_file_that_is_begun_when_all_were_removed(
             while os.read(ask[0], 1):
                 os.write(told[1], b"%d" % reader.xlen("s"))
 
-    store = Store(path, sync="none") if first == "writer" else None
+    early = Store(path, sync="none") if first == "writer" else None
     child = child_of(work)
     os.close(told[1])
     assert os.read(told[0], 9) == b"opened"
-    with store or Store(path, sync="none") as store:
+    with early or Store(path, sync="none") as store:
         for number in range(3):
             os.write(ask[1], b"y")
             assert int(os.read(told[0], 9)) == count + number
