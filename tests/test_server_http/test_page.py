@@ -466,15 +466,24 @@ def test_it_fits_its_window(
 ) -> None:
     kept.xadd("a-key-" + "x" * 300, {"field-" + "y" * 300: "z" * 3000})
     kept.xgroup_create("a-key-" + "x" * 300, "g" * 300, id="0")
+    queue = Queue(kept, "q" * 190, retries=0)
+    queue.put({"n": "z" * 3000})
+    with pytest.raises(ValueError, match="w"), queue.get(0):
+        raise ValueError("w" * 3000)
     browser.resize(width, 844)
     enter(browser, site())
-    browser.until(f"{ROWS} === 1")
+    browser.until(f"{ROWS} === 3")
     stream = browser.run("document.querySelector('tbody a').hash")
     for view in ("#/", stream, stream.replace("/stream", "/group") + "&group=" + "g" * 300,
-                 "#/store", "#/api", "#/queues"):  # fmt: skip
+                 stream + "&view=table", "#/store", "#/api", "#/queues",
+                 f"#/queue?name={queue.name}&state=dead"):  # fmt: skip
         browser.run(f"location.hash = {view!r}")
         browser.until("document.querySelectorAll('h1').length === 1")
         browser.until("document.querySelector('section h2')")
+        if "queue?" in view:
+            browser.until("document.querySelector('tbody .opener')")
+            browser.run("document.querySelector('tbody .opener').click()")
+            browser.until("document.querySelector('.traceback')")
         for dark in (True, False):
             browser.dark(dark)
             assert browser.run("document.documentElement.scrollWidth") <= width, view

@@ -143,7 +143,7 @@ export function stream(main, state, signal, address) {
       const found = one.pairs.find(([field]) => nameOf(field) === name);
       return found === undefined ? el("span", { class: "quiet" }, "–") : el("span", { class: "value clamp" }, nameOf(found[1]).slice(0, 300).replace(/\s+/g, " "));
     };
-    const made = rows("Entries", [{ title: "Entry", class: "entry-id", make: (one) => when(one.id) }, ...chosen.filter(Boolean).map((name) => ({ title: textOf(name), make: cellOf(name) }))],
+    const made = rows("Entries", [{ title: "Entry", class: "id-cell", make: (one) => when(one.id) }, ...chosen.filter(Boolean).map((name) => ({ title: textOf(name), make: cellOf(name) }))],
       { keyOf: (one) => one.id, none: "", detail: async (one) => fieldsBox(one.pairs) });
     fill(grid, made.box);
     made.show(loaded, 0);
