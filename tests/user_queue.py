@@ -19,6 +19,7 @@ from streamkeep.jobs import (
     Job,
     JobFailedError,
     JobLostError,
+    JobState,
     JobTransaction,
     NoResultError,
     Queue,
@@ -83,7 +84,7 @@ def puts() -> None:
     job = send.options(key="ann", priority="high", at=datetime.now(UTC)).delay("ann", subject="x")
     assert_type(job.id, str)
     assert_type(job.is_new, bool)
-    assert_type(job.state(), str)
+    assert_type(job.state(), JobState)
     assert_type(job.cancel(), bool)
     print(job.key, job.task, job.fields)
     assert_type((job.headers, job.priority, job.queued_ms), tuple[dict[str, str], str, int])
@@ -141,10 +142,9 @@ def control(store: Store[str]) -> None:
     assert_type(queue.run_now("job-1"), bool)
     assert_type(queue.cancel("job-1"), bool)
     assert_type(queue.job("job-1"), Job)
-    assert_type(queue.find("job-1").state, str)
     assert_type(queue.jobs("done", 10)[0].ended_ms, int)
     assert_type([one.host for one in queue.workers()], list[str])
-    assert_type([one.failed for one in queue.minutes(5)], list[int])
+    assert_type([one.failed_attempts for one in queue.minutes(5)], list[int])
     queue.register_periodic()
     print([rule.name for rule in queue.schedules()])
     assert_type(queue.unschedule("nightly"), bool)
@@ -165,7 +165,7 @@ async def of_tasks() -> None:
     job = await jobs.put({"n": 1}, delay="5s")
     assert_type(job.id, str)
     called = await jobs.delay(send, "ann", subject="x")
-    assert_type(await called.state(), str)
+    assert_type(await called.state(), JobState)
     async with jobs.get("1s") as taken:
         taken.begin()
         await taken.extend("1m")

@@ -23,6 +23,7 @@ from streamkeep.tools.base.command import (
     wants_json,
 )
 from streamkeep.tools.base.completion import COMPLETE_VARIABLE
+from streamkeep.tools.base.opening import WORDS
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import guard
 
@@ -120,8 +121,11 @@ class Root(CommandGroup):
         **extra: Any,
     ) -> click.Context:
         """Parse the arguments; a help text whose reader goes early is no error."""
+        words = list(args)
         try:
-            return super().make_context(info_name, args, parent, **extra)
+            ctx = super().make_context(info_name, args, parent, **extra)
+            ctx.meta[WORDS] = words
+            return ctx
         except BrokenPipeError:
             output.give_up()
             raise click.exceptions.Exit(Exit.OK) from None

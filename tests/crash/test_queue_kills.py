@@ -128,7 +128,7 @@ def test_every_job_has_its_effect_once(
     follow_ups = [int(number) for _, number in entries(queue, "follow-ups", "number")]
     assert sorted(follow_ups) == sorted(number for number in good if has_follow_up(number))
     dead = entries(queue, "default:dead", "payload", "reason")
-    assert len(dead) == len(put) - len(good) == found.dead
+    assert len(dead) == len(put) - len(good) == found.failed
     assert {reason for _, _, reason in dead} <= {b"builtins.ValueError is not retried"}
     assert found.done == len(good) + len(follow_ups)
     left = {key[:1] for key, _ in queue.store.row_range("jobs:default")}

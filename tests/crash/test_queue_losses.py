@@ -279,7 +279,7 @@ class Losses:
         self._check_ticks(queue, clock.ms)
         stats = queue.stats()
         assert (stats.waiting, stats.running, stats.delayed) == (0, 0, 0)
-        assert stats.dead == len(dead)
+        assert stats.failed == len(dead)
         assert stats.done == len(effects) + len(store.xrange("ticks"))
         clock.ms += 10 * MINUTE_MS  # the ends of runs that died
         queue.unschedule("tick")

@@ -72,9 +72,9 @@ def test_killed_workers_do_each_job_once(server: Server, tmp_path: Path, run: st
     assert kills > 0
     assert sorted(numbers) == list(range(count))
     status, _ = objects("queue", "status", path)
-    shown = {name: status[name] for name in ("waiting", "running", "delayed", "dead", "done")}
-    assert shown == {"waiting": 0, "running": 0, "delayed": 0, "dead": 0, "done": count}
-    assert status["failed"] == len(range(0, count, 50))
+    shown = {name: status[name] for name in ("waiting", "running", "delayed", "failed", "done")}
+    assert shown == {"waiting": 0, "running": 0, "delayed": 0, "failed": 0, "done": count}
+    assert status["failed_attempts"] == len(range(0, count, 50))
     assert [str(one) for one in recovery.check(path)] == []
 
 
@@ -117,7 +117,7 @@ def test_children_of_the_command_are_killed_each_second(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": search},
     )
     shown = json.loads(printed.splitlines()[0])
-    names = ("waiting", "running", "delayed", "dead", "done")
+    names = ("waiting", "running", "delayed", "failed", "done")
     assert {name: shown[name] for name in names} == dict(
         zip(names, (0, 0, 0, 0, count), strict=True)
     )

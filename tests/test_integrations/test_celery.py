@@ -151,7 +151,7 @@ def test_a_message_that_was_returned_is_marked_as_redelivered(
     again.messages[0].ack()
     again.close()
     stats = jobs_of(url).stats()
-    assert (stats.done, stats.failed) == (1, 0)
+    assert (stats.done, stats.failed_attempts) == (1, 0)
 
 
 def test_one_message_is_taken_without_a_consumer(connection: Connection, url: str) -> None:

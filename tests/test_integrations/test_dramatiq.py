@@ -72,7 +72,7 @@ def test_a_failed_message_is_retried_and_then_a_dead_letter(
         raise ValueError("no")
 
     actor_of(broker, fail, max_retries=2, min_backoff=1, max_backoff=1).send()
-    wait_until(lambda: broker.queue().stats().dead == 1)
+    wait_until(lambda: broker.queue().stats().failed == 1)
     assert len(attempts) == 3
     [letter] = broker.queue().dead_letters()
     assert letter.reason.startswith("it failed")
@@ -124,7 +124,7 @@ def test_a_consumer_takes_what_it_may_have_and_returns_the_rest(broker: Streamke
     consumer.close()  # returns the one that was taken with it
     assert broker.queue().stats().running == 1
     stats = broker.queue().stats()
-    assert (stats.done, stats.dead) == (1, 1)
+    assert (stats.done, stats.failed) == (1, 1)
 
 
 class Mute(Exception):
@@ -201,7 +201,7 @@ def test_what_dramatiq_cannot_read_becomes_a_dead_letter(broker: StreamkeepBroke
     put_all(broker.queue().core, [(b"\xff", {})], {b"task": b"work"})
     consumer = broker.consume("default", timeout=0)
     assert next(consumer) is None
-    assert broker.queue().stats().dead == 1
+    assert broker.queue().stats().failed == 1
     assert broker.queue().stats().parked == 1  # it has no actor
     consumer.close()
 

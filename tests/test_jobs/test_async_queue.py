@@ -87,7 +87,7 @@ def test_a_path_is_opened_by_an_asyncio_queue(tmp_path: Path) -> None:
         async with aio.Queue(tmp_path / "store", sync="none") as queue:
             job = await queue.put("x", unique="u")
             assert not (await queue.put("y", unique="u")).is_new
-            assert (await queue.find(job.id)).state == "waiting"
+            assert await (await queue.job(job.id)).state() == "waiting"
             assert await queue.cancel(job.id)
 
     asyncio.run(run())

@@ -30,7 +30,7 @@ def test_due_retries_without_room_hold_up_nothing_else(
     for _ in range(5):  # each works off a bounded number of rows
         queue.get_many(1)
     stats = queue.stats()
-    assert (stats.dead, stats.delayed - stats.retrying, stats.waiting) == (1, 0, 2)
+    assert (stats.failed, stats.delayed - stats.retrying, stats.waiting) == (1, 0, 2)
     assert [one.job for one in queue.dead_letters()] == [hung.id]
 
 
@@ -43,7 +43,7 @@ def test_late_retries_run_first_and_in_their_order(queue: Queue, clock: ManualCl
     queue.set_limits(concurrency=1)
     clock.ms += 5_000
     assert queue.get_many(9) == []
-    assert [queue.job(one.id).state() for one in (first, second)] == ["retrying"] * 2
+    assert [queue.job(one.id).state() for one in (first, second)] == ["delayed"] * 2
     assert queue.run_now(first.id)
     third.done()
     queue.set_limits(concurrency=0)
@@ -108,13 +108,13 @@ def test_parked_jobs_that_no_worker_began_are_purged_and_cancelled(queue: Queue)
     begun.retry(after=0)
     del queue.core.tasks["old"]
     assert take([queue], queue.consumer, 9, timeout=0, known=known_tasks([queue])) == []
-    assert [job.state() for job in jobs] == ["parked"] * 4
+    assert [job.state() for job in jobs] == ["waiting"] * 4
     assert jobs[1].cancel()
     assert not jobs[0].cancel()
     assert queue.purge() == 2
     stats = queue.stats()
     assert (stats.parked, stats.waiting, stats.cancelled) == (1, 1, 3)
-    assert jobs[0].state() == "parked"
+    assert jobs[0].state() == "waiting"
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -150,4 +150,4 @@ def test_letters_are_named_by_themselves_or_by_their_ids(queue: Queue) -> None:
     assert queue.requeue(first, second.job, third.id, task="another") == 0
     assert queue.requeue(first, second.job) == 2
     assert queue.drop_dead(third.id, first) == 1
-    assert queue.stats().dead == 0
+    assert queue.stats().failed == 0

@@ -41,7 +41,7 @@ def test_a_letter_is_put_again_as_a_new_job(queue: Queue) -> None:
     assert (taken.payload, taken.key, taken.priority, taken.attempt) == ("a", "ann", "high", 1)
     assert taken.id != former
     taken.done()
-    assert queue.stats().dead == 1
+    assert queue.stats().failed == 1
     assert queue.requeue("1-1") == 0
     assert queue.requeue(queue.dead_letters()[0]) == 1
     assert queue.stats().waiting == 1
@@ -50,9 +50,9 @@ def test_a_letter_is_put_again_as_a_new_job(queue: Queue) -> None:
 def test_a_letter_stays_while_its_unique_name_is_taken(queue: Queue) -> None:
     bury(queue, "a", unique="x")
     second = queue.put("b", unique="x")
-    assert (queue.requeue(), queue.stats().dead) == (0, 1)
+    assert (queue.requeue(), queue.stats().failed) == (0, 1)
     assert second.cancel()
-    assert (queue.requeue(), queue.stats().dead) == (1, 0)
+    assert (queue.requeue(), queue.stats().failed) == (1, 0)
 
 
 def test_letters_are_dropped_by_job(queue: Queue) -> None:
@@ -60,7 +60,7 @@ def test_letters_are_dropped_by_job(queue: Queue) -> None:
     assert queue.drop_dead(jobs[1]) == 1
     assert [one.job for one in queue.dead_letters()] == [jobs[0], jobs[2]]
     assert queue.drop_dead() == 2
-    assert queue.stats().dead == 0
+    assert queue.stats().failed == 0
 
 
 def test_an_id_of_two_letters_is_refused(queue: Queue, clock: ManualClock) -> None:
@@ -76,7 +76,7 @@ def test_an_id_of_two_letters_is_refused(queue: Queue, clock: ManualClock) -> No
     assert first.id == third.job
     with pytest.raises(ArgumentError, match=f"'{first.id}' is the ID of a dead letter, and of"):
         queue.drop_dead(first.id)
-    assert queue.stats().dead == 3
+    assert queue.stats().failed == 3
     assert queue.drop_dead(first) == 1
     assert [one.reason for one in queue.dead_letters()] == ["no b", "no c"]
     assert queue.requeue(third.job) == 1
@@ -103,7 +103,7 @@ def test_a_purge_leaves_what_runs_and_what_is_dead(queue: Queue) -> None:
     queue.put_many(range(3), priority="low", delay="1h")
     assert queue.purge() == 273
     stats = queue.stats()
-    assert (stats.waiting, stats.running, stats.delayed, stats.dead) == (0, 1, 0, 1)
+    assert (stats.waiting, stats.running, stats.delayed, stats.failed) == (0, 1, 0, 1)
     assert (stats.cancelled, stats.held) == (273, 0)
     running.done()
     queue.put("again", key="one")
@@ -138,4 +138,4 @@ def test_an_entry_with_options_that_mean_nothing_holds_up_no_other(
     assert letter.reason.startswith("its options cannot be read: ")
     assert queue.requeue(letter.id) == 1
     stats = queue.stats()
-    assert (stats.waiting, stats.running, stats.dead) == (1, 0, 0)
+    assert (stats.waiting, stats.running, stats.failed) == (1, 0, 0)

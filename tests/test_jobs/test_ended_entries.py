@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamkeep import Store
-from streamkeep.jobs import Queue
+from streamkeep.jobs import NoSuchJobError, Queue
 from streamkeep.jobs.ended_entries import AT_ONCE
 
 
@@ -17,10 +17,14 @@ def test_an_ended_job_whose_entry_is_left_neither_waits_nor_can_be_cancelled(que
     kept, dropped = queue.put(1), queue.put(2, result_ttl=0)
     queue.done_many(queue.get_many(2), [1, 2])
     assert left(queue) == 2
-    assert (kept.state(), dropped.state()) == ("ended", "unknown")
+    assert (kept.state(), dropped.state()) == ("done", "done")
     assert not kept.cancel()
     assert not dropped.cancel()
     assert queue.stats().waiting == queue.stats().running == queue.stats().cancelled == 0
+    assert not queue.get_many(1)  # an idle worker deletes what has ended
+    assert (kept.state(), dropped.state()) == ("done", "unknown")
+    with pytest.raises(NoSuchJobError, match="result was not kept"):
+        queue.job(dropped.id)
 
 
 def test_a_busy_process_deletes_many_at_a_time(queue: Queue) -> None:
@@ -65,7 +69,7 @@ def test_an_end_that_was_undone_keeps_its_entry(queue: Queue, store: Store) -> N
         job.done()
         raise KeyError
     assert not queue.get_many(1)  # it deletes what it thinks has ended
-    assert queue.find(job.id).state == "running"
+    assert job.state() == "running"
     assert left(queue) == 1
 
 

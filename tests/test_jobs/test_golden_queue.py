@@ -25,7 +25,7 @@ def test_the_jobs_of_a_golden_store_go_on_where_they_were(tmp_path: Path) -> Non
     queue, other = Queue(store), Queue(store, "other")
     stats = queue.stats()
     assert stats[:5] == (6, 2, 2, 1, 1)  # waiting, running, delayed, dead, done
-    assert (stats.held, stats.retrying, stats.failed, stats.cancelled) == (2, 1, 2, 1)
+    assert (stats.held, stats.retrying, stats.failed_attempts, stats.cancelled) == (2, 1, 2, 1)
     assert (stats.workers, stats.done_per_minute, other.stats().parked) == (0, 1, 1)
     settings = queue.settings()
     assert (settings.max_length, settings.when_full) == (1000, "block")

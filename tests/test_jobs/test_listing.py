@@ -9,7 +9,7 @@ import pytest
 
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import Queue
+from streamkeep.jobs import NoSuchJobError, Queue
 from streamkeep.jobs.listing import Minute
 
 
@@ -47,7 +47,7 @@ def test_jobs_of_each_state_are_listed_with_times_and_workers(
     assert letter.fields[b"worker"] == queue.consumer
     assert int(letter.fields[b"begun"]) == dead.begun_ms == dead.ended_ms - 250
     assert [one.id for one in queue.jobs("cancelled")] == [cancelled.id]
-    assert [(one.done, one.failed) for one in queue.minutes()] == [(3, 1), (0, 1)]
+    assert [(one.done, one.failed_attempts) for one in queue.minutes()] == [(3, 1), (0, 1)]
     queue.requeue(letter)
     (again,) = queue.jobs()
     assert b"worker" not in again.fields
@@ -75,3 +75,27 @@ def test_minutes_are_kept_for_a_day(queue: Queue, clock: ManualClock) -> None:
         clock.ms += 12 * 3600_000
     assert queue.minutes() == [Minute(begin + at * 12 * 3600_000, 1, 0) for at in (1, 2, 3)]
     assert queue.minutes(1)[0].done == 1
+
+
+def test_a_job_is_looked_up_by_its_id_in_each_state(queue: Queue, clock: ManualClock) -> None:
+    def states() -> list[str]:
+        return [queue.job(one.id).state() for one in jobs]
+
+    jobs = [queue.put({"n": n}, key="k", delay="1h" if n == 3 else None) for n in range(5)]
+    assert states() == ["waiting", "waiting", "waiting", "delayed", "waiting"]
+    queue.get(0).done("well")
+    assert queue.cancel(jobs[4].id)
+    with pytest.raises(KeyError), queue.get(0):
+        raise KeyError
+    assert states() == ["done", "delayed", "waiting", "delayed", "cancelled"]
+    queue.run_now(jobs[1].id)
+    taken = queue.get(0)
+    assert (taken.id, states()[1]) == (jobs[1].id, "running")
+    taken.fail("no ink")
+    clock.ms += 3_700_000  # the results have expired; the dead letter stays
+    found = queue.job(jobs[1].id)
+    assert (found.state(), found.payload, found.key) == ("failed", {"n": 1}, "k")
+    while queue.get_many(9):  # an idle worker deletes what has ended
+        pass
+    with pytest.raises(NoSuchJobError, match="longer result_ttl"):
+        queue.job(jobs[0].id)

@@ -126,7 +126,7 @@ def test_each_failure_is_booked_and_the_worker_goes_on(
         jobs.append(good.delay(number))
     with working(Worker(queue, mode=mode)):
         assert [job.result(PATIENCE_S) for job in jobs] == list(range(len(jobs)))
-        wait_until(lambda: queue.stats().dead == len(POISON))
+        wait_until(lambda: queue.stats().failed == len(POISON))
     for letter, (kind, message, reason) in zip(queue.dead_letters(), POISON.values(), strict=True):
         assert (letter.error, letter.attempts) == (kind, 1)
         assert message in letter.message
@@ -173,7 +173,7 @@ def test_a_program_without_a_worker_books_them_too(
             no_text()
     else:
         assert queue.run_until_idle() == 1
-    assert queue.stats().dead == 1
+    assert queue.stats().failed == 1
     assert "Mute: its text cannot be made: RuntimeError" in caplog.text
 
 
@@ -195,7 +195,7 @@ def test_an_entry_of_another_program_with_any_bytes_stops_no_worker(
         wait_until(lambda: queue.stats().running == 0)
     stats = queue.stats()
     assert stats.waiting == stats.parked
-    assert stats.done + stats.dead + stats.parked == 4
+    assert stats.done + stats.failed + stats.parked == 4
     if field == "task":
         assert queue.get(0).task == "\ufffd\ufffd"
 
@@ -251,7 +251,7 @@ def test_the_end_of_a_job_waits_for_a_store_that_is_full(
             assert job.result(PATIENCE_S) == 3
         fail.delay()
         room_again(5)
-        wait_until(lambda: queue.stats().dead == 1)
+        wait_until(lambda: queue.stats().failed == 1)
     stats = queue.stats()
     assert (stats.done, stats.failed, stats.running) == (2, 1, 0)  # nothing ran twice
     assert caplog.text.count("is ended as soon as the store can: ") == 3
@@ -324,7 +324,7 @@ def test_work_that_was_done_is_booked_though_the_next_job_cannot_be_taken(
 
     monkeypatch.setattr(queue.core, "policy_of", refuse)
     assert Take([queue], queue.consumer, 1, None).after(taken, None) == []
-    assert job.state() == "ended"
+    assert job.state() == "done"
 
 
 @pytest.mark.parametrize("mode", ["threads", "asyncio"])
@@ -381,7 +381,7 @@ def test_workers_in_processes_run_the_good_jobs(folder: Path, options: list[str]
         command = [sys.executable, "-m", "streamkeep", "work", "shop:queue", *options]
         worker = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
         try:
-            wait_until(lambda: queue.stats().done == queue.stats().dead == 3)
+            wait_until(lambda: queue.stats().done == queue.stats().failed == 3)
             worker.terminate()
             _, log = worker.communicate(timeout=PATIENCE_S)
         finally:

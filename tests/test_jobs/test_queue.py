@@ -14,6 +14,7 @@ from patience import wait_until
 from streamkeep import ArgumentError, Store, StoreError
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import (
+    Job,
     JobFailedError,
     JobLostError,
     NoResultError,
@@ -32,7 +33,7 @@ from test_jobs.conftest import is_awaited
 def counts(queue: Queue) -> tuple[int, int, int, int, int]:
     """Return how many jobs wait, run, are delayed, are dead and are done."""
     found = queue.stats()
-    return found.waiting, found.running, found.delayed, found.dead, found.done
+    return found.waiting, found.running, found.delayed, found.failed, found.done
 
 
 def letters(queue: Queue) -> list[dict[str, Any]]:
@@ -238,7 +239,7 @@ def test_results_expire_and_leave_nothing(queue: Queue, clock: ManualClock) -> N
     left = queue.store.row_range("jobs:mails", b"r", b"r\xff")
     assert (kinds, len(left)) == ({b"e"}, 17)  # each stored result removes up to four others
     with pytest.raises(NoResultError):
-        queue.job("1-1").result()
+        Job(queue, "1-1").result()
     with pytest.raises(TimeoutError):
         queue.put("z").result("1ms")
 
@@ -355,7 +356,7 @@ def test_retry_may_wait_without_counting(queue: Queue, clock: ManualClock) -> No
 def test_rates_are_those_of_the_last_minute(queue: Queue, clock: ManualClock) -> None:
     def rates() -> tuple[float, float]:
         found = queue.stats()
-        return found.done_per_minute, found.failed_per_minute
+        return found.done_per_minute, found.failed_attempts_per_minute
 
     clock.ms = 60_000 * 1000
     queue.put_many(range(6))
@@ -369,6 +370,6 @@ def test_rates_are_those_of_the_last_minute(queue: Queue, clock: ManualClock) ->
     clock.ms += 60_000
     assert rates() == (0.75, 0)
     clock.ms += 120_000
-    assert (rates(), queue.stats().done, queue.stats().failed) == ((0, 0), 5, 1)
+    assert (rates(), queue.stats().done, queue.stats().failed_attempts) == ((0, 0), 5, 1)
     clock.ms -= 600_000
     assert rates() == (0, 0)

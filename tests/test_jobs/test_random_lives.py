@@ -127,7 +127,7 @@ class World:
         for job_id in buried - set(self.ended):  # by deaths, or by runs that took too long
             self.ended[job_id] = "fail"
         ended = list(self.ended.values())
-        assert (found.done, found.dead, found.cancelled) == (
+        assert (found.done, found.failed, found.cancelled) == (
             ended.count("done"),
             ended.count("fail"),
             ended.count("cancelled"),

@@ -68,7 +68,7 @@ def test_what_a_job_does_wrong_at_its_end_is_a_failed_attempt(queue: Queue) -> N
     waiting = queue.put("next")
     (job,) = queue.get_many(1)
     outcome = queue.core.execute(job, partial(after(queue), job))
-    assert outcome.state == "dead"
+    assert outcome.state == "failed"
     assert isinstance(outcome.error, CommandError)
     assert (job.ended, waiting.state(), queue.store.exists("effects")) == (True, "waiting", 0)
     assert queue.stats()[:5] == (1, 0, 0, 1, 0)

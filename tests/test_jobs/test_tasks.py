@@ -206,7 +206,7 @@ def test_a_task_of_another_version_stays_for_a_worker_that_has_it(
     with caplog.at_level(logging.WARNING, "streamkeep.jobs"):
         assert old.run_until_idle() == 1
     assert "a job of the task 'added', which this worker does not know" in caplog.text
-    assert (jobs[0].state(), counts(queue)) == ("parked", (1, 0, 0, 0, 1))
+    assert (jobs[0].state(), counts(queue)) == ("waiting", (1, 0, 0, 0, 1))
     assert (new.run_until_idle(), jobs[0].result(0), jobs[1].result(0)) == (1, "new", "old")
     assert counts(queue) == (0, 0, 0, 0, 2)
 

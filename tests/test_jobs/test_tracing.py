@@ -51,6 +51,6 @@ def test_the_span_of_the_worker_links_to_that_of_the_put(queue: Queue) -> None:
     assert span.name == "process fails"
     assert f"{span.links[0].context.trace_id:032x}" == TRACE
     attributes = dict(span.attributes or {})
-    assert attributes["streamkeep.outcome"] == "dead"
+    assert attributes["streamkeep.outcome"] == "failed"
     assert attributes["messaging.message.id"] == job.id
     assert span.status.status_code is trace.StatusCode.ERROR

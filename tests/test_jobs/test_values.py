@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import Queue
+from streamkeep.jobs import NoSuchJobError, Queue
 
 LONE = "a\ud800"
 TEXTS = [None, 5, b"x", LONE, [], object()]
@@ -46,10 +46,9 @@ def test_a_name_is_a_text(queue: Queue, tmp_path: Path, text: Any) -> None:
     calls: dict[str, Any] = {
         "name of a queue": lambda: Queue(tmp_path / "q", text),
         "the path of a store": lambda: Queue(text),
-        "ID of a job": lambda: queue.find(text),
+        "ID of a job": lambda: queue.job(text),
         "the ID of a job": lambda: queue.cancel(text),
         "ID": lambda: queue.run_now(text),
-        "of a job": lambda: queue.job(text).result(timeout=0),
         "a periodic task": lambda: queue.unschedule(text),
         "a dead letter": lambda: queue.requeue(text),
         "dead letter": lambda: queue.drop_dead(text),
@@ -85,7 +84,9 @@ def test_objects_of_another_kind_are_named(queue: Queue) -> None:
 
 def test_an_id_may_have_any_number_of_digits(queue: Queue) -> None:
     for job_id in ("job-" + "9" * 5000, "9" * 5000 + "-1", "low-1-" + "9" * 5000):
-        assert (queue.find(job_id).state, queue.cancel(job_id)) == ("unknown", False)
+        assert not queue.cancel(job_id)
+        with pytest.raises(NoSuchJobError, match="it never was"):
+            queue.job(job_id)
 
 
 def test_a_job_of_another_program_may_have_any_bytes_as_its_id(queue: Queue) -> None:

@@ -192,7 +192,7 @@ def test_a_job_that_needs_too_much_memory_fails_in_a_new_process_only(
     for task in ("note", "swell"):
         put(queue, task, task)
     with worker(folder, "--processes", "--max-memory", "150M") as process:
-        wait_until(lambda: queue.stats().dead == 1)
+        wait_until(lambda: queue.stats().failed == 1)
         process.send_signal(signal.SIGINT)
         lines = lines_of(process)
     (letter,) = queue.dead_letters()

@@ -171,7 +171,7 @@ def test_a_handler_that_hangs_fails_and_another_takes_its_place(queue: Queue, mo
     seen = Seen()
     with working(Worker(queue, concurrency=2, mode=mode, grace=0, report=seen)):
         assert job.result(timeout=PATIENCE_S) == "second"
-        wait_until(lambda: dead.state() == "ended")
+        wait_until(lambda: dead.state() == "failed")
     go.set()
     assert seen.events.count("too_long") >= 2  # the second attempt may be slow, too
     (letter,) = queue.store.xrange("default:dead")
@@ -242,15 +242,15 @@ def test_a_line_per_job(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     job = fails.delay()
     caplog.set_level(logging.INFO, "streamkeep.worker")
     with working(Worker(queue)):
-        wait_until(lambda: job.state() == "ended")
+        wait_until(lambda: job.state() == "failed")
     (record,) = (one for one in caplog.records if getattr(one, "streamkeep", {}).get("job"))
     assert not [one for one in caplog.records if one.name == "streamkeep.jobs"]  # no second line
     text = TextFormatter().format(record)
-    assert f" error dead fails {job.id} of default in " in text
+    assert f" error failed fails {job.id} of default in " in text
     assert text.endswith(" ms: ValueError: out of paper")
     line = JsonFormatter().format(record)
-    for part in ('"event": "dead"', f'"job": "{job.id}"', '"error": "ValueError"', '"attempt": 1'):
-        assert part in line
+    parts = ('"event": "failed"', f'"job": "{job.id}"', '"error": "ValueError"', '"attempt": 1')
+    assert all(part in line for part in parts)
 
 
 def test_the_line_of_status_counts(queue: Queue) -> None:
@@ -321,5 +321,5 @@ def test_a_handler_that_stops_its_worker_leaves_the_next_job(queue: Queue) -> No
     jobs = [stops.delay() for _ in range(2)]
     worker = Worker(queue)
     worker.run()
-    assert [job.state() for job in jobs] == ["ended", "waiting"]
+    assert [job.state() for job in jobs] == ["done", "waiting"]
     assert queue.stats()[:5] == (1, 0, 0, 0, 1)

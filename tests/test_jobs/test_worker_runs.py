@@ -90,7 +90,7 @@ def test_other_ends_wait_for_the_disk(tmp_path: Path) -> None:
                     assert thread.is_alive()
                 finally:
                     free.set()
-        assert (queue.stats().done, queue.stats().dead) == (1, 1)
+        assert (queue.stats().done, queue.stats().failed) == (1, 1)
 
 
 def test_the_disk_gets_the_end_of_a_job_though_nothing_follows(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_the_commands(tmp_path: Path) -> None:
     run("metrics", path, "--textfile", tmp_path / "one.prom")
     assert (tmp_path / "one.prom").exists()
     screen = "\n".join(lines("top", path, "--interval", "50ms"))
-    assert re.search(r"^default +1 +0 +0 +0 +0/s +", screen, re.MULTILINE)
+    assert re.search(r"^default +1( +0){4} +0/s +", screen, re.MULTILINE)
     assert re.search(r"^orders +1 +0/s +- +- +- +- +-$", screen, re.MULTILINE)
     kinds = [one["type"] for one in objects("top", path, "--once", "--interval", "50ms")]
     assert kinds == ["stream", "stream", "queue", "summary"]

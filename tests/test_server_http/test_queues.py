@@ -33,7 +33,7 @@ def queue(store: Store) -> Queue:
 def test_the_jobs_of_each_state(queue: Queue, client: Client) -> None:
     (row,) = client.get("/queues")["queues"]
     states = ("waiting", "running", "delayed")
-    assert [row[state] for state in (*states, "dead")] == [1, 1, 1, 1]
+    assert [row[state] for state in (*states, "failed")] == [1, 1, 1, 1]
     found = {state: client.get(f"/queues/mail/jobs?state={state}")["jobs"] for state in states}
     assert [len(found[state]) for state in states] == [1, 1, 1]
     waiting, running, delayed = (found[state][0] for state in states)
@@ -92,7 +92,7 @@ def test_dead_letters_are_put_again_and_delayed_jobs_run(queue: Queue, client: C
     assert client.post("/queues/mail/requeue", json={"ids": [letter]}) == {"done": []}
     later = client.get("/queues/mail/jobs?state=delayed")["jobs"][0]["id"]
     assert client.post("/queues/mail/run", json={"ids": [later]}) == {"done": [later]}
-    assert queue.stats().dead == 0
+    assert queue.stats().failed == 0
     assert len(queue.get_many(9)) == 3
 
 

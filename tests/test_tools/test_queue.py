@@ -44,7 +44,7 @@ def test_a_job_is_put_shown_and_cancelled(path: Path) -> None:
     run("queue", "cancel", path, job, status=6)
     run("queue", "show", path, "9-9", status=6)
     heading, row = lines("queue", "status", path)
-    assert heading.split()[:5] == ["queue", "waiting", "running", "delayed", "dead"]
+    assert heading.split()[:6] == ["queue", "waiting", "parked", "running", "delayed", "failed"]
     assert row.split()[0] == "default"
 
 
@@ -54,12 +54,12 @@ def test_dead_letters_are_listed_put_again_and_dropped(path: Path) -> None:
     assert [one["job"] for one in letters] == [first, second]
     assert summary["letters"] == 2
     assert "no ink" in lines("queue", "dead", path, "--reason", "ink")[1]
-    assert objects("queue", "show", path, first)[0]["state"] == "dead"
+    assert objects("queue", "show", path, first)[0]["state"] == "failed"
     run("queue", "requeue", path, status=2)
-    assert lines("queue", "requeue", path, "--reason", "ink") == ["1"]
-    assert lines("queue", "dead", path, "--drop", "--yes") == ["1"]
+    assert lines("queue", "requeue", path, "--reason", "ink") == ["1 job requeued"]
+    assert lines("queue", "dead", path, "--drop", "--yes") == ["1 dead letter removed"]
     run("queue", "requeue", path, first, status=6)
-    assert objects("queue", "status", path)[0]["dead"] == 0
+    assert objects("queue", "status", path)[0]["failed"] == 0
 
 
 def test_a_letter_with_the_id_of_a_job_that_lives_is_left_alone(path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_letter_with_the_id_of_a_job_that_lives_is_left_alone(path: Path) -> N
     assert objects("queue", "show", path, job)[0]["state"] == "waiting"
     run("queue", "retry", path, job, status=6)
     assert [one["job"] for one in objects("queue", "dead", path)[:-1]] == ["1-1"]
-    assert objects("queue", "show", path, "1-1")[0]["state"] == "dead"
+    assert objects("queue", "show", path, "1-1")[0]["state"] == "failed"
 
 
 def test_a_letter_with_the_id_of_a_job_that_ended_is_not_put_again(path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_letter_with_the_id_of_a_job_that_ended_is_not_put_again(path: Path) -
         taken.done("sent")
         letter = {"job": "1-1", "payload": "{}", "from": "normal", "reason": "no ink"}
         queue.core.store.xadd("default:dead", letter, id=put.id)
-    assert objects("queue", "show", path, put.id)[0]["state"] == "ended"
+    assert objects("queue", "show", path, put.id)[0]["state"] == "done"
     run("queue", "retry", path, put.id, status=6)
     assert [one["job"] for one in objects("queue", "dead", path)[:-1]] == ["1-1"]
 
@@ -92,9 +92,63 @@ def test_the_status_names_tasks_that_no_worker_knows(path: Path) -> None:
             queue.core.tasks.clear()
         assert queue.run_until_idle() == 0
     found = run("queue", "status", path)
-    assert "queue 'default': 2 jobs of the task 'former', which no worker has" in found.stderr
+    line = "queue 'default': 2 jobs wait for a worker that has the task 'former'; next: start one"
+    assert line in found.stderr
+    assert line in run("status", path, status=8).stdout
     status, _ = objects("queue", "status", path)
     assert (status["parked"], status["unknown_tasks"]) == (2, {"former": 2})
+
+
+def test_a_failed_job_is_shown_with_its_traceback_and_times(path: Path) -> None:
+    with Queue(path, sync="none", retries=0) as queue:
+
+        @queue.task
+        def fetch(url: str, depth: int = 1) -> None:
+            raise OSError("no route")
+
+        job = fetch.delay("http://ä", depth=2)
+        queue.run_until_idle()
+    shown = lines("queue", "show", path, job.id)
+    assert 'call         fetch("http://ä", depth=2)' in shown
+    assert "state        failed" in shown
+    assert next(one for one in shown if one.startswith("ended  ")).endswith("Z")
+    assert shown[-1] == "OSError: no route"
+    assert "Traceback (most recent call last):" in shown
+    (found,) = objects("queue", "show", path, job.id)
+    assert (found["attempts"], found["traceback"][:9]) == (1, "Traceback")
+
+
+def test_schedules_are_listed_and_removed(path: Path) -> None:
+    with queue_of(path) as queue:
+        queue.periodic("0 3 * * *", name="nightly")(lambda: None)
+        queue.register_periodic()
+        queue.task(name="nightly")(queue.core.tasks.pop("nightly").call).delay()
+        queue.core.tasks.clear()
+        queue.run_until_idle()
+    heading, row = lines("queue", "schedules", path)
+    assert heading.split() == ["schedule", "task", "cron", "zone", "missed", "last", "next"]
+    assert row.split()[1:-1] == ["nightly", "0", "3", "*", "*", "*", "UTC", "skip", "-"]
+    rule, summary = objects("queue", "schedules", path)
+    assert (rule["cron"], rule["last_ms"], summary["schedules"]) == ("0 3 * * *", None, 1)
+    command = f"streamkeep queue schedules {path} --queue default --remove nightly"
+    assert f"or `{command}`" in run("queue", "schedules", path).stderr
+    assert lines(*shlex.split(command)[1:]) == ["the schedule 'nightly' was removed"]
+    run(*shlex.split(command)[1:], status=6)
+
+
+def test_the_only_queue_needs_no_name(path: Path) -> None:
+    with Queue(path, "crawl", sync="none") as queue:
+        job = queue.put(1).id
+        assert objects("queue", "show", path, job)[0]["queue"] == "crawl"
+        assert "page 1" not in lines("queue", "put", path, "2")
+        assert queue.stats().waiting == 2
+        Queue(queue.store, "mails").put(1)
+        found = run("queue", "dead", path, "--task", "x", status=2).stderr
+        assert "has several queues: crawl, mails" in found
+        hint = f"name one: streamkeep queue dead {path} --task x --queue crawl"
+        assert hint in found
+        other = run("queue", "dead", path, "--queue", "mail", "--task", "x", status=6).stderr
+        assert hint.partition(": ")[2] in other
 
 
 def test_control(path: Path) -> None:
@@ -103,7 +157,7 @@ def test_control(path: Path) -> None:
     assert objects("queue", "status", path)[0]["paused"] is True
     run("queue", "resume", path)
     assert "1 job" in run("queue", "drain", path, "--timeout", "0", status=8).stderr
-    assert lines("queue", "purge", path, "--yes") == ["1"]
+    assert lines("queue", "purge", path, "--yes") == ["1 job removed"]
     run("queue", "drain", path)
     assert "draining" in lines("queue", "status", path)[1]
     run("queue", "put", path, "1", status=1)
@@ -129,6 +183,8 @@ def test_the_examples_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             (job,) = queue.get_many(1)
             job.fail("no paper")
             Queue(queue.store, "mail").pause()
+            queue.periodic("0 3 * * *", name="nightly")(lambda: None)
+            queue.register_periodic()
         for example in examples(command):
             run(*shlex.split(example)[1:])
         shutil.rmtree(path)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 OPENED: Final = "streamkeep.opened"  # the paths of the stores that a command has opened
+WORDS: Final = "streamkeep.words"  # the command line, after `streamkeep`
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,32 +12,30 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from streamkeep.format.core.json_form import json_bytes
-from streamkeep.format.humanize import count_text
+from streamkeep.format.humanize import count_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Duration, Number, store_argument
 from streamkeep.tools.base.command import group_command
-from streamkeep.tools.base.opening import confirm_loss, open_store
+from streamkeep.tools.base.opening import WORDS, confirm_loss, open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
+    from streamkeep.engine.api.views import Snapshot
     from streamkeep.jobs.dead_letters import Letter
+    from streamkeep.jobs.listing import Listed
     from streamkeep.jobs.queue import Queue
     from streamkeep.jobs.stats import QueueStats
 
-_ENDED: Final = ("ended", "unknown")  # states of jobs that may be dead letters
 _MOST_TEXT: Final = 60
+_MOST_CALL: Final = 1000
+# Fields that `show` has under other names, or not at all.
+_SHOWN_ELSEWHERE: Final = ("id", "job", "task", "queued", "begun", "ended", "failed", "worker")
 
 
 def queue_option(function: Any) -> Any:
     """Add the option that names a queue."""
-    return click.option(
-        "--queue",
-        "name",
-        default="default",
-        show_default=True,
-        metavar="NAME",
-        help="The queue.",
-    )(function)
+    text = "The queue; without it, the only one of the store."
+    return click.option("--queue", "name", metavar="NAME", help=text)(function)
 
 
 @group_command()
@@ -54,16 +53,33 @@ def queue() -> None:
 
 
 @contextmanager
-def _opened(store_path: Path, name: str, *, create: bool = False) -> Iterator[Queue]:
+def _opened(
+    store_path: Path, given: str | None, *, create: bool = False, readonly: bool = False
+) -> Iterator[Queue]:
     """Open a queue, which must exist unless `create`."""
     from streamkeep.jobs.queue import Queue, queue_names
 
-    with open_store(store_path, create=create) as store:
+    with open_store(store_path, create=create, readonly=readonly) as store:
         known = queue_names(store)
+        name = given or (known[0] if len(known) == 1 else "default")
+        if given is None and len(known) > 1 and name not in known:
+            has = f"{store_path} has several queues: {', '.join(known)}"
+            raise Failure(has, hint=f"name one: {_with_queue(known[0])}", status=Exit.USAGE)
         if name not in known and not create:
-            has = f"its queues are {', '.join(known)}" if known else "it has no queue"
-            raise Failure(f"there is no queue {name!r}", hint=has, status=Exit.MISSING)
+            hint = f"its queues are {', '.join(known)}: {_with_queue(known[0])}" if known else ""
+            problem = f"{store_path} has no queue {name!r}" if known else f"{store_path}: no queue"
+            raise Failure(problem, hint=hint, status=Exit.MISSING)
         yield Queue(store, name)
+
+
+def _with_queue(name: str) -> str:
+    """Return the command line that runs, with another queue."""
+    words = [*click.get_current_context().meta[WORDS]]
+    if "--queue" in words:
+        at = words.index("--queue")
+        del words[at : at + 2]
+    words = [one for one in words if not one.startswith("--queue=")]
+    return shlex.join(["streamkeep", *words, "--queue", name])
 
 
 # --- look ---------------------------------------------------------------------------------------
@@ -73,16 +89,16 @@ def _opened(store_path: Path, name: str, *, create: bool = False) -> Iterator[Qu
 @store_argument
 @click.argument("name", metavar="[QUEUE]", required=False)
 def status(store_path: Path, name: str | None) -> None:
-    """Print what waits, runs, is delayed and is dead.
+    """Print how many jobs are in each state.
 
     Of QUEUE, or of all queues.
 
-    `done` and `failed` count jobs that ended well and attempts that failed, since the queue was
-    made. `per-min` is how many jobs ended well in the last minute. `oldest` is how long the oldest
-    job has been waiting. `workers` are processes that live and have taken a job.
+    `failed` are dead letters. `done` counts jobs that ended well since the queue was made,
+    `per-min` those of the last minute. `oldest` is how long the oldest job has been waiting.
+    `workers` are processes that live and have taken a job.
 
-    Jobs whose task no worker knows wait for one that does. A line names the task: it may have been
-    renamed, or its program is not deployed.
+    `parked` are those waiting jobs whose task no worker has. A line names the task: it may have
+    been renamed, or its program is not deployed.
 
     \b
     Examples:
@@ -106,7 +122,8 @@ def status(store_path: Path, name: str | None) -> None:
             for one, stats in found.items()
             if stats.parked
         }
-    headings = ("queue", "waiting", "running", "delayed", "dead", "done", "per-min", "failed")
+        texts = [text for one in unknown for text in parked_texts(snapshot, one, store_path)]
+    headings = ("queue", "waiting", "parked", "running", "delayed", "failed", "done", "per-min")
     output.listing(
         "queue",
         [*found],
@@ -120,25 +137,39 @@ def status(store_path: Path, name: str | None) -> None:
         left=(0, 10),
     )
     output.total(count_text(len(found), "queue"), queues=len(found))
-    for one, tasks in unknown.items():
-        for task, count in tasks.items():
-            output.note(
-                f"queue {one!r}: {count_text(count, 'job')} of the task {task!r}, which no worker "
-                "has that took one; next: start a worker that has it, or remove the jobs and "
-                "Queue.unschedule the rule of a periodic task"
-            )
+    for text in texts:
+        output.note(text)
 
 
-def _cells(name: str, stats: QueueStats) -> tuple[output.Cell, ...]:
+def parked_texts(snapshot: Snapshot[Any], queue: str, store_path: Path) -> list[str]:
+    """Return a line for each task of which jobs wait, and that no worker has."""
+    from streamkeep.jobs.layout import Names
+    from streamkeep.jobs.periodic import rules
+    from streamkeep.jobs.stats import unknown_tasks
+
+    found = []
+    names, store = Names(queue), shlex.quote(str(store_path))
+    for task, count in unknown_tasks(snapshot.as_bytes(), names).items():
+        wait = count_text(count, "job waits", "jobs wait")
+        text = f"queue {queue!r}: {wait} for a worker that has the task {task!r}; next: start one"
+        for rule in rules(snapshot, names):
+            if rule.task == task:
+                words = ["streamkeep queue schedules", store, "--queue", shlex.quote(queue)]
+                text += f", or `{' '.join([*words, '--remove', shlex.quote(rule.name)])}`"
+        found.append(text)
+    return found
+
+
+def _cells(name: str | None, stats: QueueStats) -> tuple[output.Cell, ...]:
     return (
         name,
         stats.waiting,
+        stats.parked,
         stats.running,
         stats.delayed,
-        stats.dead,
+        stats.failed,
         stats.done,
         round(stats.done_per_minute),
-        stats.failed,
         output.span_text(stats.oldest_ms / 1000) if stats.waiting else "-",
         stats.workers,
         "paused" if stats.paused else "draining" if stats.draining else "open",
@@ -149,47 +180,117 @@ def _cells(name: str, stats: QueueStats) -> tuple[output.Cell, ...]:
 @store_argument
 @click.argument("job_id", metavar="JOB")
 @queue_option
-def show(store_path: Path, job_id: str, name: str) -> None:
-    """Print one job: its state, its options and its payload.
+def show(store_path: Path, job_id: str, name: str | None) -> None:
+    """Print one job: its state, call and options; if it failed, why.
 
-    A job whose task no worker knows is `parked`: it stays until a worker has the task.
+    The state is waiting, delayed, running, done, failed or cancelled. JOB may also be the ID of a
+    dead letter.
 
     \b
     Example:
       streamkeep queue show jobs.store job-17
     """
+    from streamkeep.jobs.listing import call_text
+
     with _opened(store_path, name) as found:
-        place = found.find(job_id)
-        letters = _letters_of(found, job_id, place.state)
-    if place.state == "unknown" and not letters:
-        problem = f"there is no job {job_id!r}; it ended, and its result was not kept, or never was"
-        raise Failure(problem, status=Exit.MISSING)
-    state = "dead" if letters else place.state
-    fields = letters[-1].fields if letters else place.fields
+        job, _ = _look_up(found, job_id)
+    fields = job.fields
     members: dict[str, Any] = {
-        "job": job_id,
-        "queue": name,
-        "state": state,
-        "due_ms": place.due_ms or None,
-        "worker": place.consumer or None,
-        "deliveries": place.deliveries,
+        "job": job.id,
+        "queue": found.name,
+        "state": job.state,
+        "task": fields.get(b"task", b"").decode(errors="replace"),
+        "call": call_text(fields, _MOST_CALL) if b"payload" in fields else None,
+        "queued_ms": job.queued_ms,
+        "due_ms": job.due_ms or None,
+        "begun_ms": job.begun_ms or None,
+        "ended_ms": job.ended_ms or None,
+        "worker": job.worker or None,
+        "attempts": job.attempts,
     }
-    members |= {key.decode(): json_bytes(value) for key, value in fields.items()}
+    members |= {
+        key.decode(errors="replace"): json_bytes(value)
+        for key, value in fields.items()
+        if key.decode(errors="replace") not in (*_SHOWN_ELSEWHERE, *members)
+    }
     if common.as_json():
         output.summary(**members)
         return
+    traceback_text = str(members.pop("traceback", ""))
+    del members["task"], members["call" if members["call"] is None else "payload"]
     for key, value in members.items():
-        if value not in (None, ""):
-            output.line(f"{key:<12} {value}")
+        if value not in (None, "", 0):
+            text = time_text(value) if key.endswith("_ms") else value
+            output.line(f"{key.removesuffix('_ms'):<12} {text}")
+    for one in traceback_text.splitlines():
+        output.line(one)
 
 
-def _letters_of(queue: Queue, job_id: str, state: str) -> list[Letter]:
-    """Return the dead letters of a job; or the letter of this ID, if there is no such job."""
-    dead = queue.dead_letters() if state in _ENDED else []
-    letters = [one for one in dead if one.job == job_id]
-    if not letters and state == "unknown":
-        letters = [one for one in dead if one.id == job_id]
-    return letters
+def _look_up(queue: Queue, job_id: str) -> tuple[Listed, Letter | None]:
+    """Return a job, and its dead letter if it failed; or those of the letter that has this ID."""
+    from streamkeep.jobs.listing import job_in, of_letter
+
+    job = queue.core.read(lambda one: job_in(one, queue.core.names, job_id))
+    letters = [] if job is not None and job.state != "failed" else queue.dead_letters()
+    found = [one for one in letters if one.job == job_id]
+    found = found or [one for one in letters if job is None and one.id == job_id]
+    if found:
+        return of_letter(found[-1]), found[-1]
+    if job is None:
+        problem = f"there is no job {job_id!r}: it ended and its result was not kept, or never was"
+        hint = f"streamkeep queue status {shlex.quote(str(queue.store.path))}"
+        raise Failure(problem, hint=hint, status=Exit.MISSING)
+    return job, None
+
+
+@queue.command("schedules")
+@store_argument
+@queue_option
+@click.option("--remove", metavar="NAME", help="Remove this schedule.")
+def schedules(store_path: Path, name: str | None, remove: str | None) -> None:
+    """List the schedules of periodic tasks, and remove one.
+
+    Each is shown with its last and its next time. It stays until it is removed, also if its task
+    was renamed. A worker whose program has the task stores it again when it starts.
+
+    \b
+    Examples:
+      streamkeep queue schedules jobs.store
+      streamkeep queue schedules jobs.store --remove nightly
+    """
+    with _opened(store_path, name, readonly=remove is None) as found:
+        if remove is not None:
+            if not found.unschedule(remove):
+                problem = f"the queue {found.name!r} has no schedule {remove!r}"
+                hint = f"streamkeep queue schedules {shlex.quote(str(store_path))}"
+                raise Failure(problem, hint=hint, status=Exit.MISSING)
+            output.result(f"the schedule {remove!r} was removed", removed=remove)
+            return
+        rows = found.schedules()
+        texts = found.core.read(lambda one: parked_texts(one, found.name, store_path))
+    output.listing(
+        "schedule",
+        rows,
+        lambda one: {
+            "name": one.name,
+            "task": one.task,
+            "cron": one.cron,
+            "zone": one.zone,
+            "missed": one.missed,
+            "last_ms": one.last_ms or None,
+            "next_ms": one.next_ms,
+        },
+        ("schedule", "task", "cron", "zone", "missed", "last", "next"),
+        lambda one: (
+            *(one.name, one.task, one.cron, one.zone, one.missed),
+            time_text(one.last_ms) if one.last_ms else "-",
+            time_text(one.next_ms),
+        ),
+        left=tuple(range(7)),
+    )
+    output.total(count_text(len(rows), "schedule"), schedules=len(rows))
+    for text in texts:
+        output.note(text)
 
 
 @queue.command("dead")
@@ -202,7 +303,7 @@ def _letters_of(queue: Queue, job_id: str, state: str) -> list[Letter]:
 @click.option("--yes", is_flag=True, help="With --drop: do not ask.")
 def dead(
     store_path: Path,
-    name: str,
+    name: str | None,
     reason: str | None,
     task: str | None,
     count: int,
@@ -224,7 +325,8 @@ def dead(
                 lost = count_text(len(chosen), "dead letter")
                 confirm_loss([lost], "Remove them for good?", yes=yes)
             dropped = found.drop_dead(*chosen) if chosen else 0
-            output.result(str(dropped), dropped=dropped)
+            text = count_text(dropped, "dead letter")
+            output.result(f"{text} removed", dropped=dropped)
             return
         _print_letters(found.dead_letters(reason=reason, task=task, count=count))
 
@@ -279,7 +381,7 @@ def _brief(text: str) -> str:
 def put(
     store_path: Path,
     payload: str,
-    name: str,
+    name: str | None,
     task: str | None,
     delay: int | None,
     key: str | None,
@@ -321,7 +423,7 @@ def _never_called(*args: Any) -> None:
 @store_argument
 @click.argument("job_id", metavar="JOB")
 @queue_option
-def cancel(store_path: Path, job_id: str, name: str) -> None:
+def cancel(store_path: Path, job_id: str, name: str | None) -> None:
     """Remove a job that has not started.
 
     \b
@@ -330,7 +432,7 @@ def cancel(store_path: Path, job_id: str, name: str) -> None:
     """
     with _opened(store_path, name) as found:
         if not found.cancel(job_id):
-            state = found.find(job_id).state
+            state = _look_up(found, job_id)[0].state
             raise Failure(f"job {job_id} cannot be cancelled: it is {state}", status=Exit.MISSING)
         output.done(job=job_id)
 
@@ -339,7 +441,7 @@ def cancel(store_path: Path, job_id: str, name: str) -> None:
 @store_argument
 @click.argument("job_id", metavar="JOB")
 @queue_option
-def retry(store_path: Path, job_id: str, name: str) -> None:
+def retry(store_path: Path, job_id: str, name: str | None) -> None:
     """Start a job now that waits for its time or its next attempt.
 
     A dead letter is put again as a new job, as by `queue requeue`.
@@ -352,12 +454,11 @@ def retry(store_path: Path, job_id: str, name: str) -> None:
         if found.run_now(job_id):
             output.done(job=job_id)
             return
-        state = found.find(job_id).state
-        letters = _letters_of(found, job_id, state)
-        if letters and found.requeue(*letters):
-            output.done(job=job_id, requeued=True)
-        else:
+        job, letter = _look_up(found, job_id)
+        if letter is None or not found.requeue(letter):
+            state = "failed, and its unique name is taken" if letter else job.state
             raise Failure(f"job {job_id} does not wait: it is {state}", status=Exit.MISSING)
+        output.done(job=job_id, requeued=True)
 
 
 @queue.command("requeue")
@@ -370,7 +471,7 @@ def retry(store_path: Path, job_id: str, name: str) -> None:
 def requeue(
     store_path: Path,
     letters: tuple[str, ...],
-    name: str,
+    name: str | None,
     reason: str | None,
     task: str | None,
     every: bool,
@@ -387,7 +488,7 @@ def requeue(
         raise click.UsageError("name jobs, or one of --reason, --task and --all")
     with _opened(store_path, name) as found:
         count = found.requeue(*letters, reason=reason, task=task)
-        output.result(str(count), requeued=count)
+        output.result(f"{count_text(count, 'job')} requeued", requeued=count)
     if letters and count < len(letters):
         problem = f"{len(letters) - count} of {len(letters)} are no dead letters, or their unique"
         raise Failure(f"{problem} names are taken", status=Exit.MISSING)
@@ -396,7 +497,7 @@ def requeue(
 @queue.command("pause")
 @store_argument
 @queue_option
-def pause(store_path: Path, name: str) -> None:
+def pause(store_path: Path, name: str | None) -> None:
     """Let no worker take a job until `queue resume`.
 
     Jobs that run continue.
@@ -407,13 +508,13 @@ def pause(store_path: Path, name: str) -> None:
     """
     with _opened(store_path, name) as found:
         found.pause()
-    output.done(queue=name, paused=True)
+    output.done(queue=found.name, paused=True)
 
 
 @queue.command("resume")
 @store_argument
 @queue_option
-def resume(store_path: Path, name: str) -> None:
+def resume(store_path: Path, name: str | None) -> None:
     """End `queue pause` and `queue drain`.
 
     \b
@@ -422,14 +523,14 @@ def resume(store_path: Path, name: str) -> None:
     """
     with _opened(store_path, name) as found:
         found.resume()
-    output.done(queue=name, paused=False)
+    output.done(queue=found.name, paused=False)
 
 
 @queue.command("drain")
 @store_argument
 @queue_option
 @click.option("--timeout", type=Duration(), help="Wait no longer.")
-def drain(store_path: Path, name: str, timeout: int | None) -> None:
+def drain(store_path: Path, name: str | None, timeout: int | None) -> None:
     """Refuse new jobs, and wait until all others have ended.
 
     `queue resume` ends it.
@@ -447,16 +548,16 @@ def drain(store_path: Path, name: str, timeout: int | None) -> None:
         left = found.stats()
     if not empty:
         count = left.waiting + left.running + left.delayed
-        problem = f"the queue {name!r} still has {count_text(count, 'job')}"
+        problem = f"the queue {found.name!r} still has {count_text(count, 'job')}"
         raise Failure(problem, status=Exit.ATTENTION)
-    output.done(queue=name, draining=True)
+    output.done(queue=found.name, draining=True)
 
 
 @queue.command("purge")
 @store_argument
 @queue_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def purge(store_path: Path, name: str, yes: bool) -> None:
+def purge(store_path: Path, name: str | None, yes: bool) -> None:
     """Remove every job that has not started.
 
     Jobs that run and dead letters stay.
@@ -471,4 +572,4 @@ def purge(store_path: Path, name: str, yes: bool) -> None:
         if count:
             confirm_loss([count_text(count, "job")], "Remove them for good?", yes=yes)
         removed = found.purge()
-        output.result(str(removed), removed=removed)
+        output.result(f"{count_text(removed, 'job')} removed", removed=removed)

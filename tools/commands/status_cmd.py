@@ -25,6 +25,7 @@ from streamkeep.tools.base.command import command
 from streamkeep.tools.base.open_by import processes_with
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.commands.queue_cmds import parked_texts
 from streamkeep.tools.commands.stat_cmd import readers_json
 
 if TYPE_CHECKING:
@@ -76,10 +77,11 @@ def status(
 
     The state is `ok` (no problem is known), `damaged` (the last `streamkeep fsck` has found
     damage), `recovering` (the store was not closed, and has not been opened for writing since),
-    `locked` (by `compact`, for instance), `full` (the disk has less than 64 MiB free), `lagging` or
-    `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes that have the store
-    open, the last recovery, groups, what waits to be archived, the backup, and when the store was
-    last checked. This command checks nothing itself; `streamkeep fsck` does that.
+    `locked` (by `compact`, for instance), `full` (the disk has less than 64 MiB free), `parked`
+    (jobs wait whose task no worker has, such as those of a schedule after its task was renamed),
+    `lagging` or `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes that have
+    the store open, the last recovery, groups, what waits to be archived, the backup, and when the
+    store was last checked. This command checks nothing itself; `streamkeep fsck` does that.
 
     \b
     Exit status: 0  no problem is known
@@ -94,6 +96,8 @@ def status(
       streamkeep status orders.store --max-lag 100000 --json
       streamkeep status orders.store --backup backup.store --max-backup-age 1d
     """
+    from streamkeep.jobs.queue import queue_names
+
     problems = _check_problems(store_path)
     newest: BackupRow | None = None
     facts: dict[str, Any] = {"path": str(store_path), "open_by": processes_with(store_path)}
@@ -102,6 +106,9 @@ def status(
             facts |= _figures(store)
             facts |= _groups(snapshot, max_lag, problems)
             facts |= _archive(store)
+            for name in queue_names(store):
+                texts = parked_texts(snapshot, name, store_path)
+                problems += [Problem("parked", text) for text in texts]
             newest = last_backup(snapshot)
     except RecoveryNeededError as error:
         problems.append(Problem("recovering", str(error)))

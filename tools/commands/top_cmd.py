@@ -12,7 +12,7 @@ import click
 
 from streamkeep.format import quoting
 from streamkeep.format.core.json_form import json_bytes
-from streamkeep.format.humanize import size_text
+from streamkeep.format.humanize import count_text, size_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Duration, store_argument
 from streamkeep.tools.base.command import command
@@ -134,7 +134,7 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
     head = [
         f"{store.path}  {commits:,.0f} commits/s  data {size_text(store.data_bytes)}  "
         f"journal {size_text(store.journal_bytes)}  "
-        f"disk {size_text(store.disk_free_bytes)} free  {store.snapshots} snapshots",
+        f"disk {size_text(store.disk_free_bytes)} free  {count_text(store.snapshots, 'snapshot')}",
         "",
     ]
     rows: list[tuple[str, ...]] = []
@@ -145,16 +145,18 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
             (
                 queue.name,
                 f"{stats.waiting:,}",
+                f"{stats.parked:,}",
                 f"{stats.running:,}",
                 f"{stats.delayed:,}",
-                f"{stats.dead:,}",
+                f"{stats.failed:,}",
                 f"{queue_rates[queue.name]:,.0f}/s",
                 output.span_text(stats.oldest_ms / 1000) if stats.waiting else "-",
                 f"{stats.workers:,}",
             )
         )
     if rows:
-        headings = ("QUEUE", "waiting", "running", "delayed", "dead", "done", "oldest", "workers")
+        states = ("waiting", "parked", "running", "delayed", "failed")
+        headings: tuple[str, ...] = ("QUEUE", *states, "done", "oldest", "workers")
         head += [*output.table_lines(headings, rows, left=(0,), width=None), ""]
     rows = []
     for stream in now.streams:

@@ -15,6 +15,7 @@ from streamkeep.jobs.errors import (
     JobFailedError,
     JobLostError,
     NoResultError,
+    NoSuchJobError,
     PayloadError,
     QueueDrainingError,
     QueueError,
@@ -24,6 +25,7 @@ from streamkeep.jobs.errors import (
 )
 from streamkeep.jobs.job import Job, current_job
 from streamkeep.jobs.job_transaction import JobTransaction
+from streamkeep.jobs.layout import JobState
 from streamkeep.jobs.queue import Queue, queue_names
 from streamkeep.jobs.running import Outcome
 from streamkeep.jobs.stats import QueueStats
@@ -36,8 +38,10 @@ __all__ = [
     "JobCancelledError",
     "JobFailedError",
     "JobLostError",
+    "JobState",
     "JobTransaction",
     "NoResultError",
+    "NoSuchJobError",
     "Outcome",
     "PayloadError",
     "Queue",

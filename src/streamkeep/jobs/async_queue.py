@@ -249,9 +249,9 @@ class AsyncQueue:
 
     # --- jobs by their ID, and control ------------------------------------------------------------
 
-    def job(self, job_id: str) -> AsyncJob:
-        """Return a handle on a job, of which nothing is checked."""
-        return AsyncJob(self, self.queue.job(job_id))
+    async def job(self, job_id: str) -> AsyncJob:
+        """Return a job by its ID; see `Queue.job`."""
+        return AsyncJob(self, await asyncio.to_thread(self.queue.job, job_id))
 
     async def result_of(self, job_id: str, timeout: Duration | None = None) -> Any:
         """Wait for the result of a job; see `Job.result`. A thousand tasks may wait."""
@@ -268,7 +268,6 @@ class AsyncQueue:
             await store.sync()
         return open_result(core, job_id, found)
 
-    find = _awaited(Queue.find)
     jobs = _awaited(Queue.jobs)
     cancel = _awaited(Queue.cancel)
     run_now = _awaited(Queue.run_now)

@@ -1,4 +1,7 @@
-"""Cancelling jobs, and finding where a job is. Functions of a transaction or a snapshot."""
+"""Cancelling jobs, and finding where a job is. Functions of a transaction or a snapshot.
+
+`find` tells more states than callers see (`JobState`): those that this package tells apart.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,18 @@ from streamkeep.jobs import layout
 from streamkeep.jobs.admission import cancel_held
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import is_delivered
-from streamkeep.jobs.ending import CANCELLED, Stored, forget, give_up_names, load_result, put_result
+from streamkeep.jobs.ending import (
+    CANCELLED,
+    ENDS,
+    Stored,
+    forget,
+    give_up_names,
+    load_result,
+    put_result,
+)
 from streamkeep.jobs.layout import (
     Fields,
+    JobState,
     Names,
     Place,
     due_key,
@@ -30,8 +42,20 @@ RETRYING: Final = "retrying"
 PARKED: Final = "parked"
 DELAYED_STATE: Final = "delayed"
 HELD_STATE: Final = "held"
-ENDED: Final = "ended"
+DONE_STATE: Final = "done"
 UNKNOWN: Final = "unknown"
+STATES: Final[dict[str, JobState]] = {
+    WAITING: "waiting",
+    HELD_STATE: "waiting",
+    PARKED: "waiting",
+    DELAYED_STATE: "delayed",
+    RETRYING: "delayed",
+    RUNNING: "running",
+    DONE_STATE: "done",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+HAS_ENDED: Final = frozenset((DONE_STATE, "failed", "cancelled", UNKNOWN))
 
 
 class Found(NamedTuple):
@@ -39,8 +63,7 @@ class Found(NamedTuple):
 
     Attributes:
         state: waiting, held (for its key or its task), delayed, running, retrying, parked (the
-            worker that took it does not know its task), ended, or unknown (ended, and no result
-            was kept).
+            worker that took it does not know its task), done, failed, cancelled, or unknown.
         due_ms: when a delayed job is due.
         consumer: the worker that runs it.
         deliveries: how often it was delivered.
@@ -80,8 +103,10 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str) ->
             return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
         if not is_delivered(reader, name, place):
             return Found(WAITING, fields, place)
-    ended = load_result(reader, names.space, job_id) is not None
-    return Found(ENDED if ended else UNKNOWN, {})
+    ended = load_result(reader, names.space, job_id)
+    if ended is not None and ended.expires_ms > reader.txn.now_ms():
+        return Found(ENDS[ended.state], {})
+    return Found(UNKNOWN if found is None else DONE_STATE, {})  # see `ended_entries`
 
 
 def cancel(step: Step, job_id: str) -> bool:

@@ -27,7 +27,7 @@ from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
-from streamkeep.jobs.failures import DEAD, RETRYING, log_failure
+from streamkeep.jobs.failures import GIVEN_UP, RETRYING, log_failure
 from streamkeep.jobs.layout import ENDINGS, QUEUES_SPACE, TASK, Fields, Names
 from streamkeep.jobs.lazy_store import LazyStore
 from streamkeep.jobs.options import Policy
@@ -261,5 +261,5 @@ class Core(LazyStore):
 
 
 def _log_if_failed(job: Job, outcome: Outcome) -> None:
-    if outcome.error is not None and outcome.state in (RETRYING, DEAD):
+    if outcome.error is not None and outcome.state in (RETRYING, GIVEN_UP):
         log_failure(job, outcome.error, outcome.state)

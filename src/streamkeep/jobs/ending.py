@@ -24,6 +24,7 @@ from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.failures import plain
 from streamkeep.jobs.layout import (
     Fields,
+    JobState,
     Names,
     Place,
     due_key,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 DONE: Final = b"d"
 FAILED: Final = b"f"
 CANCELLED: Final = b"c"
+ENDS: Final[dict[bytes, JobState]] = {DONE: "done", FAILED: "failed", CANCELLED: "cancelled"}
 RUN_GRACE_MS: Final = 2000  # in which a worker itself ends a job that runs too long
 _EXPIRED_AT_ONCE: Final = 4  # results that each end of a job may remove
 _SEPARATOR: Final = b"\0"

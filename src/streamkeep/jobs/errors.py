@@ -37,6 +37,10 @@ class JobLostError(QueueError):
     """The job is no longer this worker's: it ended, or another worker has it. Nothing changed."""
 
 
+class NoSuchJobError(QueueError):
+    """The queue has no job of that ID, and no result of one."""
+
+
 class NoResultError(QueueError):
     """The job has ended, and its result was not kept or has expired; or there is no such job."""
 

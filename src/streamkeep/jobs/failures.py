@@ -21,7 +21,7 @@ log = logging.getLogger("streamkeep.jobs")
 
 DONE: Final = "done"
 RETRYING: Final = "retrying"
-DEAD: Final = "dead"
+GIVEN_UP: Final = "failed"
 LOST: Final = "lost"
 RETURNED: Final = "returned"
 STORE_FAILS: Final = (StoreError, CorruptionError, OSError)  # now, for any job
@@ -81,7 +81,7 @@ def end_with_error(job: Job, error: BaseException) -> str:
         # It would come back to each worker in turn, and end in none.
         log.exception("job %s failed, and cannot be retried; it becomes a dead letter", job.id)
         job.end_attempt(*texts, final=f"it cannot be retried: {text_of(problem)}")
-        return DEAD
+        return GIVEN_UP
 
 
 def _end_as_asked(job: Job, error: BaseException, texts: tuple[str, str, str]) -> str:
@@ -103,7 +103,7 @@ def _end_as_asked(job: Job, error: BaseException, texts: tuple[str, str, str]) -
         elif task is not None and not task.may_retry(error):
             final = f"{kind} is not retried"
         retried = job.end_attempt(kind, text, lines, final=final)
-    return RETRYING if retried else DEAD
+    return RETRYING if retried else GIVEN_UP
 
 
 def log_failure(job: Job, error: BaseException, state: str) -> None:

@@ -15,12 +15,14 @@ from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
 from streamkeep.format.humanize import count_text
 from streamkeep.jobs import codecs, ending, layout
+from streamkeep.jobs.cancelling import find
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, PayloadError, QueueError
 from streamkeep.jobs.failures import end_with_error, log_failure
 from streamkeep.jobs.job_transaction import JobTransaction
-from streamkeep.jobs.layout import Fields
+from streamkeep.jobs.layout import Fields, JobState
 from streamkeep.jobs.limits import Put
+from streamkeep.jobs.listing import job_in
 from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.taking import Taken, park
@@ -49,15 +51,22 @@ def current_job() -> Job:
 class Job:
     """A job of a queue.
 
-    `Queue.put` and `delay` return a handle: `id`, `result`, `cancel`, `state`. `Queue.get` and
-    handlers get a job that they have taken: also its `payload`, and the methods that end it.
+    `Queue.put` and `delay` return a handle: `id`, `result`, `cancel`, `state`; that of `Queue.job`
+    also has its `task`, `payload`, `key` and `headers`. `Queue.get` and handlers get a job that
+    they have taken, with the methods that end it.
     """
 
     def __init__(
-        self, queue: Queue, job_id: str, taken: Taken | None = None, put: Put | None = None
+        self,
+        queue: Queue,
+        job_id: str,
+        taken: Taken | None = None,
+        put: Put | None = None,
+        fields: Fields | None = None,
     ) -> None:
         self.queue = queue
         self._id = job_id
+        self._fields = fields
         self._put = put
         self.taken = taken
         self.ended = taken is None  # this worker has ended it, or never had it
@@ -89,8 +98,8 @@ class Job:
 
     @property
     def fields(self) -> Fields:
-        """The fields of its entry."""
-        return self._taken().fields
+        """The fields of its entry; of a job that has ended, those that are kept."""
+        return self._taken().fields if self._fields is None else self._fields
 
     @property
     def task(self) -> str:
@@ -147,14 +156,15 @@ class Job:
             self._payload = codecs.decode(codec, data, what, self.queue.core.codec)
         return self._payload
 
-    def state(self) -> str:
-        """Return what the job does now.
+    def state(self) -> JobState:
+        """Return what becomes of the job now.
 
         Returns:
-            waiting, held, delayed, running, retrying, parked (for a worker that knows its task),
-            ended, or unknown: it has ended, and its result was not kept or has expired.
+            waiting, delayed (for its time or its retry), running, done, failed (a dead letter) or
+            cancelled; unknown if it has ended, and its result was not kept or has expired.
         """
-        return self.queue.find(self.id).state
+        found = self.queue.core.read(lambda one: job_in(one, self.queue.core.names, self.id))
+        return "unknown" if found is None else found.state
 
     # --- its end, as a caller sees it -----------------------------------------------------------
 
@@ -313,7 +323,7 @@ class Job:
         if self.ended:
             return False
         taken = self._taken()
-        found = self.queue.find(self.id)
+        found = self.queue.core.read(lambda one: find(one, self.queue.core.names, self.id))
         if (found.consumer.encode(), found.deliveries) == (taken.consumer, taken.deliveries):
             return False
         self._leave()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from streamkeep.engine.liveness.marks import mark_of
 from streamkeep.format.core.errors import ArgumentError
@@ -25,6 +25,10 @@ HIGH: Final = "high"
 NORMAL: Final = "normal"
 LOW: Final = "low"
 PRIORITIES: Final = (HIGH, NORMAL, LOW)
+
+# What becomes of a job: the words of Python, commands, HTTP and metrics. `unknown`: it has ended,
+# and nothing of it was kept; or it never was.
+JobState = Literal["waiting", "delayed", "running", "done", "failed", "cancelled", "unknown"]
 
 # First bytes of row keys.
 SETTINGS: Final = b"c"

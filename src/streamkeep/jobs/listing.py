@@ -15,8 +15,9 @@ from streamkeep.engine.api.views import Snapshot
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
 from streamkeep.jobs import cancelling, layout
 from streamkeep.jobs.codecs import JSON
-from streamkeep.jobs.ending import CANCELLED, DONE, parse_result
-from streamkeep.jobs.layout import Fields, Names, Place, number_of, place_of, unpack_time
+from streamkeep.jobs.dead_letters import Letter, letters
+from streamkeep.jobs.ending import ENDS, parse_result
+from streamkeep.jobs.layout import Fields, JobState, Names, Place, number_of, place_of, unpack_time
 from streamkeep.jobs.state import Step, delivered_up_to, job_id_of, load_settings, rows_below
 
 _MOST_READ: Final = 5000  # rows, of which those of other kinds are passed over
@@ -26,7 +27,6 @@ class Listed(NamedTuple):
     """A job in a list.
 
     Attributes:
-        state: waiting, running, delayed, parked, done, failed or cancelled.
         fields: of its entry; of a job that has ended, what is kept of them.
         place: of its entry; None if it has none.
         queued_ms: when it was put; 0 if that is not known.
@@ -39,7 +39,7 @@ class Listed(NamedTuple):
     """
 
     id: str
-    state: str
+    state: JobState
     fields: Fields
     place: Place | None = None
     queued_ms: int = 0
@@ -71,7 +71,7 @@ class Minute(NamedTuple):
 
     start_ms: int
     done: int
-    failed: int
+    failed_attempts: int
 
 
 def jobs_in(snapshot: Snapshot[Any], names: Names, state: str, count: int) -> list[Listed]:
@@ -82,13 +82,15 @@ def jobs_in(snapshot: Snapshot[Any], names: Names, state: str, count: int) -> li
     return list(islice(_LISTS[state](snapshot, names, count), count))
 
 
-def _entry(snapshot: Snapshot[Any], names: Names, state: str, place: Place, **more: Any) -> Listed:
+def _entry(
+    snapshot: Snapshot[Any], names: Names, state: JobState, place: Place, **more: Any
+) -> Listed:
     """Return a job whose entry is at a place."""
     found = snapshot.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
     return _listed(state, place, found[0].fields if found else {}, **more)
 
 
-def _listed(state: str, place: Place, fields: Fields, **more: Any) -> Listed:
+def _listed(state: JobState, place: Place, fields: Fields, **more: Any) -> Listed:
     queued = _number(fields, layout.QUEUED) or place.ms
     return Listed(job_id_of(place, fields), state, fields, place, queued, **more)
 
@@ -112,7 +114,7 @@ def _waiting(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
 
 
 def _numbered(
-    snapshot: Snapshot[Any], names: Names, state: str, number: int, due_ms: int = 0
+    snapshot: Snapshot[Any], names: Names, state: JobState, number: int, due_ms: int = 0
 ) -> Listed:
     data = snapshot.row_get(names.space, layout.NUMBERED + layout.pack_time(number))
     fields = {} if data is None else layout.unpack_fields(data)
@@ -160,7 +162,7 @@ def _delayed(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
 
 def _parked(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
     for key, _ in islice(rows_below(snapshot, names.space, layout.PARKED), count):
-        yield _entry(snapshot, names, "parked", layout.unpack_place(key[-layout.PLACE_SIZE :]))
+        yield _entry(snapshot, names, "waiting", layout.unpack_place(key[-layout.PLACE_SIZE :]))
 
 
 def _deliveries(snapshot: Snapshot[Any], names: Names, place: Place) -> int:
@@ -195,7 +197,7 @@ def _with_result(snapshot: Snapshot[Any], names: Names, key: bytes, value: bytes
         return None
     return Listed(
         facts[layout.ID].decode("utf-8", "replace"),
-        {DONE: "done", CANCELLED: "cancelled"}.get(stored.state, "failed"),
+        ENDS[stored.state],
         facts,
         queued_ms=_number(facts, layout.QUEUED),
         begun_ms=_number(facts, layout.BEGUN),
@@ -217,9 +219,9 @@ _LISTS: Final[dict[str, Callable[[Snapshot[Any], Names, int], Iterator[Listed]]]
 
 
 def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
-    """Return a job by its ID; None if there is none, and no result of one."""
+    """Return a job by its ID; None if there is none, no result of one, and no dead letter."""
     found = cancelling.find(snapshot, names, job_id)
-    state = _STATES.get(found.state, found.state)
+    state = cancelling.STATES.get(found.state, "unknown")
     if found.place is not None:
         if state == "running":
             return _running_job(snapshot, names, found.place)
@@ -232,12 +234,28 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
     part = layout.part_of(job_id, "the ID of a job")
     data = snapshot.row_get(names.space, layout.RESULT + part)
     if data is None or parse_result(data).expires_ms <= snapshot.txn.now_ms():
-        return None
+        for letter in letters(snapshot, names.dead):
+            if letter.job == job_id:
+                return of_letter(letter)
+        return Listed(job_id, "done", {}) if found.state == cancelling.DONE_STATE else None
     key = layout.EXPIRY + data[:8] + part
-    return _with_result(snapshot, names, key, snapshot.row_get(names.space, key) or b"")
+    facts = snapshot.row_get(names.space, key) or b""
+    listed = _with_result(snapshot, names, key, facts)
+    return listed or Listed(job_id, ENDS[parse_result(data).state], {})
 
 
-_STATES: Final = {cancelling.HELD_STATE: "waiting", cancelling.RETRYING: "delayed"}
+def of_letter(letter: Letter) -> Listed:
+    """Return the job of a dead letter."""
+    return Listed(
+        letter.job,
+        "failed",
+        letter.fields,
+        queued_ms=letter.queued_ms,
+        begun_ms=_number(letter.fields, layout.BEGUN),
+        ended_ms=letter.failed_ms,
+        worker=letter.fields.get(layout.WORKER, b"").decode("utf-8", "replace"),
+        attempts=letter.attempts,
+    )
 
 
 def call_text(fields: Fields, most: int) -> str:

@@ -17,6 +17,7 @@ from streamkeep.jobs import dead_letters as dead
 from streamkeep.jobs import periodic as rules_of
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
+from streamkeep.jobs.errors import NoSuchJobError
 from streamkeep.jobs.job import Job, end_jobs
 from streamkeep.jobs.layout import QUEUES_SPACE
 from streamkeep.jobs.listing import Listed, Minute, WorkerFacts
@@ -350,12 +351,20 @@ class Queue:
     # --- jobs by their ID -----------------------------------------------------------------------
 
     def job(self, job_id: str) -> Job:
-        """Return a handle on a job, of which nothing is checked."""
-        return Job(self, job_id)
+        """Return a job by its ID, in any process.
 
-    def find(self, job_id: str) -> cancelling.Found:
-        """Return where a job is: its state, its fields, its worker."""
-        return self.core.read(lambda one: cancelling.find(one, self.core.names, job_id))
+        Raises:
+            NoSuchJobError: there is none, or it is done and its result was not kept
+                (`result_ttl=0`) or has expired, or it was a dead letter that was removed.
+        """
+        found = self.core.read(lambda one: listing.job_in(one, self.core.names, job_id))
+        if found is None:
+            raise NoSuchJobError(
+                f"the queue {self.name!r} has no job {job_id!r}: it never was, or it has ended and "
+                "its result was not kept or has expired; next: correct the ID, or give the task a "
+                "longer result_ttl"
+            )
+        return Job(self, found.id, fields=found.fields)
 
     def jobs(self, state: str = "waiting", count: int = 50) -> list[Listed]:
         """Return jobs of one state.
@@ -566,7 +575,7 @@ class Queue:
         return self.core.read(lambda one: load_settings(one, self.core.names))
 
     def stats(self) -> QueueStats:
-        """Return how many jobs wait, run, are delayed and dead, and how many workers live."""
+        """Return how many jobs are in each state, and how many workers live."""
         return self.core.read(lambda one: stats_of(one, self.core.names))
 
     def workers(self) -> list[WorkerFacts]:

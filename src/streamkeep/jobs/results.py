@@ -29,7 +29,7 @@ def look_for(core: Core, job_id: str) -> Look:
         if stored is not None and stored.expires_ms > reader.txn.now_ms():
             return [stored]
         state = cancelling.find(reader, core.names, job_id).state
-        return [None] if state in (cancelling.UNKNOWN, cancelling.ENDED) else []
+        return [None] if state in cancelling.HAS_ENDED else []
 
     return look
 

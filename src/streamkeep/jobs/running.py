@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
     """What became of a job that a worker ran.
 
     Attributes:
-        state: done, retrying, dead, lost (another worker has it, and nothing of this run counts),
+        state: done, retrying, failed, lost (another worker has it, and nothing of this run counts),
             or returned (it waits again, and this was no attempt).
         seconds: how long the handler ran.
         error: what it raised.

@@ -22,35 +22,35 @@ class QueueStats(NamedTuple):
             for a worker that knows their task.
         running: jobs that a worker has.
         delayed: jobs that wait for their time, retries included.
-        dead: dead letters that are there.
+        failed: dead letters that are there.
         done: jobs that ended well, ever.
         oldest_ms: how long the oldest job of the streams has been waiting; 0 if none waits.
         workers: processes that live and have taken a job.
         held, retrying, parked: parts of `waiting`, `delayed` and `waiting`.
-        failed: attempts that failed, ever.
+        failed_attempts: ever, also of jobs that ended well.
         buried: dead letters that were made, ever.
         cancelled: jobs that were cancelled, ever.
         paused, draining: whether it is.
-        done_per_minute, failed_per_minute: of `done` and `failed`, in the last minute, estimated.
+        done_per_minute, failed_attempts_per_minute: in the last minute, estimated.
     """
 
     waiting: int
     running: int
     delayed: int
-    dead: int
+    failed: int
     done: int
     oldest_ms: int
     workers: int
     held: int
     retrying: int
     parked: int
-    failed: int
+    failed_attempts: int
     buried: int
     cancelled: int
     paused: bool
     draining: bool
     done_per_minute: float
-    failed_per_minute: float
+    failed_attempts_per_minute: float
 
 
 def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
@@ -64,20 +64,20 @@ def stats_of(snapshot: Snapshot[Any], names: Names) -> QueueStats:
         waiting=waiting + counters.held + counters.parked,
         running=running,
         delayed=counters.delayed + counters.retrying,
-        dead=snapshot.xlen(names.dead),
+        failed=snapshot.xlen(names.dead),
         done=counters.done,
         oldest_ms=0 if oldest is None else max(0, step.now_ms - oldest[0].ms),
         workers=len(workers_of(snapshot, names)),
         held=counters.held,
         retrying=counters.retrying,
         parked=counters.parked,
-        failed=counters.failed,
+        failed_attempts=counters.failed,
         buried=counters.dead,
         cancelled=counters.cancelled,
         paused=settings.paused,
         draining=settings.draining,
         done_per_minute=done_rate,
-        failed_per_minute=failed_rate,
+        failed_attempts_per_minute=failed_rate,
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("streamkeep.worker")
 
-_LEVELS: Final = {"done": logging.INFO, "dead": logging.ERROR}
+_LEVELS: Final = {"done": logging.INFO, "failed": logging.ERROR}
 _REDRAW_S: Final = 0.2
 _CLEAR: Final = "\r\x1b[K"
 

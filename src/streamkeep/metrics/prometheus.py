@@ -163,7 +163,7 @@ def _of_queues(figures: Figures) -> Iterator[Metric]:
         return [({"queue": one.name}, value(one.stats)) for one in figures.queues]
 
     def by_state(one: QueueFigures) -> list[tuple[Labels, Value]]:
-        states = ("waiting", "running", "delayed", "dead")
+        states = ("waiting", "running", "delayed", "failed")
         return [
             ({"queue": one.name, "state": state}, getattr(one.stats, state)) for state in states
         ]
@@ -176,8 +176,8 @@ def _of_queues(figures: Figures) -> Iterator[Metric]:
     )
     for name, text, value in (
         ("done", "Jobs that ended well.", lambda one: one.done),
-        ("failed", "Attempts that failed.", lambda one: one.failed),
-        ("dead", "Dead letters that were made.", lambda one: one.buried),
+        ("failed", "Jobs that failed for good: dead letters.", lambda one: one.buried),
+        ("failed_attempts", "Attempts that failed.", lambda one: one.failed_attempts),
         ("cancelled", "Jobs that were cancelled.", lambda one: one.cancelled),
     ):
         yield Metric(f"streamkeep_queue_{name}_total", "counter", text, samples(value))

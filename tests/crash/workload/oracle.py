@@ -127,7 +127,7 @@ def dump(store: Any, *, jobs: bool = True) -> Dump:
             result.problems.append(f"{key}: XLEN {store.xlen(key)}, but {len(one.live)} entries")
     for name in queue_names(store) if jobs else ():
         stats = Queue(store, name).stats()
-        put = stats.waiting + stats.running + stats.delayed + stats.dead + stats.done
+        put = stats.waiting + stats.running + stats.delayed + stats.failed + stats.done
         result.streams[f"{QUEUE}:{name}"] = Found(jobs=(put, stats.done))
     return result
 

@@ -44,8 +44,8 @@ from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
 from streamkeep.jobs.failures import (
-    DEAD,
     DONE,
+    GIVEN_UP,
     LOST,
     RETRYING,
     RETURNED,
@@ -329,7 +329,7 @@ class TaskCore(Core):
                 record.errors = [*record.errors, [kind, lines]]
                 record.value, record.status, record.finished = None, "", 0
                 if not retried:
-                    state = DEAD
+                    state = GIVEN_UP
                     record.finished, record.status = time.time_ns() // 1_000_000, FAILED
                 ttl_ms = self.policy_of(job.fields).result_ttl_ms
                 if retried:
@@ -339,7 +339,7 @@ class TaskCore(Core):
         outcome = _or_lost(run, end, "", error)
         if outcome.state == LOST:
             return outcome
-        if state == DEAD:
+        if state == GIVEN_UP:
             _show(run, TaskResultStatus.FAILED)
         return Outcome(state, run.seconds, error)
 

@@ -16,7 +16,6 @@ from streamkeep.jobs.layout import CODEC, GROUP, PAYLOAD, Fields, Names
 READY: Final = "READY"
 RUNNING: Final = "RUNNING"
 _RUNNING: Final = cancelling.RUNNING
-_GONE: Final = (cancelling.ENDED, cancelling.UNKNOWN)
 
 
 def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> Record:
@@ -31,7 +30,7 @@ def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> 
     snapshot = snapshot.as_bytes()
     names = Names(record.queue)
     found = cancelling.find(snapshot, names, record.job)
-    if found.state in _GONE:
+    if found.state in cancelling.HAS_ENDED:
         return _ended(snapshot, names, record, search)
     args, kwargs = arguments_in(found.fields)
     live = replace(record, status=READY, args=args, kwargs=kwargs)

@@ -434,10 +434,10 @@ def _of_queue(snapshot: Snapshot[bytes], name: str) -> list[dict[str, Any]]:
     stats = stats_of(snapshot, names)
     waits = {"queue": name, "since_ms": stats.oldest_ms, "waiting": stats.waiting}
     found: list[dict[str, Any]] = []
-    if stats.dead:
+    if stats.failed:
         first = snapshot.xrange(names.dead, count=1)[0]
         since = now_ms() - id_ms(first.id.decode())
-        found.append({"kind": "dead", "queue": name, "since_ms": since, "letters": stats.dead})
+        found.append({"kind": "dead", "queue": name, "since_ms": since, "letters": stats.failed})
     if stats.parked:
         found.append({"kind": "parked", **waits, "tasks": unknown_tasks(snapshot, names)})
     if stats.waiting and stats.paused:

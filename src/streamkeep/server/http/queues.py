@@ -297,7 +297,7 @@ def _letter_row(queue: Queue, letter: Letter, *, whole: bool = False) -> Found:
         **_call(fields, whole),
         "id": letter.job,
         "letter": letter.id,
-        "state": "dead",
+        "state": "failed",
         "entry": {"key": json_bytes(queue.core.names.dead), "id": letter.id},
         "reason": _cut(letter.reason),
         "error": _cut(letter.error),

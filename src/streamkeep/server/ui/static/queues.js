@@ -13,7 +13,7 @@ const QUEUES = [
   number("State", (one) => one.paused ? "paused" : one.draining ? "draining" : "open", (one) => one.paused || one.draining),
   number("Waiting", (one) => count(one.waiting)), number("Oldest waits", (one) => one.oldest_ms ? span(one.oldest_ms) : "–"),
   number("Running", (one) => count(one.running)), number("Delayed", (one) => count(one.delayed)),
-  number("Parked", (one) => count(one.parked), (one) => one.parked > 0), number("Dead", (one) => count(one.dead), (one) => one.dead > 0),
+  number("Parked", (one) => count(one.parked), (one) => one.parked > 0), number("Failed", (one) => count(one.failed), (one) => one.failed > 0),
   number("Done", (one) => count(one.done)), number("Workers", (one) => count(one.workers), (one) => one.waiting > 0 && !one.workers),
 ];
 
@@ -44,7 +44,7 @@ const STATES = { // title, what is counted, columns, what is said of none
   done: ["Done", "done", [JOB, CALL, TOOK, ENDED, ATTEMPTS, WORKER], KEPT],
   failed: ["Failed", "buried", [JOB, CALL, TOOK, ENDED, ATTEMPTS, WORKER], KEPT],
   cancelled: ["Cancelled", "cancelled", [JOB, CALL, ENDED], KEPT],
-  dead: ["Dead letters", "dead", [JOB, CALL, { title: "Reason", class: "wide", make: (one) => [el("p", {}, textOf(one.message || one.reason)),
+  dead: ["Dead letters", "failed", [JOB, CALL, { title: "Reason", class: "wide", make: (one) => [el("p", {}, textOf(one.message || one.reason)),
     el("p", { class: "quiet" }, [one.error, one.reason].filter(Boolean).map(textOf).join(": "))] }, ATTEMPTS,
   number("Given up", (one, now) => ago(one.ended_ms, now))], "No dead letter is like this."],
 };
@@ -130,8 +130,8 @@ export function queue(main, state, signal, address) {
     fill(head, facts([
       ["Waiting", count(stats.waiting), stats.oldest_ms > 0 && el("span", { class: "quiet" }, `, the oldest for ${span(stats.oldest_ms)}`)],
       ["Delayed", count(stats.delayed), stats.retrying > 0 && el("span", { class: "quiet" }, `, ${count(stats.retrying)} to be retried`)],
-      ["Last minute", `${count(Math.round(stats.done_per_minute))} done, ${many(Math.round(stats.failed_per_minute), "failed attempt")}`],
-      ["Failed attempts", count(stats.failed)],
+      ["Last minute", `${count(Math.round(stats.done_per_minute))} done, ${many(Math.round(stats.failed_attempts_per_minute), "failed attempt")}`],
+      ["Failed attempts", count(stats.failed_attempts)],
       ["Workers", count(stats.workers), stats.waiting > 0 && stats.workers === 0 && el("span", { class: "warn" }, " none is running")],
       Object.keys(stats.unknown_tasks).length > 0 && ["Parked", el("span", { class: "warn" },
         `no worker has ${Object.entries(stats.unknown_tasks).map(([task, jobs]) => `${textOf(task)} (${many(jobs, "job")})`).join(", ")}`)],
@@ -177,7 +177,7 @@ export function queue(main, state, signal, address) {
       found.traceback && el("pre", { class: "value traceback" }, found.traceback.split("\n").map(textOf).join("\n")),
       found.result && el("div", {}, el("h3", {}, "Result"), valueOf(pretty(found.result) ?? found.result)),
       found.entry && el("p", {}, el("a", { href: link("/stream", { key: found.entry.key, start: found.entry.id, end: found.entry.id }) }, "Its entry in ", named(found.entry.key))),
-      found.pairs.length > 0 && !["done", "failed", "cancelled"].includes(found.state) && fieldsBox(found.pairs.filter(([field]) => field !== "traceback"))];
+      found.pairs.length > 0 && (found.letter || !["done", "failed", "cancelled"].includes(found.state)) && fieldsBox(found.pairs.filter(([field]) => field !== "traceback"))];
   }
 
   function actions(one) {
