@@ -10,7 +10,7 @@ import pytest
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import NoSuchJobError, Queue
-from streamkeep.jobs.listing import Minute
+from streamkeep.jobs.listing import Minute, call_text
 
 
 def test_jobs_of_each_state_are_listed_with_times_and_workers(
@@ -38,7 +38,7 @@ def test_jobs_of_each_state_are_listed_with_times_and_workers(
     (first,) = [one for one in queue.jobs("done") if one.id == whole.id]
     assert (first.queued_ms, first.ended_ms - first.begun_ms, first.attempts) == (begin, 250, 1)
     assert first.worker == queue.consumer.decode()
-    assert first.fields[b"task"] == b"half"
+    assert call_text(first.fields, 100) == "half(5)"
     clock.ms += 60_000
     assert queue.run_until_idle() == 1
     (dead,) = queue.jobs("failed")

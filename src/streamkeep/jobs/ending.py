@@ -46,6 +46,7 @@ CANCELLED: Final = b"c"
 ENDS: Final[dict[bytes, JobState]] = {DONE: "done", FAILED: "failed", CANCELLED: "cancelled"}
 RUN_GRACE_MS: Final = 2000  # in which a worker itself ends a job that runs too long
 _EXPIRED_AT_ONCE: Final = 4  # results that each end of a job may remove
+_KEPT_PAYLOAD: Final = 200  # bytes, up to which it is kept of a job that has ended
 _SEPARATOR: Final = b"\0"
 
 
@@ -314,8 +315,12 @@ def extend(step: Step, job: Taken, policy: Policy) -> Taken:
 def _facts(place: Place, fields: Fields, consumer: bytes, begun_ms: int, attempts: int) -> Fields:
     """Return what is kept of a job that has ended."""
     facts = {layout.QUEUED: fields.get(layout.QUEUED, b"%d" % place.ms)}
-    if layout.TASK in fields:
-        facts[layout.TASK] = fields[layout.TASK]
+    for name in (layout.TASK, layout.CODEC):
+        if name in fields:
+            facts[name] = fields[name]
+    payload = fields.get(layout.PAYLOAD, b"")
+    if len(payload) <= _KEPT_PAYLOAD:
+        facts[layout.PAYLOAD] = payload
     if begun_ms:
         facts |= {layout.BEGUN: b"%d" % begun_ms, layout.WORKER: consumer}
     facts[layout.ATTEMPTS] = b"%d" % attempts

@@ -54,7 +54,7 @@ export function queue(main, state, signal, address) {
   const name = address.name;
   const at = (rest) => `queues/${percent(name)}/${rest}`;
   const here = (members) => link("/queue", { name, ...members });
-  const head = el("div"), jobs = el("div"), reasons = el("div", { class: "title" }), chart = el("div", { class: "chart" });
+  const head = el("div"), jobs = el("div"), reasons = el("div", { class: "title" }), chart = el("div", { class: "chart low" });
   const tabs = el("div", { class: "segmented", role: "group", "aria-label": "State of the jobs" });
   const form = filterForm();
   const pause = state.write ? button("Pause", () => act(paused ? "resume" : "pause")) : null;
@@ -75,13 +75,13 @@ export function queue(main, state, signal, address) {
 
   fill(main, el("div", { class: "title" }, el("p", { class: "crumbs" }, el("a", { href: "#/queues" }, "Queues")),
     el("h1", {}, el("span", { class: "of" }, "Queue "), named(name)), head),
-  section("Jobs", { id: "jobs", tools: [pause] }, tabs, form.box, reasons, jobs, more),
   section("Ends per minute", { id: "minutes", tools: el("div", { class: "segmented", role: "group", "aria-label": "Time that the chart shows" },
     [["1 hour", 60], ["1 day", 1440]].map(([title, value]) => button(title, (event) => {
       minutes = value;
       for (const one of event.currentTarget.parentNode.children) one.setAttribute("aria-pressed", one === event.currentTarget);
       activity();
     }, { "aria-pressed": String(value === 60) }))) }, chart),
+  section("Jobs", { id: "jobs", tools: [pause] }, tabs, form.box, reasons, jobs, more),
   section("Workers", { id: "workers" }, workers.box), section("Schedules", { id: "schedules" }, schedules.box));
 
   function filterForm() {
