@@ -58,7 +58,7 @@ def jobs(call: Call) -> Found:
     return {"name": call.queue, "stats": _stats(queue), "jobs": rows, "time_ms": now_ms()}
 
 
-@route("GET /queues/{NAME}/job", "xrange xpending", query="job letter")
+@route("GET /queues/{NAME}/job", "xrange xpending", query="job letter", heavy=True)
 def job(call: Call) -> Found:
     """One job or dead letter with all fields of its entry, and its result if it is kept."""
     queue = _queue(call)
