@@ -160,11 +160,23 @@ def outbox(store: Store[bytes]) -> None:
     assert_type(box.forward(), int)
 
 
+def double_it(number: int) -> int:
+    return 2 * number
+
+
 async def of_tasks() -> None:
     jobs = AsyncQueue(queue)
     job = await jobs.put({"n": 1}, delay="5s")
     assert_type(job.id, str)
     called = await jobs.delay(send, "ann", subject="x")
+    plain = await send.adelay("ann", subject="x")
+    assert_type(plain, Job)
+    await plain.aresult("5s")
+    assert_type(await plain.astate(), JobState)
+    assert_type(await plain.acancel(), bool)
+    assert_type(await queue.ajob(plain.id), Job)
+    assert_type(await queue.aput({"n": 1}, key="k"), Job)
+    print(await jobs.job(plain.id), jobs.task(double_it).name)
     assert_type(await called.state(), JobState)
     async with jobs.get("1s") as taken:
         taken.begin()

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from streamkeep import Store, aio
 from streamkeep.engine.api.async_store import AsyncStore
-from streamkeep.jobs import Job, JobFailedError, JobLostError, Queue, QueueFullError
+from streamkeep.jobs import (
+    Job,
+    JobFailedError,
+    JobLostError,
+    NoSuchJobError,
+    Queue,
+    QueueFullError,
+)
 from streamkeep.jobs.async_queue import AsyncJob, AsyncQueue
 from test_jobs.test_queue import counts, letters
 
@@ -125,11 +133,62 @@ def test_what_an_operator_does_exists_for_asyncio(store: Store) -> None:
     asyncio.run(run())
 
 
-def test_all_methods_of_a_queue_exist_for_asyncio() -> None:
-    """But those that declare and run tasks, which belong to `AsyncQueue.queue`."""
-    of_tasks = {"task", "periodic", "register_periodic", "run_until_idle"}
+def test_each_name_of_a_queue_exists_for_asyncio_with_the_same_arguments() -> None:
     of_jobs = {"transaction", "end", "end_attempt", "park", "fields"}
-    for plain, its, left in ((Queue, AsyncQueue, of_tasks), (Job, AsyncJob, of_jobs)):
-        names = {one for one in dir(plain) if not one.startswith("_")}
-        missing = {one for one in names if not hasattr(its, one)}
-        assert missing - {"consumer", "store"} == left
+    for plain, its, left in ((Queue, AsyncQueue, set()), (Job, AsyncJob, of_jobs)):
+        names = {one for one in dir(plain) if not one.startswith("_")} - left
+        awaited = {one for one in names if one[0] == "a" and one[1:] in names}  # `aresult`
+        for name in names - awaited:
+            one, other = getattr(plain, name), getattr(its, name)
+            assert callable(one) == callable(other), name
+            if callable(one):
+                its_own, other_ones = (
+                    [
+                        (each.name, each.kind, each.default)
+                        for each in signature(of).parameters.values()
+                    ]
+                    for of in (one, other)
+                )
+                assert its_own == other_ones, name
+
+
+def test_plain_tasks_and_jobs_are_awaited(tmp_path: Path) -> None:
+    queue = Queue(tmp_path / "store", sync="none")
+
+    @queue.task
+    def pack(order: str) -> str:
+        return f"{order} is packed"
+
+    async def run() -> None:
+        job = await pack.adelay("apples")
+        other = await queue.aput(1, key="k")
+        assert await job.astate() == "waiting"
+        assert await other.acancel()
+        wait = asyncio.create_task(job.aresult(600))
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(queue.run_until_idle) == 1
+        assert await wait == "apples is packed"
+        found = await queue.ajob(job.id)
+        assert (type(found), await found.astate()) == (Job, "done")
+        with pytest.raises(NoSuchJobError):
+            await queue.ajob("1-1")
+
+    with queue:
+        asyncio.run(run())
+        asyncio.run(run())  # in another event loop
+
+
+def test_tasks_are_declared_on_an_asyncio_queue_and_run_at_once_in_tests(tmp_path: Path) -> None:
+    queue = aio.Queue(tmp_path / "store", immediate=True, sync="none")
+
+    @queue.task(retries=0)
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async def run() -> None:
+        async with queue:
+            job = await double.adelay(4)
+            assert (await job.astate(), await job.aresult(0)) == ("done", 8)
+            assert await queue.store.xlen("default:dead") == 0
+
+    asyncio.run(run())

@@ -198,6 +198,7 @@ def _log_to_stderr(json: bool) -> Iterator[Report]:
 
 def _queues(target: str, names: str | None) -> list[Queue]:
     """Import the module and return the queues to work on."""
+    from streamkeep.jobs.async_queue import AsyncQueue
     from streamkeep.jobs.queue import Queue
 
     module_name, _, attribute = target.partition(":")
@@ -221,8 +222,11 @@ def _queues(target: str, names: str | None) -> list[Queue]:
     found: Any = module
     for part in attribute.split("."):
         found = getattr(found, part, None)
+    if isinstance(found, AsyncQueue):
+        found = found.queue
     if not isinstance(found, Queue):
-        has = sorted(name for name, one in vars(module).items() if isinstance(one, Queue))
+        kinds = Queue, AsyncQueue
+        has = sorted(name for name, one in vars(module).items() if isinstance(one, kinds))
         raise Failure(
             f"{module_name!r} has no queue {attribute!r}",
             hint=f"it has {', '.join(has)}" if has else "make one with streamkeep.jobs.Queue",
@@ -230,7 +234,8 @@ def _queues(target: str, names: str | None) -> list[Queue]:
         )
     if names is None:
         return [found]
-    known = {one.name: one for one in vars(module).values() if isinstance(one, Queue)}
+    its = (one.queue if isinstance(one, AsyncQueue) else one for one in vars(module).values())
+    known = {one.name: one for one in its if isinstance(one, Queue)}
     known[found.name] = found
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     missing = [name for name in wanted if name not in known]

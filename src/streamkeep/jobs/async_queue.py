@@ -19,6 +19,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.values import whole
+from streamkeep.jobs.declaring import Declaring
 from streamkeep.jobs.errors import QueueFullError
 from streamkeep.jobs.job import NOTHING, Job, note_ended, plan_end
 from streamkeep.jobs.options import Options, check_options
@@ -97,11 +98,11 @@ for _name in AsyncJob.__annotations__:
     setattr(AsyncJob, _name, property(attrgetter(f"job.{_name}"), doc=getattr(Job, _name).__doc__))
 
 
-class AsyncQueue:
+class AsyncQueue(Declaring):
     """A durable queue for asyncio: the methods of `Queue`, awaited. `queue` is that `Queue`.
 
-    Tasks are declared and put on `queue`: `await aqueue.delay(send, "ann")`. A function that
-    `AsyncStore.run` runs as a transaction calls the methods of `queue` itself.
+    `task` and `periodic` declare tasks as for `Queue`; `await send.adelay("ann")` puts a call. A
+    function that `AsyncStore.run` runs as a transaction calls the methods of `queue` itself.
     """
 
     def __init__(
@@ -118,10 +119,21 @@ class AsyncQueue:
                 path_or_store = path_or_store._store
             self.queue = Queue(path_or_store, name, **options)
         self.name = self.queue.name
+        self.core = self.queue.core
         self._own: AsyncStore[Any] | None = None
 
     def __repr__(self) -> str:
         return repr(self.queue).replace("jobs.Queue", "aio.Queue")
+
+    @property
+    def store(self) -> AsyncStore[Any]:
+        """The store, which is opened if need be; that holds up the event loop once."""
+        return AsyncStore(self.queue.store)
+
+    @property
+    def consumer(self) -> bytes:
+        """The consumer of this process in the groups of the queue."""
+        return self.queue.consumer
 
     async def _store(self) -> AsyncStore[Any]:
         """Return the store; the first call opens it in a thread."""
@@ -171,9 +183,15 @@ class AsyncQueue:
         """Put payloads with options of their own, and fields that all get; for adapters."""
         store = await self._store()
         work, jobs = plan_put(self.queue.core, payloads, common or {})
-        if not collect(self.queue.core, work):
+        if not collect(self.core, work):
             await self._put_when_room(store, work)
+            await self._run_now()
         return [AsyncJob(self, job) for job in jobs]
+
+    async def _run_now(self) -> None:
+        """Run what is due, if the queue does so for tests."""
+        if self.core.immediate and not self.core.runs_now():
+            await self.run_until_idle()
 
     async def _put_when_room(
         self, store: AsyncStore[Any], work: Callable[[Transaction[Any]], None]
@@ -257,7 +275,8 @@ class AsyncQueue:
         """Wait for the result of a job; see `Job.result`. A thousand tasks may wait."""
         wait_ms = None if timeout is None else milliseconds(timeout, "timeout")
         store = await self._store()
-        core = self.queue.core
+        await self._run_now()
+        core = self.core
         look = look_for(core, job_id)
         if wait_ms == 0:
             found = core.read(look)
@@ -269,6 +288,8 @@ class AsyncQueue:
         return open_result(core, job_id, found)
 
     jobs = _awaited(Queue.jobs)
+    run_until_idle = _awaited(Queue.run_until_idle)
+    register_periodic = _awaited(Queue.register_periodic)
     cancel = _awaited(Queue.cancel)
     run_now = _awaited(Queue.run_now)
     purge = _awaited(Queue.purge)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,6 +37,7 @@ from streamkeep.jobs.strays import has_strays, schedule_strays
 from streamkeep.jobs.waiting import known_tasks, take
 
 if TYPE_CHECKING:
+    from streamkeep.jobs.async_queue import AsyncQueue
     from streamkeep.jobs.job import Job
     from streamkeep.jobs.periodic import Rule
     from streamkeep.jobs.queue import Queue
@@ -86,6 +87,13 @@ class Core(LazyStore):
         self.ended_entries = EndedEntries()
         self._consumer = b""
         self._runs = threading.local()
+
+    @cached_property
+    def aio(self) -> AsyncQueue:
+        """The same queue for asyncio."""
+        from streamkeep.jobs.async_queue import AsyncQueue  # it imports `Queue`
+
+        return AsyncQueue(self.queue)
 
     # --- the store ------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterable
@@ -188,6 +189,18 @@ class Job:
     def cancel(self) -> bool:
         """Remove it if it has not started; return whether that was so."""
         return self.queue.cancel(self.id)
+
+    async def aresult(self, timeout: Duration | None = None) -> Any:
+        """Wait for the result as `result` does; a thousand tasks of an event loop may wait."""
+        return await self.queue.core.aio.result_of(self.id, timeout)
+
+    async def astate(self) -> JobState:
+        """Return what becomes of the job, as `state` does."""
+        return await asyncio.to_thread(self.state)
+
+    async def acancel(self) -> bool:
+        """Remove it if it has not started, as `cancel` does."""
+        return await asyncio.to_thread(self.cancel)
 
     # --- its end, by the worker that has it -----------------------------------------------------
 

@@ -76,6 +76,10 @@ class Task(Generic[Parameters, Result]):
         payload, common = self.call_of(args, kwargs)
         return put_all(self.queue.core, [(payload, self.put_options)], common)[0]
 
+    async def adelay(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Job:
+        """Put a call as `delay` does, without holding up the event loop, as for each sync."""
+        return (await self.queue.core.aio.delay(self, *args, **kwargs)).job
+
     def call_of(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], dict[bytes, bytes]]:
