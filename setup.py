@@ -68,7 +68,6 @@ HOT = [
     "src/streamkeep/engine/txn/context.py",
     "src/streamkeep/engine/txn/extended_row.py",
     "src/streamkeep/engine/txn/flush.py",
-    "src/streamkeep/engine/txn/image_room.py",
     "src/streamkeep/engine/txn/memtable.py",
     "src/streamkeep/engine/txn/table.py",
     "src/streamkeep/engine/journal/follower.py",

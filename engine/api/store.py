@@ -255,7 +255,6 @@ class Store(
         try:
             yield transaction
             if txn.open:
-                self._environment.check_limit(txn)
                 txn.commit()
             else:
                 transaction.check_whole()

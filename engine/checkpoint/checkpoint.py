@@ -37,8 +37,7 @@ from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import run_locked
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.flush import flush
-from streamkeep.engine.txn.image_room import ImageRoom
+from streamkeep.engine.txn.flush import flush, release_room
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.checkpoint import SLOT_SIZE, CheckpointSlot, root_checksum
@@ -78,7 +77,7 @@ class Checkpoints:
             self.close_files()
             raise
         self._handles.append(self._data)
-        self.room = context.room = ImageRoom(self._data)
+        context.data_handle = self._data
 
     def close(self) -> None:
         """Release the pin and close the files."""
@@ -127,7 +126,7 @@ class Checkpoints:
         control = self.journal.control
         control.forget_killed()
         if not control.is_shared():
-            run_locked(self.context, self.room.release, (self.context.raw,))
+            run_locked(self.context, release_room, (self.context,))
 
     def unpin_if_idle(self) -> bool:
         """Release the pin if no commit follows the newest checkpoint; return whether it did."""
@@ -315,7 +314,7 @@ class Checkpoints:
         try:
             flush(context)
         except lmdb.MapFullError:
-            if not context.limited:
+            if not context.max_bytes:
                 raise  # the map grows
         except lmdb.Error as error:
             if strict:

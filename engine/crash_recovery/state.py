@@ -265,7 +265,7 @@ def _why_torn(
         return ""  # removed by hand: a loss of pages does not remove names
     if control is None or not control.same_mount:
         return _MOVED
-    if position is not None and control.made < position.commit_number - 1:
+    if position is not None and control.made < position.commit_number:
         return f"journal/{CONTROL_FILE} is older than commit {position.commit_number} of data.mdb"
     return ""
 

@@ -2,7 +2,7 @@
 
     0     number of the journal file to which the last record was written; 0: none is in use
     8     the newest commit: its record is published
-    16    a commit that LMDB may have made and that is not published, of a store with a limit; or 0
+    16    8 bytes that are not used any more
     24    commit number up to which the journal is on disk
     32    number of the file that holds this commit
     40    1 after a failed sync: no process may write until the store has been recovered
@@ -56,7 +56,6 @@ _MOST_INODE: Final = (1 << 63) - 1
 # Offsets in words of 8 bytes:
 _FILE: Final = 0
 _NEWEST: Final = 1
-_UNPUBLISHED: Final = 2
 _DURABLE: Final = 3
 _DURABLE_FILE: Final = 4
 _POISON: Final = 5
@@ -182,7 +181,7 @@ class ControlFile:
         self._try_word(_NAMED, begun)  # without room, the folder is synced again
 
     def newest(self) -> int:
-        """Return the newest commit, or one below it: LMDB may have one that is not published."""
+        """Return the newest commit."""
         return self._words[_NEWEST]
 
     def publish(self, commit_number: int) -> None:
@@ -192,18 +191,6 @@ class ControlFile:
             StoreFullError: there is no room; nothing was published.
         """
         self._publish(_NEWEST, commit_number)
-
-    def unpublished(self) -> int:
-        """Return the commit that LMDB may have made although it is not published; or 0."""
-        return self._words[_UNPUBLISHED]
-
-    def note_unpublished(self, commit_number: int) -> None:
-        """Note that LMDB is about to make a commit; 0 when it is published.
-
-        Raises:
-            StoreFullError: there is no room.
-        """
-        self._publish(_UNPUBLISHED, commit_number)
 
     def _publish(self, word: int, value: int) -> None:
         try:
@@ -327,7 +314,7 @@ class ControlState(NamedTuple):
 
     Attributes:
         poisoned: a sync has failed in this boot.
-        made: a commit that was made: the newest, or the one before it.
+        made: the newest commit.
         durable: a commit up to which everything was on disk.
         same_mount: the file was set up in this boot, on its present mount.
         knows_mount: the system gives numbers to mounts, so that `same_mount` is certain.

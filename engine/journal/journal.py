@@ -112,13 +112,6 @@ class Journal:
         log = self.log
         return encode_position(log.number, log.offset, log.chain, log.commit_number)
 
-    def next_row(self) -> bytes:
-        """Return the row of the log position after the record that was just written."""
-        log = self.log
-        return encode_position(
-            log.number, self._next_offset, self._next_chain, log.commit_number + 1
-        )
-
     def begin_first_file(self) -> LogPosition:
         """Begin a file after the newest commit, for a checkpoint.
 
@@ -149,7 +142,7 @@ class Journal:
         return self.log.position()
 
     def append(self, body: bytes, durable: bool = False) -> None:
-        """Write the record of the next commit, which LMDB has not made yet.
+        """Write the record of the next commit.
 
         Args:
             durable: a caller will wait for the record. The disk begins to write it at once, which
@@ -210,13 +203,6 @@ class Journal:
             StoreFullError: there is no room; the commit is not made.
         """
         self.control.publish(self.log.commit_number + 1)
-
-    def publish_known(self) -> None:
-        """Publish the commit that this process knows, if LMDB has it and its process died then."""
-        if self.control.newest() < self.log.commit_number:
-            self.control.publish(self.log.commit_number)
-        if self.control.unpublished():
-            self.control.note_unpublished(0)
 
     def advance(self) -> None:
         """Move the position after the record that was just written: its commit is made."""

@@ -101,7 +101,6 @@ class Writer(Protocol):
     """What `write_once` needs of the environment that it is given."""
 
     context: EngineContext
-    max_store_bytes: int | None
 
     def write_with_repairs(
         self,
@@ -137,16 +136,13 @@ def write_once(
         durable: the caller waits for the disk later.
     """
     context = environment.context
-    if environment.max_store_bytes is None:
-        try:
-            reply = run_write(context, run, args, False, durable)
-        except (CheckpointNeeded, StoreFullError, lmdb.Error):
-            pass
-        else:
-            if not context.keeps_up():
-                environment.notice()
-            return reply
-    return environment.write_with_repairs(run, args, False, frees, durable)
+    try:
+        reply = run_write(context, run, args, False, durable, frees)
+    except (CheckpointNeeded, StoreFullError, lmdb.Error):
+        return environment.write_with_repairs(run, args, False, frees, durable)
+    if not context.keeps_up():
+        environment.notice()
+    return reply
 
 
 def write_relaxed(environment: Writer, command: Command[object]) -> object:

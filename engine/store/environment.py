@@ -10,7 +10,6 @@ this process has finished.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -34,11 +33,7 @@ from streamkeep.engine.store.durability import Durability, read_durability
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
 from streamkeep.engine.store.sizes import (
-    READERS_WAIT_S,
-    check_limit,
-    limit_reached,
     resize_map,
-    used_bytes,
     without_transactions,
 )
 from streamkeep.engine.system.failures import Failures
@@ -57,6 +52,7 @@ from streamkeep.engine.txn.begin import (
     run_write,
 )
 from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
+from streamkeep.engine.txn.flush import no_room, used_bytes
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
@@ -64,7 +60,6 @@ from streamkeep.format.core.errors import StoreFullError, StoreLockedError, Stre
 from streamkeep.format.journal.position import POSITION_KEY, decode_position
 
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
-_POLL_S: Final = 0.001
 
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
@@ -158,7 +153,7 @@ class Environment:
         self.leases = context.leases = Leases(folder)
         if not readonly:
             self.waiters.open_wait_table()  # commits notify the waiting calls in it
-            context.limited = max_store_bytes is not None
+            context.max_bytes = max_store_bytes or 0
 
     @property
     def raw(self) -> lmdb.Environment:
@@ -253,45 +248,11 @@ class Environment:
         Callers may hold the archive's lock, or that of the checkpoints. So whatever a commit makes
         due and takes one of these locks is left to `settle`.
         """
-        if self.max_store_bytes is not None and not frees:
-            command, args = self._run_limited, (command, args)
-        context = self.context
-        tried = False
-        deadline = 0.0
-        while True:
-            try:
-                result = run_write(context, command, args, wait, durable)
-            except CheckpointNeeded:
-                self._make_checkpoint_needed()
-            except lmdb.MapFullError as error:
-                if self.max_store_bytes is None:
-                    self.resize(2 * self.map_size())
-                elif deadline and time.monotonic() >= deadline:
-                    raise limit_reached(self.max_store_bytes) from error
-                else:  # a checkpoint lets pages be reused, except those that readers keep
-                    if deadline:
-                        time.sleep(_POLL_S)
-                    else:
-                        deadline = time.monotonic() + (READERS_WAIT_S if frees else 0)
-                    self.make_checkpoint()
-            except StoreFullError:
-                if tried or not frees:
-                    raise
-                self._use_reserve()
-                tried = True
-            except lmdb.MapResizedError:
-                self.resize(0)
-            except lmdb.PanicError:  # raised when a transaction begins
-                self._reopen()
-            except lmdb.Error as error:
-                told = translate(error)
-                if tried or not frees or not isinstance(told, StoreFullError):
-                    raise told from error
-                self._use_reserve()
-                tried = True
-            else:
-                self.notice()
-                return result
+        result = self._retrying(
+            run_write, self.context, command, args, wait, durable, frees, frees=frees
+        )
+        self.notice()
+        return result
 
     def notice(self) -> None:
         """After a commit, wake the checkpointer thread, unless it is awake and keeps up."""
@@ -401,12 +362,16 @@ class Environment:
         if journal is not None and not journal.syncs.wait_for(commit_number):
             self.make_checkpoint()  # it was made before this journal was begun
 
-    def _retrying(self, begin: Callable[[*Args], Result], *args: *Args) -> Result:
+    def _retrying(
+        self, begin: Callable[[*Args], Result], *args: *Args, frees: bool = False
+    ) -> Result:
         """Call `begin` again after errors that can be repaired; translate the others.
 
-        `begin` changes nothing before it fails.
+        Args:
+            begin: changes nothing before it fails.
+            frees: it makes room, so that it may use the reserve of a full disk.
         """
-        cleared = False
+        cleared = tried = False
         while True:
             try:
                 return begin(*args)
@@ -417,15 +382,25 @@ class Environment:
             except lmdb.PanicError:
                 self._reopen()
             except lmdb.MapFullError as error:  # of a flush
-                if self.max_store_bytes is not None:
-                    raise limit_reached(self.max_store_bytes) from error
-                self.resize(2 * self.map_size())
+                if self.max_store_bytes is None:
+                    self.resize(2 * self.map_size())
+                elif tried:
+                    raise no_room(self.context) from error
+                else:  # a checkpoint lets pages be reused, except those that readers keep
+                    tried = True
+                    self.make_checkpoint()
             except lmdb.ReadersFullError as error:
                 if cleared or self.raw.reader_check() == 0:
                     raise translate(error) from error
                 cleared = True
-            except lmdb.Error as error:
-                raise translate(error) from error
+            except (StoreFullError, lmdb.Error) as error:
+                told = translate(error) if isinstance(error, lmdb.Error) else error
+                if tried or not frees or not isinstance(told, StoreFullError):
+                    if told is error:
+                        raise
+                    raise told from error
+                self._use_reserve()
+                tried = True
 
     def _reopen(self) -> None:
         """Open LMDB again.
@@ -474,19 +449,6 @@ class Environment:
         """Return the bytes of used pages that are free and will be used again."""
         with self.begin_read() as txn:
             return max(0, self.used_size() - used_bytes(self.context, txn.raw()))
-
-    def check_limit(self, txn: WriteTxn) -> None:
-        """Raise if the commit of a transaction would take the store past its limit."""
-        if self.max_store_bytes is not None:
-            check_limit(txn, self.begin_read, self.max_store_bytes)
-
-    def _run_limited(
-        self, txn: WriteTxn, command: Callable[..., object], args: tuple[object, ...]
-    ) -> object:
-        """Run a command that does not make room, within the limit."""
-        result = command(txn, *args)
-        self.check_limit(txn)
-        return result
 
     def resize(self, size: int) -> None:
         """Set the size of the map; 0 adopts the size that another process has set.
@@ -548,8 +510,7 @@ class Environment:
         if control.is_shared():
             return False
         slot = checkpoints.file.newest()
-        made = max(control.newest(), control.unpublished())
-        return slot is not None and slot.commit_number < made
+        return slot is not None and slot.commit_number < control.newest()
 
     def finish_release(self) -> None:
         """Close what the last `release` has left open, because it was interrupted twice."""

@@ -1,22 +1,17 @@
-"""Sizes of a store: the pages in use, its limit, and its map."""
+"""Sizes of a store: its limit, and its map."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
-
-import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.read_txn import ReadTxn
-from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import StoreError, StoreFullError
+from streamkeep.format.core.errors import StoreError
 
-_META_PAGES: Final = 2
 SMALLEST_STORE: Final = 1 << 20
 LARGEST_STORE: Final = 1 << 46  # its map, an eighth larger, fits into the addresses of a process
 READERS_WAIT_S: Final = 10.0
@@ -24,42 +19,14 @@ _POLL_S: Final = 0.001
 _GATE_S: Final = 0.1
 
 
-def used_bytes(context: EngineContext, raw: lmdb.Transaction[bytes]) -> int:
-    """Return the bytes of the pages in use, as seen by a transaction."""
-    pages = _META_PAGES
-    for stat in (raw.stat(), *(raw.stat(table) for table in context.tables.values())):
-        pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-    return pages * PAGE
-
-
-def limit_reached(max_store_bytes: int | None) -> StoreFullError:
-    """Return the error of a store that has reached its limit."""
-    return StoreFullError(
-        f"the store has reached max_store_bytes={max_store_bytes}; next: delete or trim entries, "
-        "close old snapshots, or raise the limit"
-    )
-
-
 def limited_map(max_store_bytes: int) -> int:
-    """Return the size of the map of a store with a limit, which includes a reserve."""
+    """Return the size of the map of a store with a limit.
+
+    Only pages in use count for the limit. The map has a reserve for commands that make room, and
+    for pages that snapshots keep.
+    """
     reserve = max(SMALLEST_STORE, max_store_bytes // 8)
     return (max_store_bytes + reserve) // PAGE * PAGE
-
-
-def check_limit(txn: WriteTxn, begin_read: Callable[[], ReadTxn], max_store_bytes: int) -> None:
-    """Raise if the commit of a transaction would take the store past its limit.
-
-    Only pages in use count. The map has a reserve for commands that make room, and for pages that
-    snapshots keep.
-
-    Raises:
-        StoreFullError: the store would hold more than max_store_bytes, and more than now.
-    """
-    size = used_bytes(txn.context, txn.begin_image())
-    if size > max_store_bytes:
-        with begin_read() as before:
-            if size > used_bytes(before.context, before.raw()):
-                raise limit_reached(max_store_bytes)
 
 
 def resize_map(context: EngineContext, checkpoints: Checkpoints | None, size: int) -> None:

@@ -15,8 +15,6 @@ NAMES: Final = (
     "create:named",  # the file names are on disk; there is no checkpoint yet
     "commit:journaled",  # the record is written, and not published
     "commit:failed",  # the commit could not be made; its record is still in the journal
-    "commit:ending",  # of a commit that LMDB makes: LMDB has its rows, uncommitted
-    "commit:unpublished",  # it has committed, and `head` lacks the commit
     "commit:published",  # the commit is published, and not in the memtable yet
     "commit:made",  # the commit is published; the caller does not know yet
     "flush:ending",  # LMDB has the rows of the memtable, uncommitted

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from streamkeep.engine.txn.context import EngineContext
-from streamkeep.engine.txn.flush import check_memory
+from streamkeep.engine.txn.flush import flush_before
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
@@ -41,11 +41,12 @@ def begin_read(context: EngineContext) -> ReadTxn:
         return ReadTxn(context, raw, over, commit_number)
 
 
-def begin_write(context: EngineContext, *, durable: bool = False) -> WriteTxn:
+def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = False) -> WriteTxn:
     """Wait for the write lock, of this process and of all others, and begin a transaction.
 
     Args:
         durable: the caller waits until the commit is on disk.
+        frees: it makes room, so that it may go past the limit of a full store.
 
     Raises:
         CheckpointNeeded: nothing has happened.
@@ -64,15 +65,13 @@ def begin_write(context: EngineContext, *, durable: bool = False) -> WriteTxn:
             raise CheckpointNeeded
         if not context.is_up_to_date():
             context.catch_up()
-            journal.publish_known()
         if not journal.is_usable():
             raise CheckpointNeeded
-        if context.flush_error is not None:
-            context.catch_up()  # another process may have put all of it into LMDB
-            check_memory(context)
+        flush_before(context)
         context.writer = _get_ident()
         txn = WriteTxn(context, None)
         txn.durable = durable
+        txn.frees = frees
         return txn
     except BaseException:
         context.writer = 0
@@ -98,14 +97,16 @@ def run_write(
     args: tuple[object, ...],
     wait: bool,
     durable: bool = False,
+    frees: bool = False,
 ) -> object:
     """Run `command(txn, *args)` in a write transaction of its own, and commit.
 
     Args:
         wait: return when the commit is on disk.
         durable: the caller waits for that itself, later.
+        frees: it makes room, so that it may go past the limit of a full store.
     """
-    txn = begin_write(context, durable=durable or wait)
+    txn = begin_write(context, durable=durable or wait, frees=frees)
     try:
         result = command(txn, *args)
         txn.commit()

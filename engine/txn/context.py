@@ -26,7 +26,6 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, PatientLock
 from streamkeep.engine.system.pages import PAGE
-from streamkeep.engine.txn.image_room import ImageRoom
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.errors import (
@@ -88,8 +87,8 @@ class EngineContext:
         self.control: ControlFile | None = None  # None if no other process can write
         self.log: Follower | None = None  # likewise
         self.segment_files: object = None  # a `SegmentFiles`, for reading history
-        self.limited = False  # LMDB makes each commit, so that the store keeps within its limit
-        self.room: ImageRoom | None = None  # of a store that may be written
+        self.max_bytes = 0  # of pages in use; 0 for no limit
+        self.data_handle = -1  # the data file, of a store that may be written
         self.wait = LongWait(WRITE_LOCK)  # for other processes
         self.lock: WriteLock | None = None  # among processes; None for a read-only store
         self.make_locks()
@@ -100,9 +99,6 @@ class EngineContext:
         self.cache: dict[bytes, Stream] = {}
         self.cached_rows: dict[CachedRowKey, CachedRow] = {}
         self.most_pages = 0  # changed by the biggest commit at most; see `page_memory`
-        self.flush_at = 0.0  # when a flush may be tried again after one that failed
-        self.flush_error: lmdb.Error | None = None  # of the last flush
-        self.direct = False  # LMDB makes the next commit: a flush has failed
         # Changed under the checkpoint lock. `begin_write` only asks whether there is one.
         self.pin: lmdb.Transaction[bytes] | None = None
         # Changed under `write_lock` and read without it: an old value is harmless.
@@ -201,7 +197,7 @@ class EngineContext:
         control = self.control
         image = -2
         while True:
-            newest = -1 if control is None else control.newest()  # first: LMDB may be newer
+            newest = -1 if control is None else control.newest()  # first: LMDB may be newer by then
             raw = self.raw.begin(None, None, False, False)
             try:
                 # LMDB notes the number of its newest commit, then takes the rows. They are newer
@@ -248,7 +244,6 @@ class EngineContext:
                 and control is not None
                 and log is not None
                 and log.commit_number == control.newest()
-                and not control.unpublished()
             )
 
     def _attach(self, raw: lmdb.Transaction[bytes]) -> None:

@@ -1,30 +1,36 @@
-"""Flushing: putting the memtable into LMDB, in one transaction.
+"""Flushing: putting the memtable into LMDB, in one transaction; and the room that this takes.
 
-A flush that fails leaves the memtable and LMDB as they were, and every commit in the journal. If
-the map is full, it is tried again; while the memtable is too big, commands that write raise the
-error. After any other error, LMDB makes the next commit itself, with all that the memtable has.
-Compiled by mypyc.
+A flush that fails leaves the memtable and LMDB as they were, and every commit in the journal. It is
+tried again before each command that writes. While it fails, only commands that make room may
+commit, until the memtable is too big.
+
+What the memtable has is acknowledged. If LMDB could not take it, no command could make room either:
+what it frees can be used after the next flush only. So before a commit, room for the next flush is
+reserved at the end of `data.mdb`, where LMDB adds pages. Where there is none, only a commit for
+which free pages suffice is made, and whatever makes room. Compiled by mypyc.
 """
 
 from __future__ import annotations
 
-import logging
-import time
+import os
 from typing import Final
 
 import lmdb
 
-from streamkeep.engine.system import failpoints
-from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.pages import PAGE
+from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.page_memory import note_commit
+from streamkeep.format.core.errors import StoreFullError
 from streamkeep.format.journal.position import POSITION_KEY
 
 _PAGES_BYTES: Final = 65_536  # of the pages that a flush writes, estimated, beside those of rows
-_RETRY_S: Final = 1.0
-# The checkpointer repairs these (the map grows, LMDB is opened again), and flushes then.
-_REPAIRED: Final = (lmdb.MapFullError, lmdb.MapResizedError, lmdb.PanicError)
-
-log = logging.getLogger("streamkeep")
+_MOST_MEMORY: Final = 64 << 20  # of records in the memtable, while no flush is possible
+_LEAST: Final = 65_536  # bytes of records for which room is reserved
+_FACTOR: Final = 16  # a flush writes so many times the bytes of small records, in whole pages
+_PAGES: Final = 16 << 20  # and at most so much beside twice the bytes of records
+_MORE: Final = 4 << 20  # reserved at once, at most
+_META_PAGES: Final = 2
 
 
 def flush(context: EngineContext) -> None:
@@ -36,16 +42,17 @@ def flush(context: EngineContext) -> None:
     memtable = context.memtable
     if not memtable.commits:
         return
+    raw = context.raw.begin(None, None, True, False)
     try:
-        image = _commit_image(context)
-    except lmdb.Error as error:
-        context.flush_error = error
-        context.flush_at = time.monotonic() + _RETRY_S
-        context.direct = not isinstance(error, _REPAIRED)
+        note_commit(context, raw, memtable.write(raw, context.tables))
+        raw.put(POSITION_KEY, context.journal_or_raise().row())
+        image = int(raw.id())
+        failpoints.hit("flush:ending")
+        raw.commit()
+    except BaseException:
+        raw.abort()
         raise
     failpoints.hit("flush:ended")
-    context.flush_error = None
-    context.direct = False
     context.bytes_since_checkpoint += _PAGES_BYTES + memtable.bytes
     if context.size() > context.most_size:
         context.bytes_since_checkpoint = max(context.bytes_since_checkpoint, BUDGET_BYTES)
@@ -54,63 +61,104 @@ def flush(context: EngineContext) -> None:
         context.image = image
 
 
-def _commit_image(context: EngineContext) -> int:
-    """Commit the memtable in LMDB; return the number of the transaction."""
-    raw = context.raw.begin(None, None, True, False)
-    try:
-        note_commit(context, raw, context.memtable.write(raw, context.tables))
-        raw.put(POSITION_KEY, context.journal_or_raise().row())
-        image = int(raw.id())
-        failpoints.hit("flush:ending")
-        raw.commit()
-    except BaseException:
-        abort_raw(raw)
-        raise
-    return image
-
-
-def flush_if_due(context: EngineContext) -> None:
-    """Flush after a commit, which is made whatever happens here."""
-    if not context.memtable.is_big():
-        return
-    if context.flush_error is not None and time.monotonic() < context.flush_at:
-        return
-    known = context.flush_error
-    try:
-        flush(context)
-    except lmdb.Error as error:
-        if isinstance(error, _REPAIRED) and not context.limited:
-            context.bytes_since_checkpoint = BUDGET_BYTES
-        elif known is None or str(known) != str(error):
-            log.warning(
-                "%s: the commits since the last flush stay in memory and in the journal, "
-                "because data.mdb cannot take them: %s",
-                context.raw.path(),
-                error,
-            )
-
-
-def has_room(context: EngineContext, size: int) -> bool:
-    """Return whether a flush will take a record of `size` bytes, and what the memtable has."""
-    memtable, room = context.memtable, context.room
-    needed = memtable.bytes + size
-    if context.direct or room is None:
-        return False
-    if needed > memtable.room:
-        memtable.room = room.reserve(context.raw, needed)
-    return needed <= memtable.room
-
-
-def check_memory(context: EngineContext) -> None:
-    """Make room in the memtable before a command writes.
+def flush_before(context: EngineContext) -> None:
+    """Flush before a command if that is due, unless the disk is full: the command may make room.
 
     Raises:
-        lmdb.Error: it is too big, and LMDB cannot take it.
+        lmdb.Error: it can be repaired, or the memtable is too big.
     """
-    if context.flush_error is not None and context.memtable.bytes >= context.memtable.most_bytes:
-        flush(context)
+    if context.memtable.is_big():
+        context.catch_up()  # another process may have put all of it into LMDB
+        try:
+            flush(context)
+        except (lmdb.MapResizedError, lmdb.PanicError):
+            raise
+        except lmdb.Error as error:
+            grows = isinstance(error, lmdb.MapFullError) and not context.max_bytes
+            if grows or context.memtable.bytes >= _MOST_MEMORY:
+                raise
 
 
-def abort_raw(raw: lmdb.Transaction[bytes]) -> None:
-    """End a write transaction of LMDB without its changes."""
-    raw.abort()
+def flush_after(context: EngineContext) -> None:
+    """Flush after a commit if that is due."""
+    if context.memtable.is_big():
+        try:  # noqa: SIM105  # `suppress` is interpreted
+            flush(context)
+        except lmdb.Error:
+            pass  # the commit is made; the next command that writes meets the error
+
+
+def make_room(context: EngineContext, size: int) -> bool:
+    """Have room for a flush of a record of `size` bytes, and of what the memtable has.
+
+    Returns:
+        False if there is no such room.
+
+    Raises:
+        lmdb.Error: LMDB cannot even take what the memtable has.
+    """
+    memtable = context.memtable
+    needed = memtable.bytes + size
+    if not memtable.is_big():
+        if needed <= memtable.room:
+            return True
+        memtable.room = _reserve(context, needed)
+        if needed <= memtable.room:
+            return True
+    flush(context)
+    memtable.room = _reserve(context, size)
+    return size <= memtable.room
+
+
+def _reserve(context: EngineContext, size: int) -> int:
+    """Have room for a flush of records of `size` bytes; return for how many bytes there is room."""
+    raw, handle = context.raw, context.data_handle
+    info = raw.info()
+    end = (int(info["last_pgno"]) + 1) * PAGE
+    room = max(2 * size, _LEAST)
+    needed = min(_FACTOR * room, 2 * room + _PAGES)
+    reserved = True
+    if end + needed <= int(info["map_size"]):  # otherwise a flush may find it full, and it grows
+        there = os.fstat(handle).st_size
+        if there < end + needed:
+            try:
+                files.reserve(handle, end + needed + min(needed, _MORE), there)
+            except OSError:
+                reserved = False
+    if not reserved or context.max_bytes:
+        txn = raw.begin(None, None, False, False)
+        used = used_bytes(context, txn)
+        txn.abort()
+        if not reserved:
+            room = (end - used) // 2
+        if context.max_bytes:
+            room = min(room, (context.max_bytes - used) * 4 // 5)
+    return room
+
+
+def release_room(context: EngineContext) -> None:
+    """Cut the data file after its last page, under the write lock."""
+    end = (int(context.raw.info()["last_pgno"]) + 1) * PAGE
+    if os.fstat(context.data_handle).st_size > end:
+        os.ftruncate(context.data_handle, end)
+
+
+def used_bytes(context: EngineContext, raw: lmdb.Transaction[bytes]) -> int:
+    """Return the bytes of the pages in use, as seen by a transaction."""
+    pages = _META_PAGES
+    for stat in [raw.stat(), *[raw.stat(table) for table in context.tables.values()]]:
+        pages += int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
+    return pages * PAGE
+
+
+def no_room(context: EngineContext) -> StoreFullError:
+    """Return the error of a store that has reached its limit, or whose disk is full."""
+    if context.max_bytes:
+        return StoreFullError(
+            f"the store has reached max_store_bytes={context.max_bytes}; next: delete or trim "
+            "entries, close old snapshots, or raise the limit"
+        )
+    return StoreFullError(
+        "the disk is full; reading and deleting still work; next: make room on it, or delete or "
+        "trim entries"
+    )

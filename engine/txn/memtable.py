@@ -19,7 +19,6 @@ from streamkeep.format.journal.journal import DELETE, EXTEND, MOVE, PUT, ChangeR
 
 _MOST_COMMITS: Final = 1000
 _MOST_BYTES: Final = 1 << 20  # of records
-_MOST_MEMORY: Final = 64 << 20  # the same, while no flush is possible
 
 Handles = Mapping[int, "lmdb._Database"]
 
@@ -35,12 +34,10 @@ class Memtable:
         streams: the keys of rows of `streams` and `names` that other processes have changed.
         changed: whether they have changed rows of other tables.
         most_commits: with how many commits it is big.
-        most_bytes: of records, with which no command may write.
     """
 
     def __init__(self) -> None:
         self.most_commits = _MOST_COMMITS
-        self.most_bytes = _MOST_MEMORY
         self.tables: dict[int, Table] = {}
         self.commits = 0
         self.bytes = 0
@@ -126,28 +123,23 @@ class Memtable:
 
     def write(self, image: lmdb.Transaction[bytes], handles: Handles) -> int:
         """Put the rows into a transaction of LMDB; return their number."""
-        return write_rows(self.tables, image, handles)
-
-
-def write_rows(tables: dict[int, Table], image: lmdb.Transaction[bytes], handles: Handles) -> int:
-    """Put rows into a transaction of LMDB; return their number."""
-    count = 0
-    for number, table in tables.items():
-        handle = handles[number]
-        rows, keys = table.rows, table.keys()
-        count += len(rows)
-        if len(keys) != len(rows):
-            for db_key, value in rows.items():
-                if value is None:
-                    image.delete(db_key, b"", handle)
-        newest = False  # LMDB then fills its pages, instead of leaving each half empty
-        last = b""
-        if keys:
-            cursor = image.cursor(handle)
-            last = cursor.key() if cursor.last() else b""
-        for db_key in keys:
-            value = rows[db_key]
-            assert value is not None
-            newest = newest or db_key > last
-            image.put(db_key, encoded(value), True, True, newest, handle)
-    return count
+        count = 0
+        for number, table in self.tables.items():
+            handle = handles[number]
+            rows, keys = table.rows, table.keys()
+            count += len(rows)
+            if len(keys) != len(rows):
+                for db_key, value in rows.items():
+                    if value is None:
+                        image.delete(db_key, b"", handle)
+            newest = False  # LMDB then fills its pages, instead of leaving each half empty
+            last = b""
+            if keys:
+                cursor = image.cursor(handle)
+                last = cursor.key() if cursor.last() else b""
+            for db_key in keys:
+                value = rows[db_key]
+                assert value is not None
+                newest = newest or db_key > last
+                image.put(db_key, encoded(value), True, True, newest, handle)
+        return count

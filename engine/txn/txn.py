@@ -21,18 +21,15 @@ from typing import Final
 
 import lmdb
 
-from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.notify.wait_table import Event
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
-from streamkeep.engine.txn.flush import abort_raw, flush_if_due, has_room
-from streamkeep.engine.txn.memtable import write_rows
-from streamkeep.engine.txn.page_memory import note_commit
+from streamkeep.engine.txn.flush import flush_after, make_room, no_room
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.table import Cursor, Table, encoded
 from streamkeep.format.core.checksum import seal_row
-from streamkeep.format.core.errors import CorruptionError, StoreFullError
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
     GARBAGE,
     KEYS,
@@ -46,7 +43,6 @@ from streamkeep.format.core.keys import (
     pack_number,
 )
 from streamkeep.format.journal.journal import Operations
-from streamkeep.format.journal.position import POSITION_KEY
 from streamkeep.format.rows.records import (
     STREAM_NODES,
     StreamRecord,
@@ -76,8 +72,7 @@ class WriteTxn(Txn):
         self.commit_number = context.journal_or_raise().commit_number() + 1
         self.changes: dict[int, Table] = {}  # the write set
         self.operations: Operations | None = None  # its record; None while nothing is changed
-        self.image: lmdb.Transaction[bytes] | None = None  # see `begin_image`
-        self._image_count = 0  # how many operations it has
+        self.frees = False  # it makes room, so that it needs none
         self.durable = False  # a caller will wait until it is on disk
         self.garbage = False  # rows were left for removal in later transactions
         self.retired = False  # nodes were retired: the archive has work
@@ -316,8 +311,7 @@ class WriteTxn(Txn):
     def _commit_changes(self, context: EngineContext, body: bytes) -> None:
         """Commit: write the record, and publish it."""
         journal = context.journal_or_raise()
-        if context.limited or not has_room(context, len(body)):
-            self.begin_image()
+        self._make_room(context, len(body))
         try:
             # After a commit of another process, the write to disk is not started early: processes
             # that take turns wait longer for the lock than for the disk.
@@ -325,7 +319,11 @@ class WriteTxn(Txn):
             journal.append(body, self.durable and follows)
             failpoints.hit("commit:journaled")
             with context.apply_lock:  # a reader of this process would apply the record, too
-                self._publish(context, journal, len(body))
+                journal.publish()
+                self.committed = True
+                failpoints.hit("commit:published")
+                context.memtable.merge(self.changes, len(body))
+                journal.advance()
         except BaseException:
             failpoints.hit("commit:failed")
             if self.committed or journal.control.newest() >= self.commit_number:
@@ -338,64 +336,29 @@ class WriteTxn(Txn):
         context.last_commit = self.commit_number
         context.bytes_since_checkpoint += len(body)
         failpoints.hit("commit:made")
-        flush_if_due(context)
+        flush_after(context)
 
-    def _publish(self, context: EngineContext, journal: Journal, size: int) -> None:
-        """Make the commit whose record was just written, and take its rows over."""
-        image = self.image
-        if image is not None:
-            image.put(POSITION_KEY, journal.next_row())
-            journal.control.note_unpublished(self.commit_number)
-            failpoints.hit("commit:ending")
-            image.commit()
-            self.image = None
-            self.committed = True
-            failpoints.hit("commit:unpublished")
+    def _make_room(self, context: EngineContext, size: int) -> None:
+        """Have room for the next flush; raise if there is none, unless this makes room."""
         try:
-            journal.publish()
-            if image is not None:
-                journal.control.note_unpublished(0)
-        except StoreFullError:
-            if image is None:
-                raise
-            context.start_over()  # LMDB has the commit; the next transaction publishes it
-            return
-        self.committed = True
-        failpoints.hit("commit:published")
-        if image is None:
-            context.memtable.merge(self.changes, size)
-        else:
-            context.memtable.clear()
-            context.image = -1
-            context.direct = False
-            context.flush_error = None
-        journal.advance()
+            if make_room(context, size) or self.frees:
+                return
+        except lmdb.Error:
+            if self.frees:
+                return
+            raise
+        if self._growth() > max(0, context.memtable.room):
+            raise no_room(context)
 
-    def begin_image(self) -> lmdb.Transaction[bytes]:
-        """Return a transaction of LMDB with all changes, where LMDB itself makes the commit.
-
-        Raises:
-            lmdb.MapFullError: there is no room for them.
-        """
-        self.save()
-        count = self.count_changes()
-        image = self.image
-        if image is None or self._image_count != count:
-            self._end_image()
-            context = self.context
-            image = context.raw.begin(None, None, True, False)
-            self.image = image
-            self._image_count = count
-            count = context.memtable.write(image, self.tables)
-            count += write_rows(self.changes, image, self.tables)
-            note_commit(context, image, count)
-        return image
-
-    def _end_image(self) -> None:
-        """End LMDB's transaction without its changes."""
-        image, self.image = self.image, None
-        if image is not None:
-            abort_raw(image)
+    def _growth(self) -> int:
+        """Return how many bytes of rows this transaction adds, less those that it removes."""
+        growth = 0
+        for number, table in self.changes.items():
+            for db_key, value in table.rows.items():
+                old = super().get(number, db_key)
+                growth += 0 if value is None else len(encoded(value))
+                growth -= 0 if old is None else len(old)
+        return growth
 
     def abort(self) -> None:
         """Undo everything, and end the transaction. Does nothing after `commit`."""
@@ -435,10 +398,9 @@ class WriteTxn(Txn):
         return journal.syncs.try_to(self.commit_number)
 
     def _release(self) -> None:
-        """End the transactions of LMDB, and release the locks."""
+        """End the transaction of LMDB, and release the locks."""
         context = self.context
         try:
-            self._end_image()
             raw, self._raw = self._raw, None
             if raw is not None:
                 raw.abort()

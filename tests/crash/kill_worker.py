@@ -27,7 +27,6 @@ ADDED = b"added"  # entries are added and deleted; the group reads it
 TRIMMED = b"trimmed"  # entries are added and trimmed; in some runs archived
 BOTH = (ADDED, TRIMMED)
 GROUP = b"g"
-_LIMIT = 1 << 30
 
 
 class Worker:
@@ -45,10 +44,7 @@ class Worker:
         self.mine: list[str] = []  # IDs that this process added to ADDED and has not deleted
         self.held: list[str] = []  # IDs that were delivered to it
         self.old: list[str] = []  # IDs that this process added to TRIMMED and has not erased
-        limit = _LIMIT if plan["limited"] else None
-        self.store = streamkeep.open(
-            plan["path"], sync=plan["sync"], interval_ms=20, max_store_bytes=limit
-        )
+        self.store = streamkeep.open(plan["path"], sync=plan["sync"], interval_ms=20)
         context_of(self.store).memtable.most_commits = plan["flushes"]
         self.consumes: bool = plan["consumes"]
         self.archives: bool = plan["archives"]

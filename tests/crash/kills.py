@@ -24,7 +24,6 @@ from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 
 MODES: Final = ("commit", "interval", "none")
-LMDB_COMMITS: Final = ("commit:ending", "commit:unpublished")  # of a worker with a limit
 _STEPS: Final = 20_000  # of a worker that is to pass a failpoint, at most
 
 
@@ -36,7 +35,6 @@ class Plan:
         consumes: it reads from the group; otherwise it writes.
         failpoint: where it kills itself, at the passage number `passages`; empty for nowhere.
         archives: what it trims goes to the archive.
-        limited: it keeps within a limit, so that LMDB makes its commits.
         flushes: it flushes after so many commits.
         fails: its commit with this number fails; 0 for none.
         boot: it believes to be in another boot than the tests; 0 for the same.
@@ -51,7 +49,6 @@ class Plan:
     sync: str = "commit"
     consumes: bool = False
     archives: bool = False
-    limited: bool = False
     flushes: int = 1000
     fails: int = 0
     failpoint: str = ""
@@ -253,7 +250,6 @@ class Run:
         log = self.folder / f"{name}.log"
         self.logs.append(log)
         options.setdefault("sync", self.random.choice(MODES))
-        options.setdefault("limited", self.random.random() < 0.15)
         options["flushes"] = self.random.choice([1, 20, 1000])
         options["archives"] = self.archives
         return Plan(str(self.path), str(log), name, self.random.randrange(1 << 30), **options)
@@ -311,7 +307,6 @@ class Run:
         if failpoint == "commit:failed":
             options["fails"] = self.random.randrange(1, 60)
         elif failpoint.startswith(("commit", "journal:sync")):
-            options["limited"] = failpoint in LMDB_COMMITS
             options["passages"] = self.random.randrange(1, 60)
         elif not failpoint.startswith(("create", "recover")):
             options["passages"] = self.random.randrange(1, 3)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import streamkeep
-from inside import checkpoint_now, context_of
+from inside import checkpoint_now
 from patience import wait_until
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.store import environment, opening, sizes
+from streamkeep.engine.store import opening, sizes
 from test_engine_store.test_life import run
 
 pytestmark = pytest.mark.both_modes
@@ -78,18 +78,16 @@ def test_a_snapshot_that_stays_open_prevents_growth_and_is_named(
 ) -> None:
     monkeypatch.setattr(sizes, "READERS_WAIT_S", 0.05)
     store = open_store()
-    context_of(store).memtable.most_bytes = 4_000_000
     store.xadd("s", {"n": 0})
     with store.snapshot() as snapshot:
-        for _ in range(2):
-            store.xadd("s", {"data": b"x" * 3_000_000})  # it stays in memory
-        assert store.xlen("s") == 3
+        store.xadd("s", {"data": b"x" * 3_000_000})  # it stays in memory
+        assert store.xlen("s") == 2
         for call in lambda: store.xadd("s", {"n": 3}), lambda: checkpoint_now(store):
             with pytest.raises(streamkeep.StoreError, match="open snapshots and iterators"):
                 call()
         assert snapshot.xlen("s") == 1
     store.xadd("s", {"n": 3})
-    assert store.xlen("s") == 4
+    assert store.xlen("s") == 3
     assert store.map_size_bytes > SMALL_MAP
 
 
@@ -131,7 +129,7 @@ def test_a_full_store_still_reads_deletes_and_trims(open_store: Open) -> None:
 
 
 def test_a_snapshot_does_not_keep_a_full_store_from_making_room(
-    open_store: Open, monkeypatch: pytest.MonkeyPatch
+    open_store: Open,
 ) -> None:
     store = open_store(max_store_bytes=2 << 20)
     with pytest.raises(streamkeep.StoreFullError):
@@ -146,14 +144,8 @@ def test_a_snapshot_does_not_keep_a_full_store_from_making_room(
         with pytest.raises(streamkeep.StoreFullError, match="close old snapshots"):
             while True:  # the snapshot keeps what was removed
                 store.xadd("s", {"data": "x" * 3000})
-        with monkeypatch.context() as patch:
-            patch.setattr(environment, "READERS_WAIT_S", 0.05)
-            with pytest.raises(streamkeep.StoreFullError, match="close old snapshots"):
-                store.delete("s")
-        timer = threading.Timer(0.1, snapshot.close)
-        timer.start()
-        assert store.delete("s") == 1  # it waits for the snapshot
-        timer.join()
+        assert store.delete("s") == 1  # which waits in memory for room
+        assert len(snapshot.xrange("s")) == full
     store.xadd("s", {"data": "y"})
     assert store.used_bytes <= 3 << 20
 

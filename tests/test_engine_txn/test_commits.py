@@ -18,7 +18,7 @@ import lmdb
 import pytest
 
 import streamkeep
-from inside import context_of, flush_now, journal_of
+from inside import context_of, flush_each_commit, flush_now, journal_of
 from patience import PATIENCE_S, wait_until
 from stopped import child_of
 from streamkeep import recovery
@@ -27,7 +27,6 @@ from streamkeep.engine.system import failpoints, files
 from streamkeep.format.core.errors import StoreClosedError, StoreFullError
 
 COUNT = 20
-LIMITS = [None, 1 << 24]
 PROGRAM = """
 import sys
 import streamkeep
@@ -37,9 +36,9 @@ for number in range(20):
 """
 
 
-def filled(path: Path, limit: int | None = None) -> Store[bytes]:
-    """Open a store and add entries, which the memtable has unless there is a limit."""
-    store = Store(path, sync="none", max_store_bytes=limit)
+def filled(path: Path) -> Store[bytes]:
+    """Open a store and add entries, which the memtable has."""
+    store = Store(path, sync="none")
     for number in range(COUNT):
         store.xadd("s", {"n": number})
     return store
@@ -60,15 +59,14 @@ def assert_right(path: Path, count: int) -> None:
     assert list(recovery.check(path)) == []
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("place", ["commit:journaled", "commit:unpublished", "commit:published"])
+@pytest.mark.parametrize("place", ["commit:journaled", "commit:published"])
 def test_a_reader_that_comes_in_the_middle_of_a_commit_changes_nothing(
-    tmp_path: Path, place: str, limit: int | None
+    tmp_path: Path, place: str
 ) -> None:
     path = tmp_path / "store"
     readers: list[threading.Thread] = []
     seen: list[int] = []
-    with filled(path, limit) as store:
+    with filled(path) as store:
 
         def read() -> None:
             reader = threading.Thread(target=lambda: seen.append(store.xlen("s")))
@@ -83,8 +81,7 @@ def test_a_reader_that_comes_in_the_middle_of_a_commit_changes_nothing(
         failpoints.disarm()
         for reader in readers:
             reader.join(PATIENCE_S)
-        met = limit is not None or place != "commit:unpublished"
-        assert len(seen) == len(readers) == 3 * met
+        assert len(seen) == len(readers) == 3
         assert store.durability().last_commit == before + 3
         assert numbers(store) == expected(COUNT + 3)
         store.sync()
@@ -129,13 +126,10 @@ def test_a_writer_waits_until_a_record_of_another_process_is_applied(tmp_path: P
     assert_right(path, COUNT + 2)
 
 
-@pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize(
     "place",
     [
         "commit:journaled",
-        "commit:ending",
-        "commit:unpublished",
         "commit:published",
         "commit:made",
         "flush:ending",
@@ -144,7 +138,7 @@ def test_a_writer_waits_until_a_record_of_another_process_is_applied(tmp_path: P
 )
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_an_interrupted_commit_is_made_once_or_not_at_all(
-    tmp_path: Path, place: str, error: type[BaseException], limit: int | None
+    tmp_path: Path, place: str, error: type[BaseException]
 ) -> None:
     path = tmp_path / "store"
     hit: list[str] = []
@@ -153,13 +147,14 @@ def test_an_interrupted_commit_is_made_once_or_not_at_all(
         hit.append(place)
         raise error
 
-    with filled(path, limit) as store:
-        context_of(store).memtable.most_commits = 1
+    with filled(path) as store:
+        flush_now(store)
+        flush_each_commit(store)
         failpoints.arm(place, fail)
         try:
             store.xadd("s", {"n": COUNT})
         except error:
-            made = COUNT + (place not in ("commit:journaled", "commit:ending"))
+            made = COUNT + (place != "commit:journaled")
         else:
             made = COUNT + 1
             assert not hit
@@ -188,24 +183,18 @@ def unpublishable(store: Store[bytes], monkeypatch: pytest.MonkeyPatch) -> Itera
         yield
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_a_commit_that_cannot_be_published_is_made_only_if_lmdb_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None
+def test_a_commit_that_cannot_be_published_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of the newest commit can only be refused where blocks move."""
     path = tmp_path / "store"
-    with filled(path, limit) as store:
-        with unpublishable(store, monkeypatch):
-            if limit is None:
-                with pytest.raises(StoreFullError):
-                    store.xadd("s", {"n": COUNT})
-            else:
-                store.xadd("s", {"n": COUNT})
-        made = COUNT + (limit is not None)
-        assert numbers(store) == expected(made)
-        store.xadd("s", {"n": made})
-        assert numbers(store) == expected(made + 1)
-    assert_right(path, made + 1)
+    with filled(path) as store:
+        with unpublishable(store, monkeypatch), pytest.raises(StoreFullError):
+            store.xadd("s", {"n": COUNT})
+        assert numbers(store) == expected(COUNT)
+        store.xadd("s", {"n": COUNT})
+        assert numbers(store) == expected(COUNT + 1)
+    assert_right(path, COUNT + 1)
 
 
 def test_a_process_goes_on_where_another_one_has_begun_its_file_again(

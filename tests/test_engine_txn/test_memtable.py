@@ -20,7 +20,7 @@ import streamkeep
 from stopped import child_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys, xadd, xgroup
-from streamkeep.engine.txn.memtable import write_rows
+from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.txn.table import Cursor, Table
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
@@ -46,7 +46,9 @@ class Layers:
         for _ in range(draw.choice((0, 5, 60))):
             self.change(below)
         with self.raw.begin(write=True) as txn:
-            write_rows({ROWS: below}, txn, self.handles)
+            memtable = Memtable()
+            memtable.tables[ROWS] = below
+            memtable.write(txn, self.handles)
         self.over = [Table(), Table()]  # the newest first
         for table in reversed(self.over):
             for _ in range(draw.choice((0, 5, 60))):

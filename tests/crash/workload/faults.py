@@ -133,7 +133,7 @@ def inside(one: Faults) -> Iterator[None]:
             time.sleep(0.003)
         if name == "commit:journaled" and happens(one.raises):
             raise Injected("halfway")
-        if name in ("flush:ending", "commit:ending") and happens(one.flush_fails):
+        if name == "flush:ending" and happens(one.flush_fails):
             raise lmdb.DiskError("simulated: the disk refuses")
 
     with ExitStack() as stack:

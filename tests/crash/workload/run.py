@@ -193,7 +193,6 @@ class Run:
         for number, work in enumerate(works):
             its = faults if number == 0 else {"others_fail": fails}
             work.flushes = self.random.choice([1, 3, 30, 1000])
-            work.limited = self.random.random() < 0.1
             work.faults = Faults(seed + number, **{**common, **its})
         for server, clients in pairwise(works):
             if server.kind == "server":

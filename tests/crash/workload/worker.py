@@ -48,7 +48,6 @@ from streamkeep.jobs import Queue
 from streamkeep.server import serve
 
 _PR_SET_PDEATHSIG: Final = 1
-_LIMIT: Final = 1 << 30
 
 
 class Halfway(Exception):
@@ -64,7 +63,6 @@ class Work:
         path: of the store, or of the socket for clients.
         sync: the mode that the store is opened in.
         flushes: LMDB gets so many commits at a time.
-        limited: the store has a limit, so that LMDB makes each commit of this process.
         readonly: the store is opened for reading only.
         oracle, notes: of a process that watches: what snapshots must show.
         steps: of each actor, at most.
@@ -77,7 +75,6 @@ class Work:
     actors: list[Actor]
     errors: Path
     flushes: int = 1000
-    limited: bool = False
     readonly: bool = False
     oracle: Oracle | None = None
     notes: list[Path] = field(default_factory=list)
@@ -279,7 +276,6 @@ def _open(work: Work) -> Any:
                 interval_ms=30,
                 decode_responses=True,
                 readonly=work.readonly,
-                max_store_bytes=_LIMIT if work.limited else None,
             )
         except StoreError:
             if not faults.trouble():

@@ -271,10 +271,7 @@ class Turn:
             return None
         environment = self.environment
         try:
-            if environment.max_store_bytes is not None and not all(
-                [step.frees() for step in self.steps]
-            ):
-                environment.check_limit(txn)
+            txn.frees = all([step.frees() for step in self.steps])
             txn.commit()
         except Exception as error:
             if not txn.committed:
