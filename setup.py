@@ -70,7 +70,6 @@ HOT = [
     "src/streamkeep/engine/txn/flush.py",
     "src/streamkeep/engine/txn/memtable.py",
     "src/streamkeep/engine/txn/table.py",
-    "src/streamkeep/engine/journal/follower.py",
     "src/streamkeep/engine/journal/write_lock.py",
     "src/streamkeep/engine/txn/read_txn.py",
     "src/streamkeep/engine/txn/scan.py",

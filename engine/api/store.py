@@ -225,7 +225,7 @@ class Store(
     @property
     def used_bytes(self) -> int:
         """Bytes of the data file that were ever used."""
-        return self._environment.used_size()
+        return self._environment.context.size()
 
     @property
     def reusable_bytes(self) -> int:

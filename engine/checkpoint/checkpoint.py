@@ -36,7 +36,7 @@ from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.begin import run_locked
-from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.context import EngineContext, position_in
 from streamkeep.engine.txn.flush import flush, release_room
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
@@ -105,9 +105,7 @@ class Checkpoints:
                 and slot.epoch == context.epoch
                 and slot.boot_id == boot_id()  # later processes see that it was made in this boot
                 and pin.id() <= meta_of(slot).commit_number
-                and self.journal.control.file_number() > 0
             ):
-                context.note_first(position_of(slot))
                 context.pin = pin  # from now on, a thread may write
                 return
             pin.abort()
@@ -231,7 +229,7 @@ class Checkpoints:
             newest is None
             or newest.epoch != context.epoch
             or newest.boot_id != here
-            or position_of(newest) != position  # another commit, or a new file after it
+            or position_of(newest) != position
         ):
             failpoints.hit("checkpoint:pinned")
             try:
@@ -260,8 +258,6 @@ class Checkpoints:
         if old is not None:
             old.abort()
         journal.retire_before(position, wipe=held is not None)
-        journal.use_from(position)
-        context.note_first(position)
         context.raw.reader_check()
         context.allow_growth()
         return commit_number
@@ -287,7 +283,7 @@ class Checkpoints:
         self._flush(strict=held is not None)
         pin = context.raw.begin(None, None, False, False)
         try:
-            position = self._position(pin)
+            position = position_in(pin)
             meta = self._meta_page(pin.id())
             if held is not None:
                 with context.gate:
@@ -320,19 +316,6 @@ class Checkpoints:
             if strict:
                 raise
             log.warning("%s: a checkpoint of what data.mdb has: %s", self.context.raw.path(), error)
-
-    def _position(self, pin: lmdb.Transaction[bytes]) -> LogPosition:
-        """Return the log position of the image; begin a file of the journal if none is in use."""
-        context, journal = self.context, self.journal
-        if not journal.is_usable() and journal.control.file_number():
-            slot = self.file.newest()  # another process has begun the file
-            if slot is not None and slot.epoch == context.epoch:
-                context.note_first(position_of(slot))
-        if not journal.is_usable():
-            return journal.begin_first_file()
-        if not context.memtable.commits:
-            return journal.position()
-        return context.position_in(pin)
 
     def _meta_page(self, commit_number: int) -> MetaPage:
         for page in read_meta_pages(self._data):

@@ -50,7 +50,6 @@ from streamkeep.engine.journal.reader import (
     Reader,
     is_writable_at,
     journal_files,
-    named_number,
     read_header,
 )
 from streamkeep.engine.system import failpoints, files
@@ -144,7 +143,6 @@ def prepare(
         position = None
         if slot is not None and is_writable_at(journal, slot, position_of(slot)):
             position = position_of(slot)
-            _remove_later(journal, position)
         _reset_control_file(journal, position, slot)
         return
     way = choose(state, store, force)
@@ -290,23 +288,6 @@ def _reset_control_file(
     control.close()
 
 
-def _remove_later(journal: Folder, position: LogPosition) -> None:
-    """Remove the journal files after the file of a log position; none of their records follows it.
-
-    A killed writer began such a file. Its header names only the commit before it, so its records
-    would follow any later commit of that number.
-    """
-    later = [
-        name
-        for number, name in journal_files(journal).items()
-        if max(number, named_number(name)) > position.file_number
-    ]
-    if later:
-        for name in later:
-            journal.remove(name)
-        journal.sync()
-
-
 def _forget_errors(store: Folder) -> None:
     """Have the kernel report an old error of the disk now; recovery writes what it concerns again.
 
@@ -337,6 +318,7 @@ def _recover(store: Folder, way: Way, open_lmdb: OpenLmdb, clock: Clock, state: 
     failpoints.hit("recover:meta-restored")
     lost = state.lost(way)
     raw = open_lmdb()
+    reader = Reader(store.folder(JOURNAL_FOLDER), slot, position_of(slot))
     try:
         pin = raw.begin()
         expected = meta_of(slot).commit_number
@@ -348,7 +330,6 @@ def _recover(store: Folder, way: Way, open_lmdb: OpenLmdb, clock: Clock, state: 
                 number: raw.open_db(table.name.encode(), txn, create=False)
                 for number, table in TABLES.items()
             }
-        reader = Reader(store.folder(JOURNAL_FOLDER), slot, position_of(slot))
         replayed = way.end - slot.commit_number
         _replay(raw, tables, reader, way.end)
         done = Recovery(clock.now_ms(), slot.epoch, slot.commit_number, replayed, lost)
@@ -361,6 +342,7 @@ def _recover(store: Folder, way: Way, open_lmdb: OpenLmdb, clock: Clock, state: 
         pin.abort()
         del pin
     finally:
+        reader.close()
         raw.close()
     failpoints.hit("recover:replayed")
     ahead = way.end - state.shown()

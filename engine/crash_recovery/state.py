@@ -192,14 +192,16 @@ def is_healthy(store: Folder, slot: CheckpointSlot) -> bool:
 def _is_healthy(
     journal: Folder, slot: CheckpointSlot, meta: MetaPage | None, control: ControlState | None
 ) -> bool:
-    return (
-        meta is not None
-        and meta.data[8:] == slot.meta_page[8:]
-        and Reader(journal, slot, position_of(slot)).next() is None
-        and newest_commit(journal, slot) <= slot.commit_number
-        # The record after the checkpoint may be damaged. Only the control file shows that then.
-        and (control is None or (not control.poisoned and control.made <= slot.commit_number))
-    )
+    if meta is None or meta.data[8:] != slot.meta_page[8:]:
+        return False
+    # The record after the checkpoint may be damaged. Only the control file shows that then.
+    if control is not None and (control.poisoned or control.made > slot.commit_number):
+        return False
+    reader = Reader(journal, slot, position_of(slot))
+    try:
+        return reader.next() is None and newest_commit(journal, slot) <= slot.commit_number
+    finally:
+        reader.close()
 
 
 def _newest_meta(handle: int) -> MetaPage | None:
@@ -261,7 +263,7 @@ def _why_torn(
     here = boot_id()
     if here == NO_BOOT or slot.boot_id != here:
         return "the machine stopped while the store was in use"
-    if slot.journal_file not in journal_files(journal):
+    if slot.journal_file and slot.journal_file not in journal_files(journal):
         return ""  # removed by hand: a loss of pages does not remove names
     if control is None or not control.same_mount:
         return _MOVED
@@ -272,12 +274,10 @@ def _why_torn(
 
 def _position(handle: int, meta: MetaPage, slot: CheckpointSlot | None) -> LogPosition:
     """Return the log position of LMDB's newest commit; raise CorruptionError."""
-    if slot is not None and meta.data[8:] == slot.meta_page[8:]:
-        return position_of(slot)  # the checkpoint may have begun a file, which no row names yet
     try:
         return stored_position(handle, meta)
     except KeyMissing:
-        if slot is not None:
+        if slot is not None and meta.data[8:] != slot.meta_page[8:]:
             raise
         return LogPosition(0, 0, 0, meta.commit_number)  # no process has written to the store yet
 
@@ -324,7 +324,10 @@ def _way(store: Folder, handle: int, journal: Folder, slot: CheckpointSlot) -> W
                 "needs; next: run `streamkeep repair`",
             )
     reader = Reader(journal, slot, position_of(slot))
-    return Way(slot, *Trial(handle, meta).run(reader))
+    try:
+        return Way(slot, *Trial(handle, meta).run(reader))
+    finally:
+        reader.close()
 
 
 def _page(handle: int, meta: MetaPage, number: int | None) -> bytes | None:

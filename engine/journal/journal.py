@@ -7,9 +7,9 @@ disk waits for a sync that covers it (`syncs`).
 A writer that is killed between the record and its publication leaves a record that no caller was
 told of. The next writer overwrites it, or the next process that opens the store alone replays it.
 
-A file has FILE_SIZE bytes, reserved on disk before the first record is written; the first file of a
-store is smaller. When a file is full, the next one begins, in a recycled file if there is one.
-Files before the newest checkpoint are no longer needed.
+A file has FILE_SIZE bytes, reserved on disk before the first record is written; the first one after
+an opening that found none is smaller. When a file is full, the next one begins, in a recycled file
+if there is one. Files before the newest checkpoint are no longer needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import os
 from typing import Final
 
 from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.journal.follower import Follower
 from streamkeep.engine.journal.journal_files import (
     RECYCLED,
     begin_file,
@@ -29,8 +28,8 @@ from streamkeep.engine.journal.journal_files import (
 )
 from streamkeep.engine.journal.reader import (
     END,
+    Reader,
     file_name,
-    highest_number,
     journal_names,
     named_number,
 )
@@ -64,16 +63,15 @@ class Journal:
         self.syncs = Syncs(folder, control)
         self.file_size = FILE_SIZE
         self.first_size = _FIRST_SIZE
-        self.log = Follower(folder, self)  # where the next record goes
-        self.first: LogPosition | None = None  # the start of the file that a checkpoint began
+        self.log = Reader(folder, self)  # where the next record goes
         self._file: SharedFile | None = None  # the file that is written
         self._handle = -1  # of that file
-        self._opened = 0  # its number
+        self._opened = -1  # its number
         self._room = 0  # where its last record must end
         self._next_offset = 0
         self._next_chain = 0
         self._written = 0, 0  # file and offset of the last record that was written
-        self._begun_from = self.position()  # where the next record went, when a file was begun
+        self._begun_from = self.log.position  # where the next record went, when a file was begun
         self._clean = False  # the next record must go into a file that was never used
 
     def close(self) -> None:
@@ -91,43 +89,20 @@ class Journal:
         self.folder.close()
 
     def _close_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            os.close(self._handle)
-        self._opened = 0
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+        self._opened = -1
 
     # --- append, under the write lock -------------------------------------------------------
-
-    def is_usable(self) -> bool:
-        """Return whether a journal file is in use; otherwise a checkpoint must begin one."""
-        return self.log.number > 0 and self.control.file_number() > 0
-
-    def commit_number(self) -> int:
-        """Return the number of the newest commit that this process knows."""
-        return self.log.commit_number
 
     def row(self) -> bytes:
         """Return the row of the log position after the newest commit that this process knows."""
         log = self.log
         return encode_position(log.number, log.offset, log.chain, log.commit_number)
-
-    def begin_first_file(self) -> LogPosition:
-        """Begin a file after the newest commit, for a checkpoint.
-
-        No process writes to that file before `use_from`: its records count only after a checkpoint.
-        """
-        # Files may have been removed by hand: others look for a later one than they know.
-        number = max(highest_number(self.folder), self.log.number) + 1
-        self._begin_file(number, self.first_size, 0)
-        self.reopen()
-        return self.position()
-
-    def use_from(self, position: LogPosition) -> None:
-        """Let records follow a position, after a checkpoint was made there."""
-        if position.file_number > self.control.file_number():  # it was begun for the checkpoint
-            self.control.publish(position.commit_number)
-            self.control.set_file(position.file_number)
 
     def begin_clean_file(self) -> None:
         """Write the record of this transaction to a new file that never held other bytes.
@@ -136,10 +111,6 @@ class Journal:
         """
         self.control.count_erasure()
         self._clean = True
-
-    def position(self) -> LogPosition:
-        """Return the log position after the newest commit that this process knows."""
-        return self.log.position()
 
     def append(self, body: bytes, durable: bool = False) -> None:
         """Write the record of the next commit.
@@ -152,27 +123,26 @@ class Journal:
             StoreFullError: there is no room; nothing was written.
         """
         log, control = self.log, self.control
-        if self._opened != log.number:
+        first = control.file_number() == 0  # no file is in use: a checkpoint has all commits
+        if self._opened != log.number and not first:
             control.check_not_moved()
-            try:
-                self._open_file(log.number)
-            except OSError as error:
-                raise translate_os(error) from error
+            self._open_file(log.number)
         size = RECORD_HEADER.size + len(body)
         # A higher file was begun for a commit that failed. Syncs may already begin with that file.
         # It is begun again: every process finds its next record in the file of the last commit, or
         # as the first one of the file that follows.
         skipped = control.file_number() > log.number
-        if log.offset + size > self._room or self._clean or skipped:
+        if log.offset + size > self._room or self._clean or skipped or first:
             if self._clean:
                 try:
                     wipe_recycled(self.folder)
                 except OSError as error:
                     raise translate_os(error) from error
-            # A killed writer may have left a record here, which a reader would follow.
-            self._write(log.offset, END)
-            self._begun_from = log.position()
-            self._begin_file(log.number + 1, self.file_size, size)
+            if self._room and not first:
+                # A killed writer may have left a record here, which a reader would follow.
+                self._write(log.offset, END)
+            self._begun_from = log.position
+            self._begin_file(size, first)
             self._clean = False
         chain = record_checksum(body, log.chain)
         self._written = log.number, log.offset
@@ -221,13 +191,12 @@ class Journal:
         """
         number, offset = self._written
         try:
-            if (number, offset) >= (self.log.number, self.log.offset):
+            if number and (number, offset) >= (self.log.number, self.log.offset):
                 if self._opened != number:
                     self._open_file(number)
-                self._write(offset, END)
-        except FileNotFoundError:
-            pass  # the store was deleted
-        except (OSError, StoreError) as error:
+                if self._room:  # otherwise the store was deleted
+                    self._write(offset, END)
+        except StoreError as error:
             self.control.poison()
             raise sync_failed() from error
         finally:
@@ -237,38 +206,44 @@ class Journal:
 
     def reopen(self) -> None:
         """Open the file again for the next record: another process may have begun it again."""
-        self._opened = 0
+        self._opened = -1
 
-    def _begin_file(self, number: int, usual: int, size: int) -> None:
+    def _begin_file(self, size: int, first: bool) -> None:
         """Begin a file after the newest commit, with room for a record of `size` bytes."""
+        log, control = self.log, self.control
+        number = max(log.number + 1, control.file_number())  # a higher one is begun again
+        if first:  # also one that a killed writer has begun
+            for name in journal_names(self.folder):
+                start = log.start_of(name)
+                if start is None or start.commit_number != log.commit_number:
+                    number = max(number, named_number(name) + 1)
+            control.set_durable(number, control.durable())
         salt = int.from_bytes(os.urandom(8), "big")
-        commit_number = self.log.commit_number
-        header = FileHeader(self.epoch, number, commit_number + 1, salt, self.store_uuid)
+        header = FileHeader(self.epoch, number, log.commit_number + 1, salt, self.store_uuid)
         data = header.encode()
         try:
-            self.control.check_not_moved()
-            begin_file(self.folder, number, data, usual, size)
-            self.control.count_begun()
-            self._open_file(number)
+            control.check_not_moved()
+            usual = self.first_size if first else self.file_size
+            begin_file(self.folder, number, data, usual, size, fill=first)
+            control.count_begun()
         except OSError as error:
             raise translate_os(error) from error
-        self.log.go_to(number, len(data), first_chain(data), commit_number)
+        self._open_file(number)
+        log.go_to(number, len(data), first_chain(data), log.commit_number)
         failpoints.hit("journal:new-file")
 
     def _open_file(self, number: int) -> None:
-        handle = self.folder.open(file_name(number), os.O_RDWR)
+        """Open a file for writing; it has no room if it is gone."""
+        self._close_file()
+        self._opened, self._room = number, 0
         try:
-            opened = SharedFile(handle)
-        except BaseException:
-            os.close(handle)
-            raise
-        if self._file is not None:
-            self._file.close()
-            os.close(self._handle)
-        self._file = opened
-        self._handle = handle
-        self._opened = number
-        self._room = len(opened.data) - len(END)
+            self._handle = self.folder.open(file_name(number), os.O_RDWR)
+            self._file = SharedFile(self._handle)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise translate_os(error) from error
+        self._room = len(self._file.data) - len(END)
 
     # --- files ------------------------------------------------------------------------------
 
@@ -293,7 +268,11 @@ class Journal:
         self.syncs.note_checkpoint(position.file_number, position.commit_number)
         # By name: a file that is just being begun may still have the header of its former use.
         for name in journal_names(self.folder):
-            if named_number(name) < position.file_number:
+            old = named_number(name) < position.file_number
+            if position.file_number == 0:  # no file was in use
+                start = self.log.start_of(name)
+                old = start is None or start.commit_number < position.commit_number
+            if old:
                 failpoints.hit("journal:retire")
                 if wipe:
                     wipe_file(self.folder, name)

@@ -33,12 +33,15 @@ def is_journal_name(name: str) -> bool:
     )
 
 
-def begin_file(folder: Folder, number: int, header: bytes, usual: int, size: int) -> None:
+def begin_file(
+    folder: Folder, number: int, header: bytes, usual: int, size: int, *, fill: bool
+) -> None:
     """Begin the file with a number, in the recycled file if there is one.
 
     Args:
         usual: bytes that it gets, unless the disk is nearly full.
-        size: bytes of the record that a caller waits to write; 0 for none.
+        size: bytes of the record that a caller waits to write.
+        fill: fill a new file with zeros; see `prepare_recycled`.
     """
     least = len(header) + size + len(END)
     with contextlib.suppress(FileNotFoundError):
@@ -48,7 +51,7 @@ def begin_file(folder: Folder, number: int, header: bytes, usual: int, size: int
     try:
         new = os.fstat(handle).st_size == 0
         _reserve(handle, max(usual, least), least)
-        if new and not size:
+        if new and fill:
             files.fill(handle)
         files.write_at(handle, header + END, 0)
     except OSError:

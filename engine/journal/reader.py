@@ -1,15 +1,17 @@
-"""The files of a journal, and reading records through all of them.
+"""The files of a journal, and reading records through all of them: for followers and recovery.
 
 The checksum of a record is seeded with that of the record before. So reading begins at a known log
 position, such as that of a checkpoint, and ends where no record follows. Another process may write
-to the files at the same time, and they may be cut or torn anywhere. Compiled by mypyc.
+to the files at the same time, and they may be cut or torn anywhere. A published record never
+changes, so reading needs no lock. A file that is needed no longer may be removed or used again; a
+record that is read from it has the wrong checksum. Compiled by mypyc.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.journal.journal import (
@@ -24,10 +26,12 @@ from streamkeep.format.journal.journal import (
 )
 from streamkeep.format.journal.position import LogPosition
 
+NOWHERE: Final = LogPosition(0, 0, 0, -1)
 JOURNAL_FOLDER: Final = "journal"
 SUFFIX: Final = ".skj"
 END: Final = bytes(RECORD_HEADER.size)  # follows the last record of a file
-_WINDOW: Final = 1 << 18  # bytes of a file that are read at a time
+_WINDOW: Final = 4096  # bytes that are read first; a record of an append has about 200
+_MOST_WINDOW: Final = 1 << 18
 
 
 def file_name(number: int) -> str:
@@ -62,12 +66,6 @@ def named_number(name: str) -> int:
     return int(name[: -len(SUFFIX)])
 
 
-def highest_number(folder: Folder) -> int:
-    """Return the highest number of a journal file, by name or header; 0 if there is no file."""
-    names = [named_number(name) for name in journal_names(folder)]
-    return max([*names, *journal_files(folder)], default=0)
-
-
 def read_header(folder: Folder, name: str) -> FileHeader | None:
     """Return the header of a journal file; None if it has no valid one."""
     return decode_file_header(folder.read(name, FILE_HEADER.size))
@@ -83,30 +81,82 @@ class Identity(Protocol):
     def store_uuid(self) -> bytes: ...
 
 
-class Reader:
-    """Reads records from a log position on, through all files of the journal."""
+class Owner(NamedTuple):
+    """The store that journal files belong to."""
 
-    def __init__(self, folder: Folder, owner: Identity, position: LogPosition) -> None:
-        self.position = position
+    epoch: int
+    store_uuid: bytes
+
+
+class Reader:
+    """Reads records from a log position on, through all files of the journal.
+
+    Attributes:
+        number: the number of the journal file; 0 if none was in use.
+        offset: where the next record begins in it.
+        chain: the checksum of the record before.
+        commit_number: the newest commit that was read; -1 for none.
+    """
+
+    def __init__(self, folder: Folder, owner: Identity, position: LogPosition = NOWHERE) -> None:
+        self.go_to(*position)
         self._folder = folder
-        self._identity = (owner.epoch, owner.store_uuid)
-        self._names = journal_files(folder)
-        self._data = b""  # a part of a file
-        self._loaded = -1  # the number of that file
+        self._owner = owner
+        self._handle = -1
+        self._opened = 0  # the number of the file that is open
+        self._data = b""  # a part of it
         self._base = 0  # the offset of that part
+        self._window = _WINDOW
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        handle, self._handle = self._handle, -1
+        self._opened = 0
+        self._data = b""
+        if handle >= 0:
+            os.close(handle)
+
+    @property
+    def position(self) -> LogPosition:
+        """The log position after the newest commit that was read."""
+        return LogPosition(self.number, self.offset, self.chain, self.commit_number)
+
+    def go_to(self, number: int, offset: int, chain: int, commit_number: int) -> None:
+        """Go on from another log position."""
+        self.number = number
+        self.offset = offset
+        self.chain = chain
+        self.commit_number = commit_number
+
+    def begin(self) -> None:
+        """Read the files anew: others have written to them."""
+        self._data = b""
+        self._window = _WINDOW
 
     def next(self) -> bytes | None:
-        """Return the body of the next record; None at the end of the journal."""
-        position = self.position
-        body = self._next_in(position)
+        """Return the body of the next record, and move the position after it.
+
+        Returns:
+            None if it cannot be found: there is none yet, it is damaged, or it is needed no longer.
+        """
+        body = self._next_in("", self.number, self.offset, self.chain)
+        if body is None and self._opened:
+            self.close()  # a process may have begun the file again, after a commit that failed
+            body = self._next_in("", self.number, self.offset, self.chain)
         if body is None:
-            number = position.file_number
-            # Without a file number, no file was in use at this commit: any may have been begun.
-            following = [number + 1] if number else list(self._names)
-            for one in following:
-                start = self._start_of(one)
-                if body is None and start is not None and start[3] == position.commit_number:
-                    body = self._next_in(start)
+            for name in journal_names(self._folder):
+                start = self.start_of(name)
+                if (
+                    start is not None
+                    and start.file_number >= self.number
+                    and start.commit_number == self.commit_number
+                ):
+                    body = self._next_in(name, start.file_number, start.offset, start.chain)
+                    if body is not None:
+                        break
         return body
 
     def resume(self) -> bool:
@@ -115,71 +165,76 @@ class Reader:
         Returns:
             Whether there is one. Its commit number may be higher by more than one.
         """
-        position = self.position
-        for number, name in self._names.items():
+        for number, name in journal_files(self._folder).items():
             header = read_header(self._folder, name)
-            foreign = header is not None and self._start_of(number) is None
-            if number < position.file_number or foreign:
+            start = self.start_of(name)
+            if number < self.number or (header is not None and start is None):
                 continue
-            begin = position.offset
-            if number > position.file_number:
-                start = self._start_of(number)
-                later = start is not None and start.commit_number > position.commit_number
-                if start is not None and later and self._next_in(start) is not None:
-                    self.position = start
-                    return True
+            begin = self.offset
+            if number > self.number:
+                if start is not None and start.commit_number > self.commit_number:
+                    before = self.position
+                    self.commit_number = start.commit_number
+                    found = self._next_in(name, number, start.offset, start.chain) is not None
+                    self.go_to(*(start if found else before))
+                    if found:
+                        return True
                 begin = FILE_HEADER.size
-            found = find_record(self._folder.read(name), begin, position.commit_number)
-            if found is not None:
-                self.position = LogPosition(number, *found)
+            place = find_record(self._folder.read(name), begin, self.commit_number)
+            if place is not None:
+                self.go_to(number, *place)
                 return True
         return False
 
-    def _start_of(self, number: int) -> LogPosition | None:
+    def start_of(self, name: str) -> LogPosition | None:
         """Return the position of a file's first record; None if the file is not of this store."""
-        name = self._names.get(number)
-        header = None if name is None else read_header(self._folder, name)
-        if header is None or (header.epoch, header.store_uuid) != self._identity:
+        try:
+            header = read_header(self._folder, name)
+        except FileNotFoundError:
+            return None  # a checkpoint has just retired it
+        owner = self._owner
+        if header is None or (header.epoch, header.store_uuid) != (owner.epoch, owner.store_uuid):
             return None
         chain = first_chain(header.encode())
         return LogPosition(header.file_number, FILE_HEADER.size, chain, header.first_commit - 1)
 
-    def _next_in(self, position: LogPosition) -> bytes | None:
-        """Return the body of the record at a position, and move the position after it."""
-        name = self._names.get(position.file_number)
-        if name is None or not self._load(name, position, RECORD_HEADER.size):
+    def _next_in(self, name: str, number: int, offset: int, chain: int) -> bytes | None:
+        """Return the body of the record at a place, and move the position after it.
+
+        Args:
+            name: that of the file, if a lost rename has left it another one than that of its
+                number.
+        """
+        if not self._load(name, number, offset, RECORD_HEADER.size):
             return None
-        size = record_size(self._data, position.offset - self._base)
-        if not self._load(name, position, size):
+        if not self._load(name, number, offset, record_size(self._data, offset - self._base)):
             return None
-        record = read_record(self._data, position.offset - self._base, position.chain)
-        if record is None or record.commit_number != position.commit_number + 1:
+        record = read_record(self._data, offset - self._base, chain)
+        if record is None or record.commit_number != self.commit_number + 1:
             return None
-        self.position = LogPosition(
-            position.file_number, self._base + record.end, record.chain, record.commit_number
-        )
+        self.go_to(number, self._base + record.end, record.chain, record.commit_number)
         return record.body
 
-    def _load(self, name: str, position: LogPosition, size: int) -> bool:
-        """Load `size` bytes from a position on; return False if the file ends before."""
-        offset = position.offset
-        if (
-            self._loaded != position.file_number
-            or offset < self._base
-            or offset + size > self._base + len(self._data)
-        ):
+    def _load(self, name: str, number: int, offset: int, size: int) -> bool:
+        """Load `size` bytes of a file; return False if it ends before."""
+        if number == 0:
+            return False
+        if self._opened != number:
+            self.close()
             try:
-                with os.fdopen(self._folder.open(name), "rb") as file:
-                    left = file.seek(0, os.SEEK_END) - offset
-                    if size > left:
-                        return False
-                    file.seek(offset)
-                    self._data = file.read(min(left, max(size, _WINDOW)))
+                self._handle = self._folder.open(name or file_name(number))
             except FileNotFoundError:
                 return False
-            self._loaded = position.file_number
+            self._opened = number
+        end = self._base + len(self._data)
+        if offset < self._base or offset + size > end:
+            if size > self._window and offset + size > os.fstat(self._handle).st_size:
+                return False  # no header of a record
+            self._data = os.pread(self._handle, max(size, self._window), offset)
             self._base = offset
-        return offset + size <= self._base + len(self._data)
+            self._window = min(4 * self._window, _MOST_WINDOW)
+            end = offset + len(self._data)
+        return offset + size <= end
 
 
 def newest_commit(folder: Folder, owner: Identity) -> int:

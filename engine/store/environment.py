@@ -23,9 +23,8 @@ from streamkeep.engine.checkpoint.checkpoint import Checkpoints, Hold
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.checkpointer import Checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.journal.follower import Follower, Owner
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Owner, Reader
 from streamkeep.engine.journal.write_lock import WriteLock
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
@@ -51,13 +50,12 @@ from streamkeep.engine.txn.begin import (
     run_read,
     run_write,
 )
-from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
+from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext, position_in
 from streamkeep.engine.txn.flush import no_room, used_bytes
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StoreFullError, StoreLockedError, StreamkeepError
-from streamkeep.format.journal.position import POSITION_KEY, decode_position
 
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
 
@@ -149,7 +147,7 @@ class Environment:
             )
         elif control is not None:
             owner = Owner(context.epoch, uuid_bytes)
-            context.log = Follower(folder.folder(JOURNAL_FOLDER), owner)
+            context.log = Reader(folder.folder(JOURNAL_FOLDER), owner)
         self.leases = context.leases = Leases(folder)
         if not readonly:
             self.waiters.open_wait_table()  # commits notify the waiting calls in it
@@ -195,9 +193,7 @@ class Environment:
             context.check_open()
             raw = context.raw.begin(None, None, False, False)
             context.entered += 1
-        row = raw.get(POSITION_KEY, None)
-        commit_number = raw.id() if row is None else decode_position(row).commit_number
-        return ReadTxn(context, raw, {}, commit_number)
+        return ReadTxn(context, raw, {}, position_in(raw).commit_number)
 
     def read(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Run `command(txn, *args)` on a snapshot."""
@@ -441,14 +437,10 @@ class Environment:
         """Return the reserved map in bytes."""
         return self.raw.info()["map_size"]
 
-    def used_size(self) -> int:
-        """Return the bytes of the data file that were ever used: its last page's end."""
-        return (self.raw.info()["last_pgno"] + 1) * PAGE
-
     def reusable_size(self) -> int:
         """Return the bytes of used pages that are free and will be used again."""
         with self.begin_read() as txn:
-            return max(0, self.used_size() - used_bytes(self.context, txn.raw()))
+            return max(0, self.context.size() - used_bytes(self.context, txn.raw()))
 
     def resize(self, size: int) -> None:
         """Set the size of the map; 0 adopts the size that another process has set.

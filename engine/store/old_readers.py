@@ -44,7 +44,7 @@ class OldReaders:
             return
         self._checked = now
         oldest = self._oldest()
-        size = self._environment.used_size()
+        size = self._environment.context.size()
         if oldest is None or oldest != self._reader:
             self._reader, self._since, self._size, self._reported = oldest, now, size, False
             return

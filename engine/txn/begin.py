@@ -65,8 +65,6 @@ def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = 
             raise CheckpointNeeded
         if not context.is_up_to_date():
             context.catch_up()
-        if not journal.is_usable():
-            raise CheckpointNeeded
         flush_before(context)
         context.writer = _get_ident()
         txn = WriteTxn(context, None)

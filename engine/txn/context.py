@@ -17,8 +17,8 @@ from typing import Final
 import lmdb
 
 from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.journal.follower import Follower
 from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.journal.reader import NOWHERE, Reader
 from streamkeep.engine.journal.write_lock import WriteLock
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
@@ -59,6 +59,12 @@ def keep_for_ever(one: object) -> None:
 CachedRowKey = tuple[int, bytes]  # stream number, name
 
 
+def position_in(raw: lmdb.Transaction[bytes]) -> LogPosition:
+    """Return the log position of the image that a transaction of LMDB shows."""
+    row = raw.get(POSITION_KEY, None)
+    return LogPosition(0, 0, 0, int(raw.id())) if row is None else decode_position(row)
+
+
 class EngineContext:
     """What all transactions of one LMDB environment have in common."""
 
@@ -85,7 +91,7 @@ class EngineContext:
         # Set once, while the store is opened and no other thread knows it.
         self.journal: Journal | None = None  # None for a read-only store
         self.control: ControlFile | None = None  # None if no other process can write
-        self.log: Follower | None = None  # likewise
+        self.log: Reader | None = None  # likewise
         self.segment_files: object = None  # a `SegmentFiles`, for reading history
         self.max_bytes = 0  # of pages in use; 0 for no limit
         self.data_handle = -1  # the data file, of a store that may be written
@@ -248,40 +254,14 @@ class EngineContext:
 
     def _attach(self, raw: lmdb.Transaction[bytes]) -> None:
         """Lay the memtable over another image."""
-        position = self.position_in(raw)
+        position = position_in(raw)
         known = -1 if self.log is None else self.log.commit_number
         if position.commit_number >= known:  # never one between: all of it was applied, or nothing
             self.memtable.clear()
-            if self.log is not None and (position.commit_number > known or not self.log.number):
+            if self.log is not None and position.commit_number > known:
                 self.forget()
-                self._go_to(position)
+                self.log.go_to(*position)
         self.image = int(raw.id())
-
-    def position_in(self, raw: lmdb.Transaction[bytes]) -> LogPosition:
-        """Return the log position of the image that a transaction of LMDB shows."""
-        row = raw.get(POSITION_KEY, None)
-        position = LogPosition(0, 0, 0, int(raw.id())) if row is None else decode_position(row)
-        first = None if self.journal is None else self.journal.first
-        same = first is not None and first.commit_number == position.commit_number
-        return first if first is not None and same else position
-
-    def note_first(self, position: LogPosition) -> None:
-        """Note the log position of a checkpoint.
-
-        It may have begun a file, which no row names before the first record. A thread may be
-        writing that record at this moment, to a file that follows.
-        """
-        journal = self.journal_or_raise()
-        log = journal.log
-        with self.apply_lock:
-            journal.first = position
-            if log.commit_number == position.commit_number and log.number < position.file_number:
-                self._go_to(position)
-
-    def _go_to(self, position: LogPosition) -> None:
-        assert self.log is not None
-        number, offset, chain, commit_number = position
-        self.log.go_to(number, offset, chain, commit_number)
 
     def _catch_up(self, raw: lmdb.Transaction[bytes], newest: int) -> bool:
         """Apply the records up to a commit; return False if they cannot be found."""
@@ -317,7 +297,7 @@ class EngineContext:
         self.memtable.clear()
         self.image = -1
         if self.log is not None:
-            self.log.go_to(0, 0, 0, -1)
+            self.log.go_to(*NOWHERE)
         self.forget()
 
     def _cut_off(self, newest: int) -> RecoveryNeededError:

@@ -19,7 +19,7 @@ import lmdb
 
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.pages import PAGE
-from streamkeep.engine.txn.context import EngineContext
+from streamkeep.engine.txn.context import BUDGET_BYTES, EngineContext
 from streamkeep.engine.txn.page_memory import note_commit
 from streamkeep.format.core.errors import StoreFullError
 from streamkeep.format.journal.position import POSITION_KEY
@@ -113,12 +113,12 @@ def make_room(context: EngineContext, size: int) -> bool:
 def _reserve(context: EngineContext, size: int) -> int:
     """Have room for a flush of records of `size` bytes; return for how many bytes there is room."""
     raw, handle = context.raw, context.data_handle
-    info = raw.info()
-    end = (int(info["last_pgno"]) + 1) * PAGE
+    end = context.size()
     room = max(2 * size, _LEAST)
     needed = min(_FACTOR * room, 2 * room + _PAGES)
     reserved = True
-    if end + needed <= int(info["map_size"]):  # otherwise a flush may find it full, and it grows
+    most = int(raw.info()["map_size"])  # beyond it, a flush finds the map full, and that grows
+    if end + needed <= most:
         there = os.fstat(handle).st_size
         if there < end + needed:
             try:
@@ -138,7 +138,7 @@ def _reserve(context: EngineContext, size: int) -> int:
 
 def release_room(context: EngineContext) -> None:
     """Cut the data file after its last page, under the write lock."""
-    end = (int(context.raw.info()["last_pgno"]) + 1) * PAGE
+    end = context.size()
     if os.fstat(context.data_handle).st_size > end:
         os.ftruncate(context.data_handle, end)
 

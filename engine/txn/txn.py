@@ -69,7 +69,7 @@ class WriteTxn(Txn):
         super().__init__(context, raw, context.memtable.tables)
         self.open = True
         self.committed = False
-        self.commit_number = context.journal_or_raise().commit_number() + 1
+        self.commit_number = context.journal_or_raise().log.commit_number + 1
         self.changes: dict[int, Table] = {}  # the write set
         self.operations: Operations | None = None  # its record; None while nothing is changed
         self.frees = False  # it makes room, so that it needs none

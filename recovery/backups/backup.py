@@ -416,7 +416,7 @@ class _Job:
         environment = self.store._environment
         raw = snapshot.txn.raw()
         commit_number = snapshot.txn.newest_commit()
-        total = environment.used_size() - environment.reusable_size()
+        total = environment.context.size() - environment.reusable_size()
         epoch = environment.context.epoch
         now_ms = clock.now_ms()
 
@@ -440,7 +440,7 @@ class _Job:
             self.staging.path,
             own_epoch,
             commit_number,
-            environment.used_size(),
+            environment.context.size(),
             self.staging.size(DATA_FILE),
             len(copied),
             sum(copied.values()),

@@ -16,6 +16,7 @@ from crash.power import another_boot
 from inside import journal_of
 from patience import wait_until
 from streamkeep.engine.journal.control_file import ControlFile, read_control_file
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.format.journal.position import LogPosition
@@ -147,3 +148,22 @@ def test_a_store_whose_processes_were_killed_one_by_one_opens_for_reading(
     assert not in_child(work)
     with streamkeep.open(path, readonly=True) as store:
         assert store.xlen("s") == 4
+
+
+def test_a_first_file_that_a_killed_process_has_begun_is_begun_again(tmp_path: Path) -> None:
+    """A lower number would be below the files that syncs begin with."""
+    path = tmp_path / "store"
+    streamkeep.open(path).close()
+    (path / JOURNAL_FOLDER / file_name(9)).write_bytes(b"of another store")
+
+    def work() -> None:
+        store = streamkeep.open(path)
+        die_at("commit:journaled", 1)
+        store.xadd("s", {"f": "v"})
+
+    with streamkeep.open(path) as store:
+        assert not in_child(work)
+        store.xadd("s", {"f": "v"})
+        journal = journal_of(store)
+        assert journal.log.number == journal.control.durable_file() == 10
+        assert store.xlen("s") == 1

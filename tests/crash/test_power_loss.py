@@ -81,7 +81,7 @@ def test_a_power_loss_finds_a_journal_file_that_was_begun_twice(tmp_path: Path) 
 
         def fail_in_a_new_file(name: str) -> None:
             if name == "commit:journaled" and journal.control.begun() > begun:
-                journal.syncs.wait_for(journal.commit_number())
+                journal.syncs.wait_for(journal.log.commit_number)
                 raise RuntimeError("halfway")
 
         with watching(fail_in_a_new_file), pytest.raises(RuntimeError, match="halfway"):

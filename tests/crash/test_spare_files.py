@@ -28,7 +28,7 @@ def test_who_is_slow_to_make_one_does_not_write_to_a_file_in_use(
         other.file_size = journal.file_size
         while journal.log.offset < journal.file_size // 4:
             store.xadd("s", {"pad": "x" * 300})
-        other.log.go_to(*journal.position())
+        other.log.go_to(*journal.log.position)
         other.syncs.wait_for(0)  # so that it fills what it makes
         fill = files.fill
         slow = [True]

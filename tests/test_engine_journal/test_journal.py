@@ -11,9 +11,8 @@ from crash.losses import small_journal
 from inside import checkpointer_of, context_of, journal_of
 from stopped import child_of
 from streamkeep import Store
-from streamkeep.engine.journal import follower
-from streamkeep.engine.journal.follower import Follower
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER, file_name, journal_names
+from streamkeep.engine.journal import reader
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, file_name, journal_names
 from streamkeep.engine.system import failpoints, files
 
 
@@ -112,31 +111,15 @@ def test_a_file_that_is_retired_while_names_are_read_is_passed_over(
     store = open_store(sync="none")
     store.xadd("s", {"n": 0})
     journal = journal_of(store)
-    behind = Follower(journal.folder, journal)
-    behind.go_to(*journal.position())
+    behind = Reader(journal.folder, journal)
+    behind.go_to(*journal.log.position)
     store.xadd("s", {"pad": bytes(journal.first_size)})  # more than fits: it begins file 2
     names = journal_names(journal.folder)
-    monkeypatch.setattr(follower, "journal_names", lambda folder: [file_name(1), *names])
+    monkeypatch.setattr(reader, "journal_names", lambda folder: [file_name(1), *names])
     behind.number = 0  # its file is gone
     os.remove(store.path / JOURNAL_FOLDER / file_name(1))
     assert behind.next() is not None
-    assert behind.position() == journal.position()
-
-
-def test_a_checkpoint_that_ends_while_a_file_is_begun_leaves_the_record_its_place(
-    open_store: Callable[..., Store],
-) -> None:
-    """The thread of the checkpointer has no write lock any more."""
-    store = open_store(sync="none")
-    store.xadd("s", {"n": 0})
-    context, journal = context_of(store), journal_of(store)
-    position = journal.position()
-    failpoints.arm("journal:new-file", lambda: context.note_first(position))
-    store.xadd("s", {"n": 1, "pad": bytes(journal.first_size)})  # more than fits
-    store.xadd("s", {"n": 2})
-    assert journal.log.number == position.file_number + 1
-    context.start_over()  # as another process, which reads the journal
-    assert [entry.fields[b"n"] for entry in store.xrange("s")] == [b"0", b"1", b"2"]
+    assert behind.position == journal.log.position
 
 
 def test_a_file_that_two_processes_have_begun_in_vain_is_begun_once_more(

@@ -92,10 +92,18 @@ CONTROLS: Final = {
         "engine/txn/txn.py",
         """\
             with context.apply_lock:  # a reader of this process would apply the record, too
-                self._publish(context, journal, len(body))
+                journal.publish()
+                self.committed = True
+                failpoints.hit("commit:published")
+                context.memtable.merge(self.changes, len(body))
+                journal.advance()
 """,
         """\
-            self._publish(context, journal, len(body))
+            journal.publish()
+            self.committed = True
+            failpoints.hit("commit:published")
+            context.memtable.merge(self.changes, len(body))
+            journal.advance()
 """,
         ("kills",),
     ),
