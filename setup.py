@@ -75,7 +75,6 @@ HOT = [
     "src/streamkeep/engine/txn/scan.py",
     "src/streamkeep/engine/txn/stream.py",
     "src/streamkeep/engine/commands/xtrim.py",
-    "src/streamkeep/engine/journal/sync_leader.py",
     "src/streamkeep/engine/liveness/marks.py",
     "src/streamkeep/engine/journal/syncs.py",
     "src/streamkeep/engine/system/long_wait.py",

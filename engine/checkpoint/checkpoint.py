@@ -57,6 +57,10 @@ class Hold(NamedTuple):
     meta: MetaPage
 
 
+# A pin, LMDB's meta page of its commit, and the log position of that.
+_Begun = tuple["lmdb.Transaction[bytes]", MetaPage, LogPosition]
+
+
 class Checkpoints:
     """Makes the checkpoints of one environment and holds its pin."""
 
@@ -146,8 +150,11 @@ class Checkpoints:
 
     # --- making a checkpoint ----------------------------------------------------------------
 
-    def make(self) -> int:
-        """Make a checkpoint of the newest commit; return its number.
+    def make(self, held: list[Hold] | None = None) -> None:
+        """Make a checkpoint of the newest commit.
+
+        Args:
+            held: see `make_clean`.
 
         Raises:
             RecoveryNeededError: this sync or an earlier one failed.
@@ -156,15 +163,7 @@ class Checkpoints:
         with self.exclusive(), self._poisoning():
             if self.context.pin is None:
                 self._make()  # of the image as it is; with its pin, what that lacks can be flushed
-            return self._make()
-
-    @contextmanager
-    def _poisoning(self) -> Iterator[None]:
-        """Make every process refuse to write if the block raises an error of the system."""
-        try:
-            yield
-        except OSError as error:
-            raise self.journal.syncs.fail(error) from error
+            self._make(held)
 
     def make_clean(self) -> Hold:
         """As `make`; also overwrite and remove the journal files before the checkpoint.
@@ -173,18 +172,22 @@ class Checkpoints:
             A snapshot of the checkpoint and its meta page. No page of it is reused until the
             snapshot is closed.
         """
-        self.journal.syncs.check()
         held: list[Hold] = []
         try:
-            with self.exclusive(), self._poisoning():
-                if self.context.pin is None:
-                    self._make()
-                self._make(held)
+            self.make(held)
         except BaseException:
             for hold in held:
                 hold.txn.close()
             raise
         return held[0]
+
+    @contextmanager
+    def _poisoning(self) -> Iterator[None]:
+        """Make every process refuse to write if the block raises an error of the system."""
+        try:
+            yield
+        except OSError as error:
+            raise self.journal.syncs.fail(error) from error
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -218,11 +221,10 @@ class Checkpoints:
                 self.wait.check()
                 time.sleep(_POLL_S)
 
-    def _make(self, held: list[Hold] | None = None) -> int:
+    def _make(self, held: list[Hold] | None = None) -> None:
         context, journal = self.context, self.journal
         journal.control.check_not_moved()
-        pin, meta, position = self._begin(held)
-        commit_number = position.commit_number
+        pin, meta, position = cast(_Begun, run_locked(context, self._begin, (held,)))
         here = boot_id()
         newest = self.file.newest_on_disk()
         if (
@@ -242,14 +244,14 @@ class Checkpoints:
             self.file.write(
                 CheckpointSlot(
                     context.epoch,
-                    commit_number,
+                    position.commit_number,
                     journal.store_uuid,
                     here,
                     position.file_number,
                     position.offset,
                     position.chain,
-                    root_checksum(self._page(meta, meta.main_root)),
-                    root_checksum(self._page(meta, meta.free_root)),
+                    root_checksum(read_page(self._data, meta, meta.main_root)),
+                    root_checksum(read_page(self._data, meta, meta.free_root)),
                     meta.data,
                 )
             )
@@ -260,25 +262,9 @@ class Checkpoints:
         journal.retire_before(position, wipe=held is not None)
         context.raw.reader_check()
         context.allow_growth()
-        return commit_number
 
-    def _begin(
-        self, held: list[Hold] | None
-    ) -> tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]:
-        """Pin the newest commit; return the pin, LMDB's meta page of it, and its log position.
-
-        Args:
-            held: receives a snapshot of that commit.
-        """
-        return cast(
-            "tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]",
-            run_locked(self.context, self._begin_locked, (held,)),
-        )
-
-    def _begin_locked(
-        self, held: list[Hold] | None
-    ) -> tuple[lmdb.Transaction[bytes], MetaPage, LogPosition]:
-        """Do what `_begin` does, under the write lock."""
+    def _begin(self, held: list[Hold] | None) -> _Begun:
+        """Flush, and pin the newest commit; the caller has the write lock."""
         context = self.context
         self._flush(strict=held is not None)
         pin = context.raw.begin(None, None, False, False)
@@ -323,11 +309,6 @@ class Checkpoints:
                 return page
         raise CorruptionError(DATA_FILE, f"there is no meta page of commit {commit_number}")
 
-    def _page(self, meta: MetaPage, number: int | None) -> bytes | None:
-        if number is None:
-            return None
-        return os.pread(self._data, meta.page_size, number * meta.page_size)
-
 
 def sync_lmdb(raw: lmdb.Environment) -> None:
     """Return after LMDB's data file is on disk."""
@@ -345,3 +326,11 @@ def read_meta_pages(data: int) -> list[MetaPage]:
             pages.append(second)
             break
     return sorted(pages, key=lambda page: page.commit_number)
+
+
+def read_page(data: int, meta: MetaPage, number: int | None) -> bytes | None:
+    """Return a page, with zeros where the file is truncated; None if there is none."""
+    if number is None:
+        return None
+    page = os.pread(data, meta.page_size, number * meta.page_size)
+    return page.ljust(meta.page_size, b"\0")

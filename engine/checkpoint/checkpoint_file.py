@@ -71,9 +71,7 @@ class CheckpointFile:
         Raises:
             StoreLockedError: another process has been recovering the store for too long.
         """
-        deadline = time.monotonic() + _PATIENCE_S
-        while not self._lock(fcntl.LOCK_SH):
-            self._wait(deadline)
+        self._wait(lambda: self._lock(fcntl.LOCK_SH))
 
     def share_when_ready(self, prepare: Callable[[bool], bool]) -> None:
         """Take the shared lock on a store that is ready to be used.
@@ -89,17 +87,18 @@ class CheckpointFile:
         Raises:
             StoreLockedError: another process has been recovering the store for too long.
         """
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
+
+        def try_it() -> bool:
             if self.try_exclusive():
                 prepare(True)
-                if self._lock(fcntl.LOCK_SH):
-                    return
-            elif self._lock(fcntl.LOCK_SH):
+                return self._lock(fcntl.LOCK_SH)
+            if self._lock(fcntl.LOCK_SH):
                 if prepare(False):
-                    return
+                    return True
                 fcntl.flock(self.handle, fcntl.LOCK_UN)
-            self._wait(deadline)
+            return False
+
+        self._wait(try_it)
 
     def read_unlisted(self, data: str, prepare: Callable[[bool], bool]) -> None:
         """Take the lock of a reader that cannot enter itself into LMDB's table of readers.
@@ -113,15 +112,11 @@ class CheckpointFile:
         Raises:
             StoreLockedError: another process has the store open.
         """
-        deadline = time.monotonic() + _SHORT_PATIENCE_S
-        while not self.try_exclusive():
-            if time.monotonic() > deadline:
-                raise StoreLockedError(
-                    f"{self.path.parent}: open in another process, and this one may not write "
-                    "lock.mdb, which readers need; next: get permission to write lock.mdb, or "
-                    "read a backup"
-                )
-            time.sleep(_POLL_S)
+        self._wait(
+            self.try_exclusive,
+            "open in another process, and this one may not write lock.mdb, which readers need; "
+            "next: get permission to write lock.mdb, or read a backup",
+        )
         prepare(True)
         self._unlisted = self.folder.open(data)
         fcntl.flock(self._unlisted, fcntl.LOCK_SH)
@@ -133,36 +128,27 @@ class CheckpointFile:
             return
         handle = self.folder.open(data)
         try:
-            deadline = time.monotonic() + _SHORT_PATIENCE_S
-            while True:
-                with suppress(BlockingIOError):
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return
-                if time.monotonic() > deadline:
-                    raise StoreLockedError(
-                        f"{self.path.parent}: a process that may not write lock.mdb is reading "
-                        "the store, which keeps writers out; next: end that process, or give it "
-                        "permission to write lock.mdb"
-                    )
-                time.sleep(_POLL_S)  # the lock may also be held by another process in this check
+            self._wait(
+                lambda: _try_lock(handle, fcntl.LOCK_EX),  # another process may look as well
+                "a process that may not write lock.mdb is reading the store, which keeps writers "
+                "out; next: end that process, or give it permission to write lock.mdb",
+            )
         finally:
             os.close(handle)
 
-    def _wait(self, deadline: float) -> None:
-        """Wait a moment; raise StoreLockedError after the deadline."""
-        if time.monotonic() > deadline:
-            raise StoreLockedError(
-                f"{self.path.parent}: another process has been recovering or repairing the store "
-                f"for {_PATIENCE_S:.0f} seconds; next: try again when it has finished"
-            )
-        time.sleep(_POLL_S)
+    def _wait(self, done: Callable[[], bool], problem: str = "") -> None:
+        """Return when something is done; raise StoreLockedError if it takes too long."""
+        seconds = _SHORT_PATIENCE_S if problem else _PATIENCE_S
+        recovers = f"another process has been recovering or repairing the store for {seconds:.0f} "
+        recovers += "seconds; next: try again when it has finished"
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > deadline:
+                raise StoreLockedError(f"{self.path.parent}: {problem or recovers}")
+            time.sleep(_POLL_S)
 
     def _lock(self, kind: int) -> bool:
-        try:
-            fcntl.flock(self.handle, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return _try_lock(self.handle, kind)
 
     # --- the slots --------------------------------------------------------------------------
 
@@ -242,6 +228,14 @@ class CheckpointFile:
 
     def _read(self) -> bytes:
         return os.pread(self.handle, SLOTS * SLOT_SIZE, 0)
+
+
+def _try_lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def position_of(slot: CheckpointSlot) -> LogPosition:

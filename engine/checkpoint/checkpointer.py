@@ -31,12 +31,6 @@ CHORES_EVERY_S: Final = 1.0
 LOOK_EVERY_S: Final = 1.0
 _TICK_S: Final = 0.5
 
-_SYNC: Final = "the sync of the journal"
-_RECYCLED: Final = "the preparation of a journal file"
-_CHECKPOINT: Final = "the checkpoint"
-_ROUND: Final = "a round of the checkpointer"
-_THREAD: Final = "the start of the checkpointer thread"
-
 
 class Wakeup:
     """A wake-up that is safe against interrupts.
@@ -56,27 +50,6 @@ class Wakeup:
     def wait(self, seconds: float = -1) -> bool:
         """Wait for `notify`; return False if it has not come when the time is over."""
         return self._waiting.acquire(timeout=seconds)
-
-
-def pause(interval_s: float | None, since_sync_s: float) -> float:
-    """Return how long to sleep: a tick, but not past the next sync of the mode "interval"."""
-    if interval_s is None:
-        return _TICK_S
-    return max(0.0, min(_TICK_S, interval_s - since_sync_s))
-
-
-class _Awake:
-    """What the thread knows while it is awake; times are those of `time.monotonic`."""
-
-    def __init__(self, now: float, erasures: int) -> None:
-        self.synced = now  # the time of the last sync
-        self.changed = now  # the time at which the newest commit was seen
-        self.seen = -1  # that commit
-        self.last_checkpoint = now  # the time at which the last checkpoint was begun
-        self.failed = False  # whether that checkpoint failed
-        self.erasures = erasures
-        self.chores_at = now + CHORES_EVERY_S
-        self.over = False  # nothing is due before the next commit
 
 
 class Checkpointer:
@@ -99,6 +72,15 @@ class Checkpointer:
         self._start_lock = make_lock("checkpointer")
         self._chores: list[tuple[str, Callable[[], object]]] = []
         self._intervals: list[float] = []  # of the stores with sync="interval", in seconds
+        # What the thread knows while it is awake; times are those of `time.monotonic`.
+        self._synced = 0.0  # when the last sync began
+        self._begun = 0.0  # when the last checkpoint began
+        self._failed = False  # whether that checkpoint failed
+        self._seen = -1  # the newest commit
+        self._changed = 0.0  # when it was seen
+        self._erasures = 0
+        self._chores_at = 0.0
+        self._quiet = False  # nothing is due before the next commit
 
     def add_chore(self, work: str, run: Callable[[], object]) -> None:
         """Run a function about once a second while the thread is awake; `work` names it."""
@@ -125,7 +107,7 @@ class Checkpointer:
         if self._thread is None:
             with self._start_lock:
                 if self._thread is None and not self._stopping:
-                    self._failures.attempt(_THREAD, self._start)
+                    self._failures.attempt("the start of the checkpointer thread", self._start)
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="streamkeep-checkpointer", daemon=True)
@@ -151,8 +133,7 @@ class Checkpointer:
         try:
             while not self._is_over():
                 notified = self._wakeup.wait(LOOK_EVERY_S)
-                self._report_waits()
-                self._release_lock()
+                self._look()
                 if notified and not self._is_over():
                     self._stay_awake()
         finally:
@@ -164,17 +145,14 @@ class Checkpointer:
         """Return whether the thread must end."""
         return self._stopping or self._context.closed != ""
 
-    def _report_waits(self) -> None:
-        """Log which process is stopped if a thread has waited for it for long."""
-        context = self._context
-        journal = context.journal
-        assert journal is not None
-        for wait in context.wait, journal.syncs.leader.wait:
-            wait.report()
+    def _look(self) -> None:
+        """Log which process is stopped if a thread has waited for it for long.
 
-    def _release_lock(self) -> None:
-        """Let other processes write, if this one has kept the lock and does not use it."""
+        Let other processes write, too, if this one has kept the lock and does not use it.
+        """
         context = self._context
+        for wait in context.wait, context.journal_or_raise().syncs.leader.wait:
+            wait.report()
         lock = context.lock
         if lock is not None and lock.kept and context.write_lock.acquire(blocking=False):
             try:
@@ -184,55 +162,61 @@ class Checkpointer:
 
     def _stay_awake(self) -> None:
         """Do what is due until the store has been quiet for a while."""
-        awake = _Awake(time.monotonic(), self._context.erasures)
-        while not (self._is_over() or awake.over):
-            self._failures.attempt(_ROUND, self._round, awake)
-            if not awake.over:
-                interval = min(self._intervals, default=None)
-                self._wakeup.wait(pause(interval, time.monotonic() - awake.synced))
+        self._synced = self._changed = self._begun = time.monotonic()
+        self._seen = -1
+        self._failed = self._quiet = False
+        self._erasures = self._context.erasures
+        self._chores_at = self._synced + CHORES_EVERY_S
+        while not (self._is_over() or self._quiet):
+            self._failures.attempt("a round of the checkpointer", self._round)
+            if not self._quiet:
+                pause, interval = _TICK_S, min(self._intervals, default=None)
+                if interval is not None:  # not past the next sync of this mode
+                    left = interval - (time.monotonic() - self._synced)
+                    pause = max(0.0, min(_TICK_S, left))
+                self._wakeup.wait(pause)
 
-    def _round(self, awake: _Awake) -> None:
+    def _round(self) -> None:
         """Do what is due."""
         context, attempt = self._context, self._failures.attempt
-        journal = context.journal
-        assert journal is not None
+        journal = context.journal_or_raise()
         now = time.monotonic()
-        if context.last_commit != awake.seen:
-            awake.seen, awake.changed = context.last_commit, now
+        if context.last_commit != self._seen:
+            self._seen, self._changed = context.last_commit, now
         failed: Exception | None = None
         interval = min(self._intervals, default=None)
-        if interval is not None and now - awake.synced >= interval:
-            awake.synced = now
-            failed = attempt(_SYNC, journal.syncs.wait_for, context.last_commit)
+        if interval is not None and now - self._synced >= interval:
+            self._synced = now
+            sync = journal.syncs.wait_for
+            failed = attempt("the sync of the journal", sync, context.last_commit)
         journal.control.forget_killed()
-        attempt(_RECYCLED, journal.prepare_recycled)
-        self._report_waits()
-        self._release_lock()
-        if now >= awake.chores_at:
-            awake.chores_at = now + CHORES_EVERY_S
+        attempt("the preparation of a journal file", journal.prepare_recycled)
+        self._look()
+        if now >= self._chores_at:
+            self._chores_at = now + CHORES_EVERY_S
             for work, run in self._chores:
                 attempt(work, run)
-        quiet = now - awake.changed >= IDLE_S
-        due = now - awake.last_checkpoint >= CHECKPOINT_EVERY_S
-        in_the_way = journal.control.erasures() != awake.erasures  # the pin keeps erased pages
+        quiet = now - self._changed >= IDLE_S
+        due = now - self._begun >= CHECKPOINT_EVERY_S
+        in_the_way = journal.control.erasures() != self._erasures  # the pin keeps erased pages
         early = quiet or in_the_way or context.bytes_since_checkpoint >= BUDGET_BYTES
-        if due or (early and not awake.failed):
-            awake.erasures = journal.control.erasures()
-            awake.last_checkpoint = now
+        if due or (early and not self._failed):
+            self._erasures = journal.control.erasures()
+            self._begun = now
             context.bytes_since_checkpoint = 0
-            error = attempt(_CHECKPOINT, self._make_checkpoint, awake, quiet)
-            awake.failed = error is not None  # then the next one is made only at its regular time
+            error = attempt("the checkpoint", self._make_checkpoint, quiet)
+            self._failed = error is not None  # then the next one is made only at its regular time
             failed = error or failed
         if isinstance(failed, RecoveryNeededError):
             context.watched = False
-            awake.over = True  # the next write raises the same error
+            self._quiet = True  # the next write raises the same error
 
-    def _make_checkpoint(self, awake: _Awake, quiet: bool) -> None:
+    def _make_checkpoint(self, quiet: bool) -> None:
         """Make a checkpoint; release the pin if the store is quiet."""
         context = self._context
         self._make()
         if quiet and self._checkpoints.unpin_if_idle():
             self._checkpoints.release_room()
             context.watched = False
-            awake.over = context.last_commit == awake.seen
-            context.watched = not awake.over
+            self._quiet = context.last_commit == self._seen
+            context.watched = not self._quiet

@@ -64,7 +64,7 @@ from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
 from streamkeep.format.journal.journal import FILE_HEADER
-from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
+from streamkeep.format.journal.position import POSITION_KEY, encode_position
 from streamkeep.format.lmdb_file.meta_page import meta_page_for
 from streamkeep.format.rows.records import decode_epoch, encode_number
 
@@ -132,29 +132,25 @@ def prepare(
         if not store.exists(DATA_FILE):
             checkpoint_file.mark_unfinished()
         check_extent(store)
-        _reset_control_file(_clear_journal(store), None, None)
+        _reset_control_file(_clear_journal(store), None)
         return
     if slot is None:
         is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
     state = examine(store, slot)
-    if state.healthy or (slot is None and not state.unreadable(follows=False)):
+    way = None
+    if not state.healthy and (slot is not None or state.unreadable(follows=False)):
+        way = choose(state, store, force)
+        if not force and way is state.checkpoint and state.is_at(way.slot.commit_number):
+            way = None  # nothing follows the checkpoint
+    if way is None:
         check_extent(store)
-        journal = _clear_journal(store)
-        position = None
-        if slot is not None and is_writable_at(journal, slot, position_of(slot)):
-            position = position_of(slot)
-        _reset_control_file(journal, position, slot)
-        return
-    way = choose(state, store, force)
-    if not force and way is state.checkpoint and state.is_at(way.slot.commit_number):
-        check_extent(store)  # nothing follows the checkpoint
-        _reset_control_file(_clear_journal(store), None, None)
+        _reset_control_file(_clear_journal(store), slot)
         return
     journal = _clear_journal(store)
     _set_checkpoint(store, checkpoint_file, way.slot, new=way is state.data)
     _forget_errors(store)
     _recover(store, way, open_lmdb, clock, state)
-    _reset_control_file(journal, None, None)
+    _reset_control_file(journal, None)
 
 
 def _set_checkpoint(
@@ -273,18 +269,16 @@ def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
     return here in (NO_BOOT, slot.boot_id) or is_healthy(store, slot)
 
 
-def _reset_control_file(
-    journal: Folder, position: LogPosition | None, slot: CheckpointSlot | None
-) -> None:
-    """Set up the control file; without a position, the next writer begins a new journal file.
+def _reset_control_file(journal: Folder, slot: CheckpointSlot | None) -> None:
+    """Set up the control file: records go on after a checkpoint, if its journal file is there.
 
-    Everything after the checkpoint counts as not on disk.
+    Otherwise the next one begins a file. Everything after the checkpoint counts as not on disk.
     """
-    if position is None or slot is None:
+    if slot is None or not is_writable_at(journal, slot, position_of(slot)):
         journal.remove(CONTROL_FILE)
         return
     control = ControlFile(journal, only=True, fresh=True)
-    control.reset(position, slot.journal_file, slot.commit_number)
+    control.reset(position_of(slot))
     control.close()
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 from typing import Final, Literal, NamedTuple
 
-from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages, read_page
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, meta_of, position_of
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.crash_recovery.stored_version import (
@@ -300,8 +300,8 @@ def _data_slot(
         store_uuid,
         boot_id(),
         *position[:3],
-        root_checksum(_page(handle, meta, meta.main_root)),
-        root_checksum(_page(handle, meta, meta.free_root)),
+        root_checksum(read_page(handle, meta, meta.main_root)),
+        root_checksum(read_page(handle, meta, meta.free_root)),
         meta.data,
     )
 
@@ -317,7 +317,7 @@ def _way(store: Folder, handle: int, journal: Folder, slot: CheckpointSlot) -> W
         (meta.main_root, slot.main_root_checksum),
         (meta.free_root, slot.free_root_checksum),
     ):
-        if root_checksum(_page(handle, meta, root)) != expected:
+        if root_checksum(read_page(handle, meta, root)) != expected:
             raise CorruptionError(
                 str(store.path / DATA_FILE),
                 f"page {root} is not the root of commit {slot.commit_number}, which recovery "
@@ -328,13 +328,6 @@ def _way(store: Folder, handle: int, journal: Folder, slot: CheckpointSlot) -> W
         return Way(slot, *Trial(handle, meta).run(reader))
     finally:
         reader.close()
-
-
-def _page(handle: int, meta: MetaPage, number: int | None) -> bytes | None:
-    if number is None:
-        return None
-    page = os.pread(handle, meta.page_size, number * meta.page_size)
-    return page.ljust(meta.page_size, b"\0")  # the file may be truncated
 
 
 def choose(state: State, store: Folder, force: WayName | None) -> Way:

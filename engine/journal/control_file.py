@@ -137,16 +137,12 @@ class ControlFile:
             self._file.close()
             os.close(handle)
 
-    def reset(self, position: LogPosition, durable_file: int, durable_commit: int) -> None:
-        """Set up a new file; no other process has the store open.
-
-        Args:
-            durable_file: the first journal file that may not be on disk.
-        """
+    def reset(self, position: LogPosition) -> None:
+        """Set up a new file after a checkpoint; no other process has the store open."""
         self.count_begun()  # by a process that may have died before its name was on disk
         self.publish(position.commit_number)
         self.set_file(position.file_number)
-        self.set_durable(durable_file, durable_commit)
+        self.set_durable(position.file_number, position.commit_number)
 
     def file_number(self) -> int:
         """Return the number of the newest journal file; 0 if none is in use."""

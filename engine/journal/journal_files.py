@@ -12,7 +12,7 @@ from typing import Final
 
 from streamkeep.engine.journal.control_file import CONTROL_FILE
 from streamkeep.engine.journal.reader import END, file_name, is_file_name
-from streamkeep.engine.journal.sync_leader import LOCK_FILE
+from streamkeep.engine.journal.syncs import LOCK_FILE
 from streamkeep.engine.journal.write_lock import LOCK_FILE as WRITE_FILE
 from streamkeep.engine.journal.write_lock import TURN_FILE
 from streamkeep.engine.system import failpoints, files

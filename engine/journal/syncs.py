@@ -1,8 +1,7 @@
 """The syncs of one process: its callers wait here until their commits are on disk.
 
 Callers that wait at the same time share a sync. Among the threads of a process one takes the lock,
-and among processes one is the leader (`sync_leader`). It syncs all that is committed by then, and
-publishes that in the control file, where the others then find their commits.
+and among processes one is the leader.
 
 While no other process has the store open there is no leader to agree on. If one opens it at that
 moment, both may sync, which is needless and harmless: what either publishes is true.
@@ -13,15 +12,16 @@ Compiled by mypyc.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+from typing import Final
 
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import file_name
-from streamkeep.engine.journal.sync_leader import SyncLeader
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
 from streamkeep.engine.system.locks import make_lock
-from streamkeep.engine.system.long_wait import PatientLock
+from streamkeep.engine.system.long_wait import LongWait, PatientLock, holders_of
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import (
     RecoveryNeededError,
@@ -30,6 +30,68 @@ from streamkeep.format.core.errors import (
     StoreLockedError,
     StreamkeepError,
 )
+
+LOCK_FILE: Final = "sync"
+_ANY: Final = (1 << 62) - 1  # above every commit number
+_flock: Final = fcntl.flock
+_LOCK: Final = fcntl.LOCK_EX
+_TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
+_UNLOCK: Final = fcntl.LOCK_UN
+
+
+class SyncLeader:
+    """The lock of a store's syncs; one thread of a process may use it at a time.
+
+    While a process syncs, others commit, and wait for the lock of a file. The one that gets it next
+    syncs everything that is committed by then, and publishes that in the control file. The others
+    get the lock after it, find their commits on disk, and leave at once. The system releases the
+    lock when a process dies, and the next caller leads.
+    """
+
+    def __init__(self, folder: Folder, control: ControlFile) -> None:
+        """Open or create the lock file, which is never written."""
+        self.control = control
+        self.wait = LongWait("the lock of the journal's syncs", self._holders)
+        self.wait.progress = control.durable
+        self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
+
+    def _holders(self) -> list[int]:
+        """Return the process that leads."""
+        return holders_of([self._handle])
+
+    def close(self) -> None:
+        """Close the file."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def lead(self, commit_number: int = _ANY) -> bool:
+        """Wait until a commit is on disk or the caller leads.
+
+        Returns:
+            Whether the caller leads, until `end`; False if the commit is on disk.
+        """
+        leads = False
+        try:
+            with self.wait:
+                _flock(self._handle, _LOCK)
+            leads = self.control.durable() < commit_number
+            return leads
+        finally:
+            if not leads:
+                self.end()
+
+    def try_lead(self) -> bool:
+        """Lead if no process does; return whether the caller leads, until `end`."""
+        try:
+            _flock(self._handle, _TRY)
+        except BlockingIOError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Release the lock."""
+        _flock(self._handle, _UNLOCK)
 
 
 class Syncs:
@@ -97,9 +159,7 @@ class Syncs:
         if self._is_durable(commit_number):
             return True
         with self._lock:
-            if self._needs_no_lead():
-                return self._control.durable() >= commit_number or self._sync_files(commit_number)
-            return not self.leader.lead(commit_number) or self._lead(commit_number)
+            return self._sync(commit_number, True)
 
     def try_to(self, commit_number: int) -> bool:
         """As `wait_for`, unless another thread or process is syncing; return whether it is done."""
@@ -108,9 +168,7 @@ class Syncs:
         if not self._lock.acquire(False):
             return False
         try:
-            if self._needs_no_lead():
-                return self._control.durable() >= commit_number or self._sync_files(commit_number)
-            return self.leader.try_lead() and self._lead(commit_number)
+            return self._sync(commit_number, False)
         finally:
             self._lock.release()
 
@@ -140,15 +198,17 @@ class Syncs:
             self._awaited = commit_number
         return self._control.durable() >= commit_number
 
-    def _needs_no_lead(self) -> bool:
-        return self._closed or not self._control.is_shared()
-
-    def _lead(self, commit_number: int) -> bool:
-        """Sync as the leader, and give the lead up."""
+    def _sync(self, commit_number: int, wait: bool) -> bool:
+        """Return whether a commit is on disk, after a sync if this process leads; hold the lock."""
+        control, leader = self._control, self.leader
+        shared = not self._closed and control.is_shared()
+        if shared and not (leader.lead(commit_number) if wait else leader.try_lead()):
+            return wait
         try:
-            return self._sync_files(commit_number)
+            return control.durable() >= commit_number or self._sync_files(commit_number)
         finally:
-            self.leader.end()
+            if shared:
+                leader.end()
 
     def _sync_files(self, commit_number: int) -> bool:
         """Sync every file that was written since the last sync, at least up to a commit."""

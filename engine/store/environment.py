@@ -31,10 +31,7 @@ from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archiv
 from streamkeep.engine.store.durability import Durability, read_durability
 from streamkeep.engine.store.group_commit import GroupCommit
 from streamkeep.engine.store.registry import identity_of, registry
-from streamkeep.engine.store.sizes import (
-    resize_map,
-    without_transactions,
-)
+from streamkeep.engine.store.sizes import without_transactions
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate, translate_os, translated
 from streamkeep.engine.system.owned_lock import OwnedLock
@@ -449,8 +446,9 @@ class Environment:
             StoreError: a snapshot or iterator of this process stays open and pins the map.
         """
         self.context.check_not_writing()
-        with self._checkpoint_lock:
-            resize_map(self.context, self.checkpoints, size)
+        why = "the store's map must be resized"
+        with self._checkpoint_lock, without_transactions(self.context, self.checkpoints, why):
+            self.raw.set_mapsize(size)
 
     @property
     def _checkpoint_lock(self) -> AbstractContextManager[object]:

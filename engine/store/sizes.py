@@ -29,19 +29,6 @@ def limited_map(max_store_bytes: int) -> int:
     return (max_store_bytes + reserve) // PAGE * PAGE
 
 
-def resize_map(context: EngineContext, checkpoints: Checkpoints | None, size: int) -> None:
-    """Set the size of the map; 0 adopts the size that another process has set.
-
-    The caller holds the lock of the checkpoints. No write transaction of this process is open, and
-    no reader may begin.
-
-    Raises:
-        StoreError: a snapshot or iterator of this process stays open and pins the map.
-    """
-    with without_transactions(context, checkpoints, "the store's map must be resized"):
-        context.raw.set_mapsize(size)
-
-
 @contextmanager
 def without_transactions(
     context: EngineContext, checkpoints: Checkpoints | None, why: str

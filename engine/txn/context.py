@@ -211,7 +211,7 @@ class EngineContext:
                 late = control is not None and control.newest() != newest
                 if late or raw.id() != self.image:
                     self._attach(raw)
-                if self._catch_up(raw, newest):
+                if self._apply(raw, newest):
                     return raw
                 if image == self.image:  # otherwise a checkpoint has removed the next record
                     raise self._cut_off(newest)
@@ -221,17 +221,17 @@ class EngineContext:
                 raise
             raw.abort()
 
-    def follow(self) -> None:
-        """Apply what other processes have committed, if they have."""
-        control, log = self.control, self.log
-        if control is not None and log is not None and log.commit_number != control.newest():
-            self.catch_up()
-
     def catch_up(self) -> None:
         """Bring the memtable up to date."""
         with self.apply_lock:
             raw = self.begin_view()
         raw.abort()
+
+    def follow(self) -> None:
+        """Apply what other processes have committed, if they have."""
+        control, log = self.control, self.log
+        if control is not None and log is not None and log.commit_number != control.newest():
+            self.catch_up()
 
     def begin_image(self) -> lmdb.Transaction[bytes]:
         """Begin a transaction of LMDB for a memtable that is up to date, under the write lock."""
@@ -263,7 +263,7 @@ class EngineContext:
                 self.log.go_to(*position)
         self.image = int(raw.id())
 
-    def _catch_up(self, raw: lmdb.Transaction[bytes], newest: int) -> bool:
+    def _apply(self, raw: lmdb.Transaction[bytes], newest: int) -> bool:
         """Apply the records up to a commit; return False if they cannot be found."""
         log, memtable = self.log, self.memtable
         if log is None or log.commit_number >= newest:

@@ -58,10 +58,14 @@ class Txn:
         value = self.get(table, db_key)
         return None if value is None else open_row(table, db_key, value, where)
 
+    def layers(self, table: int) -> list[Table]:
+        """Return the rows in memory that lie over those of LMDB, the newest first."""
+        over = self.over.get(table)
+        return [] if over is None else [over]
+
     def cursor(self, table: int) -> Cursor:
         """Return a cursor over a table."""
-        over = self.over.get(table)
-        return Cursor(self.raw().cursor(self.tables[table]), [] if over is None else [over])
+        return Cursor(self.raw().cursor(self.tables[table]), self.layers(table))
 
     def cursor_below(self, table: int) -> Cursor:
         """Return a cursor over what LMDB has of a table."""
@@ -69,22 +73,24 @@ class Txn:
 
     def rows(self, table: int) -> int:
         """Return the number of rows of a table."""
-        count = int(self.raw().stat(self.tables[table])["entries"])
-        over = self.over.get(table)
-        if over is not None:
-            for db_key, value in over.rows.items():
-                there = self.raw().get(db_key, None, self.tables[table]) is not None
-                count += int(value is not None) - int(there)
+        raw, handle = self.raw(), self.tables[table]
+        count = int(raw.stat(handle)["entries"])
+        newer: set[bytes] = set()
+        for layer in self.layers(table):
+            for db_key, value in layer.rows.items():
+                if db_key not in newer:
+                    newer.add(db_key)
+                    there = raw.get(db_key, None, handle) is not None
+                    count += int(value is not None) - int(there)
         return count
 
     def table_bytes(self, table: int) -> int:
-        """Return the bytes that a table takes in the data file, and in the memtable."""
+        """Return the bytes that a table takes in the data file and in memory."""
         stat = self.raw().stat(self.tables[table])
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         size = int(pages) * PAGE
-        over = self.over.get(table)
-        if over is not None:
-            for value in over.rows.values():
+        for layer in self.layers(table):
+            for value in layer.rows.values():
                 size += 0 if value is None else len(encoded(value))
         return size
 

@@ -27,7 +27,7 @@ from streamkeep.engine.txn.context import CachedRow, CachedRowKey, EngineContext
 from streamkeep.engine.txn.flush import flush_after, make_room, no_room
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.table import Cursor, Table, encoded
+from streamkeep.engine.txn.table import Table, encoded
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
@@ -101,32 +101,9 @@ class WriteTxn(Txn):
             return None if value is None else encoded(value)
         return super().get(table, db_key)
 
-    def cursor(self, table: int) -> Cursor:
-        """Return a cursor over a table."""
-        over = self.over.get(table)
-        tables = [self._table(table)]  # also if it is empty: rows may be added to it
-        if over is not None:
-            tables.append(over)
-        return Cursor(self.raw().cursor(self.tables[table]), tables)
-
-    def rows(self, table: int) -> int:
-        """Return the number of rows of a table."""
-        count = super().rows(table)
-        changes = self.changes.get(table)
-        if changes is not None:
-            for db_key, value in changes.rows.items():
-                there = super().get(table, db_key) is not None
-                count += int(value is not None) - int(there)
-        return count
-
-    def table_bytes(self, table: int) -> int:
-        """Return the bytes that a table takes in the data file and in memory."""
-        size = super().table_bytes(table)
-        changes = self.changes.get(table)
-        if changes is not None:
-            for value in changes.rows.values():
-                size += 0 if value is None else len(encoded(value))
-        return size
+    def layers(self, table: int) -> list[Table]:
+        """Return the rows in memory that lie over those of LMDB, the newest first."""
+        return [self._table(table), *super().layers(table)]  # also if it is empty: it may get rows
 
     def _table(self, table: int) -> Table:
         changes = self.changes.get(table)

@@ -31,7 +31,7 @@ SLOT: Final = Layout(
         Field("commit_number", "Q", "the commit, all pages of which are on disk"),
         Field("store_uuid", "16s", "the store that the file belongs to"),
         Field("boot_id", "16s", "boot ID of the machine; zeros: recover in any case"),
-        Field("journal_file", "Q", "log position after the commit: number of the file"),
+        Field("journal_file", "Q", "log position after the commit: number of the file, or 0"),
         Field("journal_offset", "Q", "log position: offset in the file"),
         Field("journal_chain", "Q", "log position: checksum of the record before"),
         Field(

@@ -14,7 +14,7 @@ import streamkeep
 from inside import journal_of
 from patience import PATIENCE_S, locks_awaited, wait_until
 from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.journal.sync_leader import SyncLeader
+from streamkeep.engine.journal.syncs import SyncLeader
 from streamkeep.engine.system.safe_files import Folder
 
 

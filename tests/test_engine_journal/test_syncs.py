@@ -13,7 +13,7 @@ from patience import PATIENCE_S, wait_until
 from streamkeep import Store
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.journal.sync_leader import LOCK_FILE
+from streamkeep.engine.journal.syncs import LOCK_FILE
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.system import failpoints, files
 from streamkeep.format.core.errors import RecoveryNeededError, StoreClosedError

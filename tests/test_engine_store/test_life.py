@@ -26,7 +26,7 @@ from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.journal.sync_leader import SyncLeader
+from streamkeep.engine.journal.syncs import SyncLeader
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.failures import Failures
 from streamkeep.format.core.checksum import seal_row
@@ -293,7 +293,7 @@ def test_the_disk_follows_every_interval(
         control=SimpleNamespace(erasures=lambda: 0),
     )
     context: Any = SimpleNamespace(
-        journal=journal,
+        journal_or_raise=lambda: journal,
         erasures=0,
         last_commit=1,
         bytes_since_checkpoint=0,

@@ -18,7 +18,7 @@ from resp_peer import Line, Peer, Running, serving
 from stores import open_at
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
-from streamkeep.engine.journal.sync_leader import LOCK_FILE
+from streamkeep.engine.journal.syncs import LOCK_FILE
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.txn import txn as txn_module
 from streamkeep.engine.txn.begin import begin_write
