@@ -177,7 +177,9 @@ class Browser:
             " && one.getClientRects().length);"
             " if (!one) return null; one.scrollIntoView({block: 'center'});"
             " const box = one.getBoundingClientRect();"
-            " return [box.x + box.width / 2, box.y + box.height / 2]; })()",
+            " const at = [box.x + box.width / 2, box.y + box.height / 2];"
+            " const stays = String(at) === window.clickedAt; window.clickedAt = String(at);"
+            " return stays && at; })()",  # not while what is above is still being filled
             f"no control {words!r}",
         )
         for kind in ("mousePressed", "mouseReleased"):

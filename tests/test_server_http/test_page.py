@@ -447,7 +447,15 @@ def test_it_works_by_keyboard_and_for_screen_readers(
     browser.run("document.querySelector('tbody a').focus()")
     browser.press("Enter", 13, "\r")
     browser.until(f"{ENTRIES} === 1")
-    for view in ("#/", "#/stream?key=alpha", "#/store", "#/api"):
+    queue = Queue(kept, "mail")
+    queue.put({"to": "ann"})
+    browser.run("location.hash = '#/queue?name=mail'")
+    browser.until("document.querySelector('button.opener')")
+    browser.run("document.querySelector('button.opener').focus()")
+    browser.press("Enter", 13, "\r")
+    browser.until("document.querySelector('.opened .pairs')")
+    browser.until("document.activeElement.getAttribute('aria-expanded') === 'true'")
+    for view in ("#/", "#/stream?key=alpha&view=table", "#/queue?name=mail", "#/store", "#/api"):
         browser.run(f"location.hash = {view!r}")
         browser.until("document.querySelectorAll('h1').length === 1")
         browser.until("document.querySelector('section h2')")

@@ -32,7 +32,7 @@ const WAITS = number("Waits for", (one, now) => one.queued_ms ? span(now - one.q
 const TOOK = number("Took", (one) => one.begun_ms ? span(one.ended_ms - one.begun_ms) : "–");
 const ENDED = number("Ended", (one, now) => ago(one.ended_ms, now));
 const ATTEMPTS = number("Attempts", (one) => count(one.attempts));
-const worker = (name) => el("span", { title: name }, named(name.replace(/-[0-9a-f]{12,}$/, ""))); // host and process
+const worker = (name) => el("span", { title: textOf(name) }, named(name.replace(/-[0-9a-f]{12,}$/, ""))); // host and process
 const WORKER = { title: "Worker", make: (one) => worker(one.worker) };
 const KEPT = "Jobs that have ended are listed as long as their results are kept.";
 const STATES = { // title, what is counted, columns, what is said of none
@@ -46,8 +46,9 @@ const STATES = { // title, what is counted, columns, what is said of none
   cancelled: ["Cancelled", "cancelled", [JOB, CALL, ENDED], KEPT],
   dead: ["Dead letters", "failed", [JOB, CALL, { title: "Reason", class: "wide", make: (one) => [el("p", {}, textOf(one.message || one.reason)),
     el("p", { class: "quiet" }, [one.error, one.reason].filter(Boolean).map(textOf).join(": "))] }, ATTEMPTS,
-  number("Given up", (one, now) => ago(one.ended_ms, now))], "No dead letter is like this."],
+  number("Given up", (one, now) => ago(one.ended_ms, now))], "No dead letter is like this, as far as was read."],
 };
+const MOST = 500; // that one request returns
 const FILTERS = [["task", "Task", "any task"], ["reason", "Reason", "in reason, error or message"], ["start", "From", "oldest, or -2h"], ["end", "To", "newest"]];
 
 export function queue(main, state, signal, address) {
@@ -59,7 +60,9 @@ export function queue(main, state, signal, address) {
   const form = filterForm();
   const pause = state.write ? button("Pause", () => act(paused ? "resume" : "pause")) : null;
   const bulk = state.write ? [button("Requeue all…", () => all("requeue")), button("Drop all…", () => all("drop"))] : [];
-  const more = button("Show more", () => { wanted += 50; again(); }, { hidden: true });
+  const more = button("Show more", () => {
+    if (further === null) { wanted += 50; again(); } else location.hash = here({ ...filter, state: "dead", end: further });
+  }, { hidden: true });
   const workers = rows("Workers", [
     { title: "Worker", make: (one) => worker(one.name) }, { title: "Host", text: (one) => textOf(one.host) }, number("Process", (one) => String(one.process || "–")),
     number("Since", (one, now) => one.since_ms ? ago(one.since_ms, now) : "–"),
@@ -71,7 +74,7 @@ export function queue(main, state, signal, address) {
     number("Last", (one, now) => one.last_ms ? ago(one.last_ms, now) : "never"), number("Next", (one, now) => ago(one.next_ms, now)),
     number("Parked", (one) => one.parked ? `${many(one.parked, "job")}: no worker has the task` : "–", (one) => one.parked > 0),
   ], { keyOf: (one) => percent(one.name), none: "No task is periodic." });
-  let paused = false, shown = "", list = null, wanted = 50, filter = {}, minutes = 60;
+  let paused = false, shown = "", list = null, wanted = 50, further = null, filter = {}, minutes = 60;
 
   fill(main, el("div", { class: "title" }, el("p", { class: "crumbs" }, el("a", { href: "#/queues" }, "Queues")),
     el("h1", {}, el("span", { class: "of" }, "Queue "), named(name)), head),
@@ -143,7 +146,11 @@ export function queue(main, state, signal, address) {
       fill(jobs, list.box);
     }
     list.show(found.jobs ?? found.letters, found.time_ms);
-    more.hidden = kind === "dead" ? found.next === null : found.jobs.length < wanted;
+    // A search that read for half a second goes on from where it came to, and so does a full list.
+    const ends = kind === "dead" ? found.next === null : found.jobs.length < wanted || wanted >= MOST;
+    further = kind === "dead" && (found.letters.length < wanted || wanted >= MOST) ? found.next : null;
+    more.hidden = ends;
+    fill(more, further === null ? "Show more" : "Show older ones");
     if (kind !== "dead") fill(reasons);
   }
 

@@ -9,8 +9,8 @@ const FINDINGS = [{ title: "Severity" }, { title: "Code" }, { title: "Where", cl
 export function store(main, state, signal) {
   const problems = el("ul", { class: "stuck" });
   const disk = el("div"), durable = el("div"), archive = el("div"), check = el("div");
-  const quick = button("Check now", () => begin(true));
-  const full = button("Check every entry", () => begin(false));
+  const quick = button("Check now", () => begin(true), { disabled: true });
+  const full = button("Check every entry", () => begin(false), { disabled: true });
   const attention = section("Health", { id: "health" }, problems);
   const title = el("div", { class: "title" });
   fill(main, title, attention,
