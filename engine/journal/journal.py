@@ -182,8 +182,7 @@ class Journal:
     def cut(self) -> None:
         """Remove the record that was just written, if any was: its commit has failed.
 
-        A file that was begun for it is never used: another process may begin it again for the next
-        commit, which may fail as well.
+        A file that was begun for it is begun again for the next commit, by any process.
 
         Raises:
             RecoveryNeededError: the record could not be removed. A recovery would make the commit
@@ -196,6 +195,7 @@ class Journal:
                     self._open_file(number)
                 if self._room:  # otherwise the store was deleted
                     self._write(offset, END)
+                self._written = 0, 0  # the next commit may fail before it has a record
         except StoreError as error:
             self.control.poison()
             raise sync_failed() from error

@@ -18,13 +18,14 @@ import lmdb
 import pytest
 
 import streamkeep
-from inside import context_of, flush_each_commit, flush_now, journal_of
+from inside import begin_write, context_of, flush_each_commit, flush_now, journal_of
 from patience import PATIENCE_S, wait_until
 from stopped import child_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints, files
-from streamkeep.format.core.errors import StoreClosedError, StoreFullError
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import StoreClosedError, StoreError, StoreFullError
 
 COUNT = 20
 PROGRAM = """
@@ -88,42 +89,63 @@ def test_a_reader_that_comes_in_the_middle_of_a_commit_changes_nothing(
     assert_right(path, COUNT + 3)
 
 
+def with_a_record_of_another_process(path: Path, act: Callable[[], object]) -> Store[bytes]:
+    """Return a store that lacks an entry; call `act` in the middle of applying its record."""
+    store = filled(path)
+    flush_now(store)  # the record extends a row that only LMDB has
+
+    def work() -> None:
+        Store(path, sync="none").xadd("s", {"n": COUNT})
+        os.kill(os.getpid(), signal.SIGKILL)  # without a flush
+
+    assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+    context = context_of(store)
+    raw = context.raw
+
+    class Image:
+        """A transaction of LMDB that calls `act` when a row is asked for."""
+
+        def __init__(self, *options: Any) -> None:
+            self.txn = raw.begin(*options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.txn, name)
+
+        def get(self, *row: Any) -> Any:
+            if len(row) == 3 and context.raw is not raw:
+                context.raw = raw
+                act()
+            return self.txn.get(*row)
+
+    context.raw = cast("lmdb.Environment", SimpleNamespace(begin=Image))
+    return store
+
+
 def test_a_writer_waits_until_a_record_of_another_process_is_applied(tmp_path: Path) -> None:
     """Otherwise it would go on with the rows, or the decoded stream, from before that record."""
-    path = tmp_path / "store"
-    with filled(path) as store:
-        flush_now(store)  # the record extends a row that only LMDB has
+    writer = threading.Thread(target=lambda: store.xadd("s", {"n": COUNT + 1}))
 
-        def work() -> None:
-            Store(path, sync="none").xadd("s", {"n": COUNT})
-            os.kill(os.getpid(), signal.SIGKILL)  # without a flush
+    def write() -> None:
+        writer.start()
+        writer.join(0.05)
 
-        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
-        context = context_of(store)
-        raw = context.raw
-        writer = threading.Thread(target=lambda: store.xadd("s", {"n": COUNT + 1}))
-
-        class Image:
-            """A transaction of LMDB in which the writer comes when a row is asked for."""
-
-            def __init__(self, *options: Any) -> None:
-                self.txn = raw.begin(*options)
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self.txn, name)
-
-            def get(self, *row: Any) -> Any:
-                if len(row) == 3 and context.raw is not raw:
-                    context.raw = raw
-                    writer.start()
-                    writer.join(0.05)
-                return self.txn.get(*row)
-
-        context.raw = cast("lmdb.Environment", SimpleNamespace(begin=Image))
+    with with_a_record_of_another_process(tmp_path / "store", write) as store:
         assert store.xlen("s") == COUNT + 1
         writer.join(PATIENCE_S)
         assert numbers(store) == expected(COUNT + 2)
-    assert_right(path, COUNT + 2)
+    assert_right(tmp_path / "store", COUNT + 2)
+
+
+def test_a_record_that_was_applied_in_part_is_applied_again(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with with_a_record_of_another_process(tmp_path / "store", interrupt) as store:
+        with pytest.raises(KeyboardInterrupt):
+            store.xlen("s")
+        store.xadd("s", {"n": COUNT + 1})
+        assert numbers(store) == expected(COUNT + 2)
+    assert_right(tmp_path / "store", COUNT + 2)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +219,26 @@ def test_a_commit_that_cannot_be_published_is_not_made(
     assert_right(path, COUNT + 1)
 
 
+def test_a_commit_that_fails_twice_stops_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time it has no record that could be cut."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no descriptor")
+
+    with filled(tmp_path / "store") as store:
+        failpoints.arm("commit:journaled", refuse)
+        with pytest.raises(OSError, match="no descriptor"):
+            store.xadd("s", {"n": COUNT})
+        with monkeypatch.context() as patch:
+            patch.setattr(Folder, "open", refuse)
+            with pytest.raises(StoreError, match="as many files open"):
+                store.xadd("s", {"n": COUNT})
+        store.xadd("s", {"n": COUNT})
+    assert_right(tmp_path / "store", COUNT + 1)
+
+
 def test_a_process_goes_on_where_another_one_has_begun_its_file_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +271,44 @@ def test_commits_of_a_dead_process_are_there_in_one_that_lives(tmp_path: Path) -
         assert numbers(store) == expected(COUNT)
         store.xadd("s", {"n": COUNT})
     assert_right(path, COUNT + 1)
+
+
+def test_a_commit_after_the_flush_of_another_process_is_not_in_its_image(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with filled(path) as store:
+
+        def work() -> None:
+            own = Store(path, sync="none")
+            begin_write(own).abort()  # a process may flush while it has a pin
+            flush_now(own)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        store.xadd("s", {"n": COUNT})
+        assert numbers(store) == expected(COUNT + 1)
+    assert_right(path, COUNT + 1)
+
+
+def test_a_group_that_another_process_has_changed_is_decoded_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with filled(path) as store:
+
+        def deliver(one: Store[Any]) -> list[bytes]:
+            [(_, entries)] = one.xreadgroup("g", "c", {"s": ">"}, count=2)
+            one.xack("s", "g", entries[0].id)
+            return [entry.fields[b"n"] for entry in entries]
+
+        store.xgroup_create("s", "g", "0")
+        assert deliver(store) == [b"0", b"1"]
+
+        def work() -> None:
+            deliver(Store(path, sync="none"))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        assert deliver(store) == [b"4", b"5"]
+        assert store.xpending("s", "g")["pending"] == 3
+    assert_right(path, COUNT)
 
 
 def test_a_record_of_a_dead_process_that_was_not_published_is_overwritten(tmp_path: Path) -> None:

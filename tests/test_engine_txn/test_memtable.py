@@ -18,6 +18,7 @@ import pytest
 import inside
 import streamkeep
 from stopped import child_of
+from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys, xadd, xgroup
 from streamkeep.engine.txn.memtable import Memtable
@@ -228,6 +229,7 @@ def test_processes_that_take_turns_see_the_same_rows(tmp_path: Path, seed: int) 
             assert int(os.read(told[0], 20)) == hash(repr(all_rows(store)))
         os.write(ask[1], b"\0")
         assert os.waitpid(child, 0)[1] == 0
+    assert list(recovery.check(path)) == []  # also what each of them had decoded was the same
     for end in (*ask, *told):
         os.close(end)
 
