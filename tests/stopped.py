@@ -28,3 +28,13 @@ def stopped_child(work: Callable[[], None]) -> int:
     child = child_of(work)
     assert os.WIFSTOPPED(os.waitpid(child, os.WUNTRACED)[1])
     return child
+
+
+def killed(work: Callable[[], object]) -> None:
+    """Run something in a forked child, which is killed at its end, or before."""
+
+    def run() -> None:
+        work()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert os.waitpid(child_of(run), 0)[1] == signal.SIGKILL

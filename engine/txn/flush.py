@@ -34,12 +34,14 @@ _META_PAGES: Final = 2
 
 
 def flush(context: EngineContext) -> None:
-    """Put the memtable into LMDB; the caller holds the write lock, and the memtable is up to date.
+    """Put the memtable into LMDB; the caller holds the write lock.
 
     Raises:
         lmdb.Error: LMDB cannot take it. Nothing has changed.
     """
     memtable = context.memtable
+    if memtable.commits:  # another process may have put all of it into LMDB: see `begin_view`
+        context.catch_up()
     if not memtable.commits:
         return
     raw = context.raw.begin(None, None, True, False)
@@ -68,7 +70,6 @@ def flush_before(context: EngineContext) -> None:
         lmdb.Error: it can be repaired, or the memtable is too big.
     """
     if context.memtable.is_big():
-        context.catch_up()  # another process may have put all of it into LMDB
         try:
             flush(context)
         except (lmdb.MapResizedError, lmdb.PanicError):

@@ -43,6 +43,18 @@ def killed(path: Path, told: Path, work: Callable[[streamkeep.Store[bytes]], int
     return int(told.read_text())
 
 
+def leave_killed(path: Path) -> None:
+    """Add entries in a process that is then killed."""
+
+    def append() -> None:
+        store = streamkeep.open(path, sync="none")
+        for number in range(COUNT):
+            store.xadd("s", {"n": number})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert not in_child(append)
+
+
 def entries_after_recovery(path: Path) -> int:
     """Open the store again; return the number of entries in all streams."""
     with streamkeep.open(path) as store:
@@ -234,18 +246,12 @@ def test_a_process_killed_while_it_flushes_what_a_killed_one_left_loses_nothing(
         die_at(place, 1)
         store.xadd("s", {"n": "of the process that flushes before"})
 
-    def append() -> None:
-        store = streamkeep.open(path, sync="none")
-        for number in range(COUNT):
-            store.xadd("s", {"n": number})
-        os.kill(os.getpid(), signal.SIGKILL)
-
     streamkeep.open(path).close()
     with streamkeep.open(path, sync="none") as store:  # which writes nothing before
         second = threading.Thread(target=lambda: in_child(flush))
         second.start()
         wait_until(lambda: openings(store) == 2)
-        assert not in_child(append)
+        leave_killed(path)
         assert numbers(store) == list(range(COUNT))
         os.write(go[1], b"y")
         second.join()
@@ -285,49 +291,13 @@ def test_a_process_killed_in_a_commit_leaves_it_made_or_not_for_all(
     assert list(recovery.check(path)) == []
 
 
-def test_a_process_that_only_reads_sees_what_a_killed_one_left(tmp_path: Path) -> None:
-    """Nobody is there who would flush it."""
-    path = tmp_path / "store"
-    go, opened = os.pipe(), os.pipe()
-
-    def read() -> None:
-        store = streamkeep.open(path, readonly=True)
-        os.write(opened[1], b"y")
-        os.read(go[0], 1)
-        assert numbers(store) == list(range(COUNT))
-
-    def append() -> None:
-        store = streamkeep.open(path, sync="none")
-        for number in range(COUNT):
-            store.xadd("s", {"n": number})
-        os.read(opened[0], 1)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    streamkeep.open(path).close()
-    ended: list[bool] = []
-    reader = threading.Thread(target=lambda: ended.append(in_child(read)))
-    reader.start()
-    assert not in_child(append)
-    os.write(go[1], b"y")
-    reader.join()
-    assert ended == [True]
-    with streamkeep.open(path) as store:
-        assert numbers(store) == list(range(COUNT))
-
-
 def test_the_last_process_covers_what_killed_ones_have_left(tmp_path: Path) -> None:
     """It has not written, and closes the store as if it had."""
     path = tmp_path / "store"
 
-    def append() -> None:
-        store = streamkeep.open(path, sync="none")
-        for number in range(COUNT):
-            store.xadd("s", {"n": number})
-        os.kill(os.getpid(), signal.SIGKILL)
-
     streamkeep.open(path).close()
     with streamkeep.open(path):
-        assert not in_child(append)
+        leave_killed(path)
     assert list(recovery.check(path)) == []
     with streamkeep.open(path) as store:
         assert numbers(store) == list(range(COUNT))
@@ -354,13 +324,7 @@ def test_two_kills_in_a_row_while_a_store_is_recovered_lose_nothing(
 ) -> None:
     path = tmp_path / "store"
 
-    def append() -> None:
-        store = streamkeep.open(path, sync="none")
-        for number in range(COUNT):
-            store.xadd("s", {"n": number})
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    assert not in_child(append)
+    leave_killed(path)
     for place in (first, then):
 
         def recover(place: str = place) -> None:

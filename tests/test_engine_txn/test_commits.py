@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,9 +17,16 @@ import lmdb
 import pytest
 
 import streamkeep
-from inside import begin_write, context_of, flush_each_commit, flush_now, journal_of
+from inside import (
+    begin_write,
+    checkpointer_of,
+    context_of,
+    flush_each_commit,
+    flush_now,
+    journal_of,
+)
 from patience import PATIENCE_S, wait_until
-from stopped import child_of
+from stopped import child_of, killed
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints, files
@@ -89,35 +95,52 @@ def test_a_reader_that_comes_in_the_middle_of_a_commit_changes_nothing(
     assert_right(path, COUNT + 3)
 
 
-def with_a_record_of_another_process(path: Path, act: Callable[[], object]) -> Store[bytes]:
-    """Return a store that lacks an entry; call `act` in the middle of applying its record."""
-    store = filled(path)
-    flush_now(store)  # the record extends a row that only LMDB has
+def over_image(store: Store[Any], act: Callable[[], object], *, late: bool = False) -> None:
+    """Have something happen when the next view asks LMDB for a row.
 
-    def work() -> None:
-        Store(path, sync="none").xadd("s", {"n": COUNT})
-        os.kill(os.getpid(), signal.SIGKILL)  # without a flush
-
-    assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+    Args:
+        late: instead, it happens when LMDB has noted the number of the view's image, and not yet
+            taken its rows.
+    """
     context = context_of(store)
+    checkpointer_of(store).stop()
+    assert context.lock is not None
+    context.lock.release_idle()
     raw = context.raw
 
+    def now() -> None:
+        if context.raw is not raw:
+            context.raw = raw
+            act()
+
     class Image:
-        """A transaction of LMDB that calls `act` when a row is asked for."""
+        """A transaction of LMDB."""
 
         def __init__(self, *options: Any) -> None:
+            self.number = context.image
+            if late:
+                now()
             self.txn = raw.begin(*options)
+
+        def id(self) -> int:
+            return self.number if late else self.txn.id()
+
+        def get(self, *row: Any) -> Any:
+            if len(row) == 3:
+                now()
+            return self.txn.get(*row)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.txn, name)
 
-        def get(self, *row: Any) -> Any:
-            if len(row) == 3 and context.raw is not raw:
-                context.raw = raw
-                act()
-            return self.txn.get(*row)
-
     context.raw = cast("lmdb.Environment", SimpleNamespace(begin=Image))
+
+
+def one_more(path: Path) -> Store[bytes]:
+    """Return a store that lacks an entry, which is in the journal."""
+    store = filled(path)
+    flush_now(store)  # the record extends a row that only LMDB has
+    killed(lambda: Store(path, sync="none").xadd("s", {"n": COUNT}))
     return store
 
 
@@ -129,18 +152,42 @@ def test_a_writer_waits_until_a_record_of_another_process_is_applied(tmp_path: P
         writer.start()
         writer.join(0.05)
 
-    with with_a_record_of_another_process(tmp_path / "store", write) as store:
+    with one_more(tmp_path / "store") as store:
+        over_image(store, write)
         assert store.xlen("s") == COUNT + 1
         writer.join(PATIENCE_S)
         assert numbers(store) == expected(COUNT + 2)
     assert_right(tmp_path / "store", COUNT + 2)
 
 
+def test_rows_of_lmdb_that_are_newer_than_their_number_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def write() -> None:
+        own = Store(path, sync="none")
+        flush_each_commit(own)
+        for _ in range(2):
+            with own.transaction() as both:
+                both.xadd("s", {"n": 0})
+                both.xadd("t", {"n": 0})
+
+    with filled(path) as store:
+        store.xadd("t", {"n": 0})
+        flush_now(store)
+        store.xadd("s", {"n": 0})  # `t` is in LMDB only
+        over_image(store, lambda: killed(write), late=True)
+        with store.snapshot() as snapshot:
+            assert snapshot.xlen("s") == snapshot.xlen("t") + COUNT
+        store.xadd("s", {"n": 0})
+        assert store.xlen("s") == COUNT + 4
+
+
 def test_a_record_that_was_applied_in_part_is_applied_again(tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    with with_a_record_of_another_process(tmp_path / "store", interrupt) as store:
+    with one_more(tmp_path / "store") as store:
+        over_image(store, interrupt)
         with pytest.raises(KeyboardInterrupt):
             store.xlen("s")
         store.xadd("s", {"n": COUNT + 1})
@@ -248,42 +295,22 @@ def test_a_process_goes_on_where_another_one_has_begun_its_file_again(
         with unpublishable(store, monkeypatch), pytest.raises(StoreFullError):
             # More than fits: it begins file 2.
             store.xadd("s", {"n": COUNT, "f": bytes(journal.first_size)})
-
-        def work() -> None:
-            Store(path, sync="none").xadd("s", {"n": COUNT})
-            os.kill(os.getpid(), signal.SIGKILL)  # without a checkpoint
-
-        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        killed(lambda: Store(path, sync="none").xadd("s", {"n": COUNT}))
         assert numbers(store) == expected(COUNT + 1)
         store.xadd("s", {"n": COUNT + 1})
     assert_right(path, COUNT + 2)
-
-
-def test_commits_of_a_dead_process_are_there_in_one_that_lives(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    with Store(path, sync="none") as store:
-
-        def work() -> None:
-            filled(path)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
-        assert numbers(store) == expected(COUNT)
-        store.xadd("s", {"n": COUNT})
-    assert_right(path, COUNT + 1)
 
 
 def test_a_commit_after_the_flush_of_another_process_is_not_in_its_image(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with filled(path) as store:
 
-        def work() -> None:
+        def flush() -> None:
             own = Store(path, sync="none")
             begin_write(own).abort()  # a process may flush while it has a pin
             flush_now(own)
-            os.kill(os.getpid(), signal.SIGKILL)
 
-        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        killed(flush)
         store.xadd("s", {"n": COUNT})
         assert numbers(store) == expected(COUNT + 1)
     assert_right(path, COUNT + 1)
@@ -300,35 +327,10 @@ def test_a_group_that_another_process_has_changed_is_decoded_again(tmp_path: Pat
 
         store.xgroup_create("s", "g", "0")
         assert deliver(store) == [b"0", b"1"]
-
-        def work() -> None:
-            deliver(Store(path, sync="none"))
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        killed(lambda: deliver(Store(path, sync="none")))
         assert deliver(store) == [b"4", b"5"]
         assert store.xpending("s", "g")["pending"] == 3
     assert_right(path, COUNT)
-
-
-def test_a_record_of_a_dead_process_that_was_not_published_is_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-
-    def die() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with filled(path) as store:
-
-        def work() -> None:
-            own = Store(path, sync="none")
-            failpoints.arm("commit:journaled", die)
-            own.xadd("s", {"n": "of the dead process"})
-
-        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
-        assert numbers(store) == expected(COUNT)
-        store.xadd("s", {"n": COUNT})
-        assert numbers(store) == expected(COUNT + 1)
-    assert_right(path, COUNT + 1)
 
 
 def test_a_fork_leaves_the_memtable_and_a_transaction_to_the_parent(tmp_path: Path) -> None:

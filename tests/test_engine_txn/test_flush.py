@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ import streamkeep
 from erased import SECRET, grep
 from inside import checkpoint_now, checkpointer_of, context_of, journal_of
 from patience import PATIENCE_S, wait_until
-from stopped import child_of
+from stopped import child_of, killed
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
@@ -272,11 +271,10 @@ def test_memory_is_cleared_before_the_commits_of_a_dead_process_are_flushed(tmp_
         for number in range(COUNT):
             own.xadd("s", {"n": number})
         journal_of(own).control.count_erasure()
-        os.kill(os.getpid(), signal.SIGKILL)
 
     clear: list[bool] = []
     with opened(path) as store:
-        assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+        killed(work)
         failpoints.arm("flush:ending", lambda: clear.append(is_clear(store)))
         assert numbers(store) == expected(COUNT)
         store.xadd("s", {"n": COUNT})

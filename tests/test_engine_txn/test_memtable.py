@@ -9,14 +9,11 @@ import signal
 from bisect import bisect_left
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import lmdb
 import pytest
 
 import inside
-import streamkeep
 from stopped import child_of
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
@@ -371,30 +368,6 @@ def all_tables(store: Store[bytes]) -> list[Table]:
 # --- other processes ----------------------------------------------------------------------------
 
 
-def test_another_process_sees_what_was_acknowledged(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    ask, told = os.pipe(), os.pipe()
-    with Store(path, sync="none") as store:
-        store.xadd("s", {"n": 0})
-
-        def work() -> None:
-            with streamkeep.open(path, sync="none") as own, streamkeep.open(path) as reader:
-                while (count := int.from_bytes(os.read(ask[0], 4), "big")) != 0:
-                    seen = own.xlen("s") >= count and reader.xlen("s") >= count
-                    os.write(told[1], b"y" if seen else b"n")
-
-        child = child_of(work)
-        count = 1
-        for _ in range(60):
-            for _ in range(5):
-                store.xadd("s", {"n": count})
-                count += 1
-            os.write(ask[1], count.to_bytes(4, "big"))
-            assert os.read(told[0], 1) == b"y"
-        os.write(ask[1], bytes(4))
-        assert os.waitpid(child, 0)[1] == 0
-
-
 @pytest.mark.parametrize("readonly", [False, True])
 def test_a_process_that_fell_behind_recycled_files_begins_at_the_image(
     tmp_path: Path, readonly: bool
@@ -467,52 +440,3 @@ def test_a_reader_finds_the_file_that_is_begun_when_all_were_removed(
             store.xadd("s", {"n": number})
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-
-
-def test_rows_of_lmdb_that_are_newer_than_their_number_are_noticed(tmp_path: Path) -> None:
-    """LMDB notes the number of its newest commit, and then takes the rows."""
-    path = tmp_path / "store"
-    go = os.pipe()
-
-    def work() -> None:
-        os.read(go[0], 1)
-        own = Store(path, sync="none")
-        inside.flush_each_commit(own)
-        for number in range(2):
-            with own.transaction() as both:
-                both.xadd("s", {"n": number})
-                both.xadd("t", {"n": number})
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    child = child_of(work)
-    with Store(path, sync="none") as store:
-        store.xadd("t", {"n": 0})
-        inside.flush_now(store)
-        store.xadd("s", {"n": 0})
-        context = inside.context_of(store)
-        raw = context.raw
-
-        class Late:
-            """A transaction of LMDB in whose beginning two others are made."""
-
-            def __init__(self, *options: Any) -> None:
-                context.raw = raw
-                self.number = context.image
-                os.write(go[1], b"y")
-                assert os.waitpid(child, 0)[1] == signal.SIGKILL
-                self.txn = raw.begin(*options)
-
-            def id(self) -> int:
-                return self.number
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self.txn, name)
-
-        inside.checkpointer_of(store).stop()
-        assert context.lock is not None
-        context.lock.release_idle()
-        context.raw = cast("lmdb.Environment", SimpleNamespace(begin=Late))
-        with store.snapshot() as snapshot:
-            assert snapshot.xlen("s") == snapshot.xlen("t") == 3
-        store.xadd("s", {"n": 0})
-        assert store.xlen("s") == 4

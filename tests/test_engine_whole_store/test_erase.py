@@ -21,7 +21,7 @@ from conftest import NOW_MS, assert_sound
 from erased import KILLED, SECRET, entry, grep, harmless
 from inside import checkpoint_now, environment_of, journal_of
 from patience import PATIENCE_S
-from stopped import child_of
+from stopped import child_of, killed
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import Hold
 from streamkeep.engine.system import failpoints
@@ -426,7 +426,7 @@ def test_messages_that_a_killed_erasure_left_are_forgotten_by_the_next(tmp_path:
         failpoints.arm("commit:made", lambda: os.kill(os.getpid(), signal.SIGKILL))
         streamkeep.open(path).erase("k", erased)
 
-    assert os.waitpid(child_of(work), 0)[1] == signal.SIGKILL
+    killed(work)
     with streamkeep.open(path) as store:
         assert store.xlen("k") == 0
         assert grep(path) != []
