@@ -47,7 +47,6 @@ HOT = [
     "src/streamkeep/engine/tables/group.py",
     "src/streamkeep/engine/commands/idempotency.py",
     "src/streamkeep/engine/journal/journal.py",
-    "src/streamkeep/engine/journal/journal_files.py",
     "src/streamkeep/engine/journal/control_file.py",
     "src/streamkeep/engine/crash_recovery/trial.py",
     "src/streamkeep/engine/journal/reader.py",

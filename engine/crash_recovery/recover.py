@@ -44,7 +44,7 @@ from streamkeep.engine.crash_recovery.state import (
 )
 from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, stored_identity
 from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
-from streamkeep.engine.journal.journal_files import NEW_RECYCLED, RECYCLED_NAMES
+from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
     Reader,

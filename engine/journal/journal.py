@@ -9,31 +9,28 @@ told of. The next writer overwrites it, or the next process that opens the store
 
 A file has FILE_SIZE bytes, reserved on disk before the first record is written; the first one after
 an opening that found none is smaller. When a file is full, the next one begins, in a recycled file
-if there is one. Files before the newest checkpoint are no longer needed.
+if there is one. Files before the newest checkpoint are no longer needed; one of them becomes the
+recycled one, unless there is one already. Compiled by mypyc.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final
 
-from streamkeep.engine.journal.control_file import ControlFile
-from streamkeep.engine.journal.journal_files import (
-    RECYCLED,
-    begin_file,
-    prepare_recycled,
-    retire_file,
-    wipe_file,
-    wipe_recycled,
-)
+from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
 from streamkeep.engine.journal.reader import (
     END,
     Reader,
     file_name,
+    is_file_name,
     journal_names,
     named_number,
 )
-from streamkeep.engine.journal.syncs import Syncs, sync_failed
+from streamkeep.engine.journal.syncs import LOCK_FILE, Syncs, sync_failed
+from streamkeep.engine.journal.write_lock import LOCK_FILE as WRITE_FILE
+from streamkeep.engine.journal.write_lock import TURN_FILE
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
@@ -50,6 +47,19 @@ from streamkeep.format.journal.position import LogPosition, encode_position
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
+RECYCLED: Final = "spare"
+NEW_RECYCLED: Final = "spare.new"  # with a random suffix, while it is made
+_NEW: Final = "new"
+RECYCLED_NAMES: Final = (RECYCLED, _NEW)
+
+
+def is_journal_name(name: str) -> bool:
+    """Return whether a name in `journal/` is one that the journal uses."""
+    return (
+        name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, WRITE_FILE, TURN_FILE)
+        or name.startswith(f"{NEW_RECYCLED}.")
+        or is_file_name(name)
+    )
 
 
 class Journal:
@@ -134,8 +144,9 @@ class Journal:
         skipped = control.file_number() > log.number
         if log.offset + size > self._room or self._clean or skipped or first:
             if self._clean:
-                try:
-                    wipe_recycled(self.folder)
+                try:  # a new file could reuse these, which hold old records
+                    for name in RECYCLED_NAMES:
+                        self._wipe(name)
                 except OSError as error:
                     raise translate_os(error) from error
             if self._room and not first:
@@ -223,14 +234,38 @@ class Journal:
         data = header.encode()
         try:
             control.check_not_moved()
-            usual = self.first_size if first else self.file_size
-            begin_file(self.folder, number, data, usual, size, fill=first)
+            self._make_file(data, size, first)
+            # Named only with its header: by an old one, another process would retire the file.
+            self.folder.rename(_NEW, file_name(number))
             control.count_begun()
         except OSError as error:
             raise translate_os(error) from error
         self._open_file(number)
         log.go_to(number, len(data), first_chain(data), log.commit_number)
         failpoints.hit("journal:new-file")
+
+    def _make_file(self, header: bytes, size: int, first: bool) -> None:
+        """Write the header of a file without its name, in the recycled file if there is one."""
+        least = len(header) + size + len(END)
+        with contextlib.suppress(FileNotFoundError):
+            self.folder.rename(RECYCLED, _NEW)
+        handle = self.folder.open(_NEW, os.O_RDWR | os.O_CREAT)
+        failpoints.hit("journal:unnamed")
+        try:
+            new = os.fstat(handle).st_size == 0
+            try:
+                files.reserve(handle, max(self.first_size if first else self.file_size, least))
+            except OSError:  # the disk is nearly full: the record itself may fit
+                os.ftruncate(handle, 0)
+                files.reserve(handle, least)
+            if new and first:
+                files.fill(handle)
+            files.write_at(handle, header + END, 0)
+        except OSError:
+            self.folder.remove(_NEW)
+            raise
+        finally:
+            os.close(handle)
 
     def _open_file(self, number: int) -> None:
         """Open a file for writing; it has no room if it is gone."""
@@ -252,7 +287,22 @@ class Journal:
         if self.log.offset < self.file_size // 4 or self.folder.exists(RECYCLED):
             return
         self.control.check_not_moved()
-        prepare_recycled(self.folder, self.file_size, fill=self.syncs.used)
+        # A random name: another process may be preparing one, too, and a finished one is used.
+        name = f"{NEW_RECYCLED}.{os.urandom(8).hex()}"
+        try:
+            handle = self.folder.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                files.reserve(handle, self.file_size)
+                # So that one sync in ten need not also write the block map. Without syncs, that
+                # would only double what the disk writes.
+                if self.syncs.used:
+                    files.fill(handle)
+            finally:
+                os.close(handle)
+            failpoints.hit("journal:new-recycled")
+            self.folder.rename(name, RECYCLED)
+        except OSError:  # the next file will be a smaller one
+            self.folder.remove(name)
         self.syncs.used = False
 
     def drop_recycled(self) -> bool:
@@ -275,8 +325,28 @@ class Journal:
             if old:
                 failpoints.hit("journal:retire")
                 if wipe:
-                    wipe_file(self.folder, name)
+                    self._wipe(name)
+                elif self.folder.size(name) == self.file_size and not self.folder.exists(RECYCLED):
+                    with contextlib.suppress(FileNotFoundError):  # another process has retired it
+                        self.folder.rename(name, RECYCLED)
                 else:
-                    retire_file(self.folder, name, self.file_size)
+                    self.folder.remove(name)
         if wipe:
             self.folder.sync()
+
+    def _wipe(self, name: str) -> None:
+        """Overwrite a file with zeros on disk, then remove it.
+
+        The old bytes are gone only if the file system overwrites in place. Another process that has
+        the file mapped reads zeros.
+        """
+        try:
+            handle = self.folder.open(name, os.O_WRONLY)
+        except FileNotFoundError:
+            return
+        try:
+            files.write_zeros(handle, 0, os.fstat(handle).st_size)
+            files.sync_data(handle)
+        finally:
+            os.close(handle)
+        self.folder.remove(name)

@@ -14,7 +14,7 @@ from typing import Final
 from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
-from streamkeep.engine.journal.journal_files import is_journal_name
+from streamkeep.engine.journal.journal import is_journal_name
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.liveness.leases import LEASES_FOLDER
 from streamkeep.engine.notify.notifier import is_bell_name

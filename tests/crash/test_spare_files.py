@@ -10,8 +10,7 @@ import streamkeep
 from crash.losses import small_journal
 from crash.power import another_boot, copy_store
 from inside import journal_of
-from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.journal.journal_files import NEW_RECYCLED
+from streamkeep.engine.journal.journal import NEW_RECYCLED, Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
 from streamkeep.engine.system import files
 from streamkeep.engine.system.safe_files import Folder
