@@ -65,7 +65,6 @@ HOT = [
     "src/streamkeep/engine/commands/xrange.py",
     "src/streamkeep/engine/txn/begin.py",
     "src/streamkeep/engine/txn/context.py",
-    "src/streamkeep/engine/txn/extended_row.py",
     "src/streamkeep/engine/txn/flush.py",
     "src/streamkeep/engine/txn/memtable.py",
     "src/streamkeep/engine/txn/table.py",
