@@ -120,6 +120,38 @@ def test_the_overview_says_what_there_is_and_what_is_stuck(
     assert "Acknowledge" not in browser.text()  # it is read-only
 
 
+def test_the_overview_counts_the_archive_cuts_long_names_and_shows_blanks(
+    kept: Store[bytes], site: Callable[..., Site], browser: Browser
+) -> None:
+    kept.set_retention("  k ", archive=True)
+    kept.xadd_many("  k ", [{"n": number} for number in range(1000)])
+    kept.xtrim("  k ", maxlen=400, approximate=False)
+    kept.archive()
+    kept.xadd("x" * 500, {"n": 1})
+    kept.xgroup_create("x" * 500, "g" * 300, id="0")
+    queue = Queue(kept, "mail")
+    queue.put(1, priority="low")
+    queue.pause()
+    enter(browser, site())
+    browser.until("document.querySelectorAll('.stuck li').length === 2")
+    [archived] = kept.archived_streams()
+    assert f"402\nand {archived.entries} archived" in browser.text(".tiles")
+    assert "␣␣k␣" in browser.text("tbody")
+    heights = browser.run(
+        "[...document.querySelectorAll('.stuck .name')].map((a) => a.offsetHeight)"
+    )
+    assert max(heights) < 40  # one line each
+    assert "queue mail" in browser.text(".stuck")
+    assert "The queue is paused; 1 job waits" in browser.text(".stuck")
+    # A part that is small is drawn small: 75 of a million are not seen.
+    parts = browser.run(
+        "import('./charts.js').then((one) => [...one.bars([0, 1, 2], [['archived', 'archived',"
+        " [1e6, 1]], ['erased', 'erased', [75, 0]]], { label: 'x' }).querySelectorAll('rect')]"
+        ".map((one) => Number(one.getAttribute('height'))))"
+    )
+    assert parts == [130, 123.99, 0.01, 130, 2, 0]
+
+
 def test_hostile_names_and_values_are_text(
     kept: Store[bytes], site: Callable[..., Site], browser: Browser
 ) -> None:
