@@ -27,6 +27,7 @@ import pytest
 from conftest import ROOT, assert_sound
 from page_blocks import FENCE, blocks, is_session, is_snippet
 from page_blocks import run_page as run_snippets
+from streamkeep import aio
 from tiers import slow_but
 
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -42,6 +43,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     context: dict[str, Any] = {"__name__": "__main__"}
     yield context
     for value in reversed(context.values()):  # what reads a store goes before it
+        value = value.queue if isinstance(value, aio.Queue) else value
         if hasattr(value, "close") and not isinstance(value, type):
             value.close()
     for path in tmp_path.glob("*.store"):
