@@ -7,7 +7,7 @@ May import: `engine`, `format`. Other folders may use the names in `__all__`.
 """
 
 from streamkeep.engine.whole_store.compact import Compacted, compact
-from streamkeep.recovery.backups.backup import BackupReport, backup
+from streamkeep.recovery.backups.backup import BackupReport, backup, restore
 from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.recovery.fsck.store import check
@@ -21,4 +21,5 @@ __all__ = [
     "backup",
     "check",
     "compact",
+    "restore",
 ]

@@ -32,6 +32,7 @@ Families: TypeAlias = tuple[tuple[str, dict[str, str]], ...]
 # Every command and its module below `tools/commands/`, under the heading of its family in the help
 # text. A module is imported when its command runs: all of them together take half a second.
 COMMANDS: Final[Families] = (
+    ("Run a queue of jobs", {"work": "work_cmd", "queue": "queue_cmds"}),
     (
         "Write, read and remove entries",
         {**dict.fromkeys(("add", "range", "tail", "trim"), "entry_cmds"), "erase": "erase_cmd"},
@@ -50,12 +51,11 @@ COMMANDS: Final[Families] = (
             "ui": "ui_cmd",
         },
     ),
-    ("Run a queue of jobs", {"work": "work_cmd", "queue": "queue_cmds"}),
     ("Keep what was trimmed", {"retention": "retention_cmd", "archive": "archive_cmd"}),
     ("Move whole streams", {"dump": "dump_cmd", "load": "load_cmd", "diff": "diff_cmd"}),
     (
         "Create, check, repair and back up a store",
-        dict.fromkeys(("create", "fsck", "repair", "backup", "compact"), "store_cmds"),
+        dict.fromkeys(("create", "fsck", "repair", "backup", "restore", "compact"), "store_cmds"),
     ),
     ("Check the machine", {"doctor": "doctor_cmd"}),
     ("Work on Spark", {"spark": "spark_cmd"}),
@@ -214,14 +214,17 @@ def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     help="Print what a bug report needs: all versions, compiled or not, the system.",
 )
 def main() -> None:
-    """Redis Streams, durable in a directory.
+    """Durable queues of jobs, and Redis Streams, in a directory.
 
-    STORE is the directory; `add`, `load` and `exec STORE XADD` create it. KEY is the name of one of
+    `queue` and `work` are for queues of jobs; most others are for streams. STORE is the directory;
+    `queue put`, `add`, `load` and `exec STORE XADD` create it. KEY is the name of one of
     its streams; it may be empty (''). Results go to standard output, everything else to standard
     error. `streamkeep exec STORE COMMAND` runs every command of Redis Streams.
 
     \b
     Example:
+      streamkeep queue put jobs.store '["ann"]' --task send
+      streamkeep queue status jobs.store
       streamkeep add orders.store orders sku 7 count 2
       streamkeep range orders.store orders
       streamkeep streams orders.store

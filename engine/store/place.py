@@ -28,9 +28,15 @@ def check_place(
     folder = find_folder(path, trust_owners)
     if folder is None:
         if not create:
+            option = "readonly=True" if readonly else "create=False"
             raise NotAStoreError(
-                f"{path}: no such store; next: correct the path, or open it without readonly=True, "
+                f"{path}: no such store; next: correct the path, or open it without {option}, "
                 "which creates it"
+            )
+        if not path.parent.exists():  # a mistyped path, more often than a new place
+            raise StoreError(
+                f"{path}: cannot create the folder: {path.parent} does not exist; next: correct "
+                "the path, or make that folder"
             )
         try:
             files.create_folder(path)

@@ -1,6 +1,6 @@
 """Removing an empty store: a command created it, failed, and stored nothing.
 
-The store is removed together with the folders that were made for it, unless another process has it
+The store is removed together with the folder that was made for it, unless another process has it
 open or it holds something.
 """
 
@@ -21,14 +21,14 @@ from streamkeep.format.core.keys import KEYS, TABLES
 
 
 def missing_folders(path: Path) -> list[Path] | None:
-    """Return the folders that creating a store at `path` makes, the innermost first.
+    """Return the folder that creating a store at `path` makes, if it is missing.
 
     Returns:
         None if there is a store, which must not be removed.
     """
     if os.path.lexists(path / DATA_FILE):
         return None
-    return [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
+    return [] if os.path.lexists(path) else [path]
 
 
 def remove_empty(path: Path, made: list[Path]) -> bool:

@@ -236,3 +236,8 @@ def _rebuild_corruption(
     kind: type[CorruptionError], where: str, problem: str, offset: int | None
 ) -> CorruptionError:
     return kind(where, problem, offset=offset)
+
+
+for _one in [*vars().values()]:  # tracebacks name what programs import
+    if isinstance(_one, type) and issubclass(_one, StreamkeepError):
+        _one.__module__ = "streamkeep"

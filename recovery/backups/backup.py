@@ -35,6 +35,7 @@ from streamkeep.engine.store.command import Free
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.system.safe_files import Folder, copy_file
 from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.tables.segment_files import (
@@ -141,6 +142,36 @@ def backup(
             _rename_to_target(parent, staging.path.name, place.name, aside)
         failpoints.hit("backup:named")
     return report._replace(path=place, recorded=not store._readonly and _record(store, place))
+
+
+def restore(
+    backup_path: str | Path,
+    target: str | Path,
+    *,
+    progress: Progress | None = None,
+) -> BackupReport:
+    """Put a copy of a backup, checked with fsck, where no store is.
+
+    The backup does not change. On return the store is durable; a call that fails leaves nothing.
+
+    Args:
+        target: must not exist; its parent folder must.
+
+    Raises:
+        StoreError: there is something at the target, or what is to be restored is no backup.
+        CorruptionError: the backup is damaged.
+        StoreFullError: the disk is full.
+    """
+    if os.path.lexists(target):
+        raise StoreError(f"{target}: there is something already; next: move it away")
+    with Store(backup_path, readonly=True) as opened:
+        with opened.snapshot() as snapshot:
+            if source_of(snapshot) is None:
+                raise StoreError(
+                    f"{backup_path}: not a backup, but a store; next: name one that `streamkeep "
+                    "backup` has made"
+                )
+        return backup(opened, target, progress=progress)
 
 
 def _record(store: Store[Any] | str | Path, backup: Path) -> bool:
@@ -416,7 +447,8 @@ class _Job:
         environment = self.store._environment
         raw = snapshot.txn.raw()
         commit_number = snapshot.txn.newest_commit()
-        total = environment.context.size() - environment.reusable_size()
+        with translated():  # it reads the roots of tables, which may be damaged
+            total = environment.context.size() - environment.reusable_size()
         epoch = environment.context.epoch
         now_ms = clock.now_ms()
 

@@ -7,19 +7,22 @@ import functools
 import itertools
 import logging
 import os
+import pickle
 import signal
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from patience import PATIENCE_S
-from streamkeep import ArgumentError, Store
+from streamkeep import ArgumentError, Store, jobs
 from streamkeep.aio import Queue as AsyncQueue
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import (
     Job,
     JobFailedError,
+    PayloadError,
     Queue,
     QueueError,
     Retry,
@@ -305,3 +308,30 @@ def test_an_option_that_does_not_exist_is_named_and_puts_nothing(queue: Queue) -
         with pytest.raises(TypeError, match=r"no option 'retires'; its options: .*retries"):
             call()
     assert queue.stats().waiting == 0
+
+
+def test_a_failure_without_a_text_is_not_told_twice(queue: Queue) -> None:
+    class Gone(Exception):
+        """Without a text."""
+
+    @queue.task(give_up_on=Gone)
+    def look() -> None:
+        raise Gone
+
+    job = look.delay()
+    queue.run_until_idle()
+    with pytest.raises(JobFailedError) as failed:
+        job.result(0)
+    assert str(failed.value) == failed.value.error_type
+    assert failed.value.error_type.endswith("Gone")
+
+
+def test_what_json_has_not_is_refused_with_advice(queue: Queue) -> None:
+    with pytest.raises(PayloadError, match=r"next: pass a text .* or choose codec='msgspec'"):
+        queue.put(datetime(2026, 1, 2))
+
+
+def test_programs_see_the_public_names_of_modules_and_errors() -> None:
+    assert dir(jobs) == sorted(jobs.__all__)
+    assert (PayloadError.__module__, ArgumentError.__module__) == ("streamkeep.jobs", "streamkeep")
+    assert pickle.loads(pickle.dumps(ArgumentError("x"))).args == ("x",)

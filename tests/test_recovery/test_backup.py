@@ -31,7 +31,7 @@ from streamkeep.format.core.errors import (
     StoreLockedError,
 )
 from streamkeep.format.core.keys import NODES
-from streamkeep.recovery import backup, compact
+from streamkeep.recovery import backup, compact, restore
 from tiers import slow_but
 
 Open = Callable[..., Store]
@@ -259,7 +259,7 @@ KILLED = """
 import os, signal, sys
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.keys import NODES
-from streamkeep.recovery import backup, compact
+from streamkeep.recovery import backup, compact, restore
 if sys.argv[1].startswith("2 "):
     sys.modules["streamkeep.recovery.backups.backup"]._exchange = lambda *names: False
 failpoints.arm(sys.argv[1].removeprefix("2 "), lambda: os.kill(os.getpid(), signal.SIGKILL))
@@ -476,3 +476,33 @@ def test_what_a_killed_backup_has_copied_is_not_in_the_way(archived: Store, tmp_
     with streamkeep.open(target) as copy:
         assert copy.xrange("k", history=True) == expected
     assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
+
+
+def test_a_backup_is_restored_where_no_store_is(tmp_path: Path) -> None:
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with streamkeep.open(path) as store:
+        store.xadd("k", {"a": "b"}, "1-1")
+        store.set_retention("k", archive=True)
+        store.xtrim("k", 0, approximate=False)
+        store.archive()
+        backup(store, copy)
+        store.xadd("k", {"a": "c"}, "2-1")
+    result = run("restore", copy, path, status=3)
+    assert "there is something already; next: move it away" in result.stderr
+    shutil.move(path, tmp_path / "damaged")
+    assert (
+        "not a backup, but a store" in run("restore", tmp_path / "damaged", path, status=3).stderr
+    )
+    assert "; checked, in" in run("restore", copy, path).stderr
+    assert objects("range", path, "k", "--history")[0]["id"] == "1-1"
+    assert_sound(path)
+    with streamkeep.open(path) as store:
+        store.xadd("k", {"a": "d"}, "3-1")
+        backup(store, copy)  # the one that was restored takes later ones
+    shutil.rmtree(path)
+    with (copy / "data.mdb").open("r+b") as file:
+        file.seek(8192)
+        file.write(b"\xff" * 8192)
+    with pytest.raises(CorruptionError):
+        restore(copy, path)
+    assert {one.name for one in tmp_path.iterdir()} == {"copy", "damaged"}

@@ -259,3 +259,12 @@ def test_wrong_command_lines() -> None:
     Path("rows.jsonl").write_text('{"a":1}\n')
     told = run("load", "s", "rows.jsonl", status=1).stderr
     assert "name the stream that these rows go to" in told
+
+
+def test_a_file_name_of_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    path, target = tmp_path / "s", tmp_path / "x.xml"
+    run("add", path, "k", "a", "1")
+    error = run("dump", path, "k", "--output", target, status=2).stderr
+    assert "the name does not give the format; choose one of text, jsonl" in error
+    assert not target.exists()
+    run("dump", path, "k", "--output", target, "--format", "csv")

@@ -264,16 +264,22 @@ def test_a_huge_value_is_printed_whole() -> None:
 
 def test_trim_exact_trims_to_the_entry() -> None:
     fill(10)
-    assert lines("trim", "s", "k", "--maxlen", "7", "--exact") == ["3"]
-    assert lines("trim", "s", "k", "--minid", "9", "--exact") == ["5"]
+    assert lines("trim", "s", "k", "--maxlen", "7", "--exact") == ["3 entries removed"]
+    assert lines("trim", "s", "k", "--minid", "9", "--exact") == ["5 entries removed"]
     assert lines("range", "s", "k") == ["9-0  n=9", "10-0  n=10"]
+    run("add", "s", "k", "n", "11")
+    assert lines("trim", "s", "k", "--older-than", "1h", "--exact") == ["2 entries removed"]
+    assert (
+        "--minid cannot"
+        in run("trim", "s", "k", "--older-than", "1h", "--minid", "1", status=2).stderr
+    )
 
 
 def test_trim_approximate_says_that_more_is_left() -> None:
     fill(10)
     for option in (("--maxlen", "7"), ("--minid", "5-0")):
         result = run("trim", "s", "k", *option)
-        assert result.stdout == "0\n"
+        assert result.stdout == "0 entries removed\n"
         assert "--exact" in result.stderr
     assert run("trim", "s", "k", "--maxlen", "10").stderr == ""
     assert run("trim", "s", "k", "--minid", "1-0").stderr == ""
@@ -282,7 +288,7 @@ def test_trim_approximate_says_that_more_is_left() -> None:
 def test_trim_removes_whole_nodes_up_to_its_limit() -> None:
     fill(2000)
     [removed] = lines("trim", "s", "k", "--maxlen", "10", "--limit", "1000")
-    assert 0 < int(removed) <= 1000
+    assert 0 < int(removed.removesuffix(" entries removed")) <= 1000
     assert "is required" in run("trim", "s", "k", status=2).stderr
 
 

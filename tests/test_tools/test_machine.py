@@ -25,7 +25,8 @@ def states(place: Path) -> dict[str, str]:
 
 def test_nothing_is_wrong_where_the_tests_run_and_nothing_remains(tmp_path: Path) -> None:
     place = tmp_path / "above" / "store"
-    with streamkeep.open(tmp_path / "above" / "store"):
+    place.parent.mkdir()
+    with streamkeep.open(place):
         pass
     before = sorted((tmp_path / "above").rglob("*"))
     assert "wrong" not in states(place).values()

@@ -40,7 +40,6 @@ FAILING = [
     ("add", "new", "k", "a", "b", "--id", "0-0"),
     ("add", "new", "k", "a", "b", "--id", "x"),
     ("exec", "new", "XGROUP", "CREATE", "k", "g", "x", "MKSTREAM"),
-    ("load", "deep/er/new", "cut.rdb"),
 ]
 
 
@@ -113,3 +112,13 @@ def test_a_store_that_others_have_written_to_since_it_was_looked_at_stays(
         patched.setattr(stores, "holds_nothing", looked_at)
         run("load", "new", "cut.jsonl", status=1)
     assert reply("new", "XLEN", "k") == 1
+
+
+def test_a_mistyped_path_makes_no_folders(tmp_path: Path) -> None:
+    path = tmp_path / "nosuch" / "x.store"
+    with pytest.raises(streamkeep.StoreError, match=f"{path.parent} does not exist; next: correct"):
+        streamkeep.open(path)
+    assert f"{path.parent} does not exist" in run("add", path, "k", "a", "1", status=3).stderr
+    assert not path.parent.exists()
+    with pytest.raises(streamkeep.NotAStoreError, match="without create=False, which creates it"):
+        streamkeep.open(tmp_path / "x", create=False)

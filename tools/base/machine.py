@@ -32,6 +32,7 @@ _FEW_FILES: Final = 256
 _CHILD_S: Final = 30
 _MOUNTS: Final = "/proc/self/mountinfo"
 _ROOM: Final = "make room on the disk, or raise the quota of this user"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _LOCAL: Final = "use a folder on a local file system, such as ext4 or XFS"
 
 # What is known of file systems: the state, and a sentence for people.
@@ -113,8 +114,6 @@ def examine(place: str | Path) -> Iterator[Check]:
     Nothing remains of the files that it makes, in the folder that contains `place`, or in `place`
     itself where that is the root of another file system.
 
-    Raises:
-        OSError: no folder can be made there, for another reason than that this user may not.
     """
     folder = _writable_place(Path(place).absolute())
     yield check_page_size(page_size_of(Path(place)))
@@ -125,6 +124,10 @@ def examine(place: str | Path) -> Iterator[Check]:
     except PermissionError:
         text = f"this user may make no files in {folder}, so locks, maps and syncs were not tried"
         yield Check("trials", "note", text, "run it as the owner of the folder")
+        return
+    except OSError as error:
+        text = f"no file can be made in {folder}: {error.strerror or error}"
+        yield Check("trials", "wrong", text, _ROOM if error.errno in _FULL else _LOCAL)
         return
     with made as name:
         for check in (check_sharing, check_blocks, check_names, check_syncs):
@@ -146,8 +149,8 @@ def _tried(check: Callable[[Path], Check], folder: Path) -> Check:
         return check(folder)
     except OSError as error:
         name = check.__name__.removeprefix("check_").replace("_", " ")
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return Check(name, "wrong", f"{error.strerror or error}", _ROOM if full else _LOCAL)
+        hint = _ROOM if error.errno in _FULL else _LOCAL
+        return Check(name, "wrong", f"{error.strerror or error}", hint)
 
 
 # --- the machine --------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from streamkeep.tools.commands.archive_cmd import block_limit_option
 from streamkeep.transfer import DUMP_FORMATS, DumpFormat, DumpReport, Heading, Piece, Slot
 from streamkeep.transfer import dump as dump_file
 from streamkeep.transfer.dump_file import DEFAULT_REDIS, dump_group
-from streamkeep.transfer.formats import BINARY_FORMATS, DUMP_SUFFIXES
+from streamkeep.transfer.formats import BINARY_FORMATS, dump_format
 from streamkeep.transfer.inspection import (
     TABLE_NAMES,
     Item,
@@ -225,7 +225,12 @@ def dump(
         raise click.UsageError(
             "--json prints a summary and needs --output; for the data as JSON use --format jsonl"
         )
-    chosen = format or DUMP_SUFFIXES.get(Path(target).suffix.lower(), "jsonl")
+    chosen: DumpFormat = format or "jsonl"
+    if format is None and Path(target).suffix:
+        try:
+            chosen = dump_format(None, target)
+        except ArgumentError as error:
+            raise click.UsageError(f"{error}, as in --format jsonl") from error
     if target == STDOUT and chosen in BINARY_FORMATS and sys.stdout.isatty():
         raise Failure(f"{chosen} is not for a terminal", hint="--output FILE")
     with (

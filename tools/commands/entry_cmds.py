@@ -7,6 +7,7 @@ stream of any length takes little memory.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,9 +17,11 @@ import click
 
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.format.core.json_form import json_bytes
+from streamkeep.format.humanize import entries_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import (
     Bytes,
+    Duration,
     Id,
     Number,
     condition_of,
@@ -176,6 +179,7 @@ def add(
 @command()
 @store_argument
 @key_argument
+@click.option("--older-than", type=Duration(), help="Remove entries that are older.")
 @maxlen_option
 @minid_option
 @click.option(
@@ -195,14 +199,13 @@ def trim(
     key: bytes,
     maxlen: int | None,
     minid: bytes | None,
+    older_than: int | None,
     id_range: tuple[bytes, bytes] | None,
     exact: bool,
     limit: int | None,
     policy: RefPolicy | None,
 ) -> None:
     """Trim the oldest entries of KEY, or a range of IDs (XTRIM).
-
-    Prints how many were removed.
 
     Without --exact, only whole macro nodes are removed, each a page full of entries, and at most
     10,000 entries in one call (see --limit).
@@ -217,28 +220,34 @@ def trim(
     \b
     Examples:
       streamkeep trim orders.store orders --maxlen 100000
+      streamkeep trim orders.store orders --older-than 30d
       streamkeep trim orders.store orders --minid 2024-06-10T00:00:00Z --exact
       streamkeep trim orders.store orders --maxlen 0 --exact --acked
       streamkeep trim orders.store orders --range 2024-06-10 '(2024-06-11'
     """
+    if older_than is not None:
+        refuse_options("cannot be used with --older-than", "minid")
+        minid = b"%d-0" % max(0, round(time.time() * 1000) - older_than)
     if id_range is not None:
-        refuse_options("cannot be used with --range", "maxlen", "minid", "exact", "limit")
+        refuse_options(
+            "cannot be used with --range", "older_than", "maxlen", "minid", "exact", "limit"
+        )
         if policy is not None:
             raise click.UsageError(f"--{policy.lower()} cannot be used with --range")
         with open_store(store_path) as store:
             removed = store.trim_range(key, *id_range)
-            output.result(str(removed), count=removed)
+            output.result(f"{entries_text(removed)} removed", count=removed)
             with store.snapshot() as snapshot:
                 check_exists(snapshot, key)
         return
     check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
     if maxlen is None and minid is None:
-        raise click.UsageError("one of --maxlen, --minid or --range is required")
+        raise click.UsageError("one of --older-than, --maxlen, --minid or --range is required")
     with open_store(store_path) as store:
         removed = store.xtrim(
             key, maxlen, approximate=not exact, minid=minid, limit=limit, ref_policy=policy
         )
-        output.result(str(removed), count=removed)
+        output.result(f"{entries_text(removed)} removed", count=removed)
         with store.snapshot() as snapshot:
             check_exists(snapshot, key)
             hint = "" if is_trimmed(snapshot, key, maxlen, minid) else next_trim(policy, exact)

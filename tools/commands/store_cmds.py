@@ -1,4 +1,4 @@
-"""Commands on a whole store: create, fsck, repair, backup, compact."""
+"""Commands on a whole store: create, fsck, repair, backup, restore, compact."""
 
 from __future__ import annotations
 
@@ -345,9 +345,10 @@ def _verdict(repaired: Repaired) -> str:
 def backup(store_path: Path, target: Path, no_verify: bool) -> None:
     """Copy STORE, which may be in use, to the folder TARGET.
 
-    The copy is of one moment, with the archive of that moment, and is an ordinary store: to restore
-    it, copy the folder back. It has no free pages, is checked with fsck, and gets the name TARGET
-    only when it is complete: a command that fails or is killed leaves an earlier backup unchanged.
+    The copy is of one moment, with the archive of that moment, and is an ordinary store, which
+    `streamkeep restore` puts back. It has no free pages, is checked with fsck, and gets the name
+    TARGET only when it is complete: a command that fails or is killed leaves an earlier backup
+    unchanged.
 
     TARGET must be missing, empty, or an earlier backup of STORE that has not been written to. Of
     the archive, only segments that the earlier backup lacks are copied.
@@ -396,6 +397,38 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
     if not report.recorded:
         hint = "`streamkeep status` needs --backup to know of this backup"
         output.note(f"{store_path} cannot be written, so {hint}")
+
+
+@command()
+@click.argument("backup_path", metavar="BACKUP", type=click.Path(), callback=path_of)
+@store_argument
+def restore(backup_path: Path, store_path: Path) -> None:
+    """Copy BACKUP, and put it where STORE was.
+
+    The copy is checked with fsck before it gets the name STORE, which must not exist: close the
+    damaged store in all processes and move its folder away. BACKUP does not change.
+
+    \b
+    Example:
+      streamkeep restore backup.store restored.store
+    """
+    from streamkeep.recovery.backups.backup import restore as restore_store
+
+    began = time.perf_counter()
+    with output.steps("restore") as advance:
+        parts = ("archive", "data", "check")
+        report = restore_store(
+            backup_path,
+            store_path,
+            progress=lambda what, done, total: advance(
+                100 * parts.index(what) + 100 * done // max(total, 1), 300
+            ),
+        )
+    seconds = time.perf_counter() - began
+    output.done(path=str(report.path), epoch=report.epoch, seconds=round(seconds, 3))
+    size = size_text(report.data_bytes + report.copied_bytes)
+    text = f"{store_path}: restored from {backup_path}; {size}; checked"
+    output.note(f"{text}, in {output.span_text(seconds)}")
 
 
 @command()

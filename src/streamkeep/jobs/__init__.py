@@ -59,3 +59,8 @@ __all__ = [
     "register_codec",
     "take",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return what programs use, without the modules that hold it."""
+    return __all__

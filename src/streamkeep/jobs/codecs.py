@@ -102,7 +102,9 @@ def encode(name: str, value: object, what: str, most: int) -> bytes:
     except ImportError as error:
         raise PayloadError(f"the codec {name!r} needs a package: {error}") from error
     except Exception as error:
-        raise PayloadError(f"{what} cannot be encoded as {name}: {error}") from error
+        hint = "; next: pass a text (of a time, `isoformat()`), or choose codec='msgspec'"
+        hint = hint if name == JSON else ""
+        raise PayloadError(f"{what} cannot be encoded as {name}: {error}{hint}") from error
     if len(data) > most:
         raise PayloadError(
             f"{what} has {len(data):,} bytes as {name}, at most {most:,} are possible; next: store "

@@ -282,8 +282,8 @@ def bury(
     step.counters.dead += 1
     forget(step, place, fields, 2)
     if ttl_ms:
-        shown = error_type or "streamkeep.jobs.DeadLetter", text or reason, traceback_text
-        data = json.dumps(shown).encode()
+        shown = (error_type, text) if error_type else ("streamkeep.jobs.DeadLetter", reason)
+        data = json.dumps([*shown, traceback_text]).encode()
         facts = _facts(place, fields, consumer, begun_ms, attempts)
         put_result(step, job_id, Stored(step.now_ms + ttl_ms, FAILED, JSON, data), facts)
     _tell(step, job_id)

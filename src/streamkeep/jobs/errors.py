@@ -59,7 +59,7 @@ class JobFailedError(QueueError):
     """
 
     def __init__(self, error_type: str, text: str, traceback_text: str) -> None:
-        super().__init__(f"{error_type}: {text}" if error_type else text)
+        super().__init__(": ".join(filter(None, (error_type, text))))
         self.error_type = error_type
         self.text = text
         self.traceback_text = traceback_text
@@ -87,3 +87,8 @@ class Retry(Exception):  # as in other queues
         self.after_ms = None if after is None else milliseconds(after, "after")
         self.reason = reason
         self.counts = counts
+
+
+for _one in [*vars().values()]:  # tracebacks and logs name what programs import
+    if isinstance(_one, type) and (_one is Retry or issubclass(_one, QueueError)):
+        _one.__module__ = "streamkeep.jobs"
