@@ -290,6 +290,8 @@ def test_jobs_are_cancelled_run_and_put_again_and_queues_paused(
     queue = Queue(kept, "mail", retries=0)
     queue.put({"to": "ann"})
     queue.put({"to": "bob"}, delay="1h")
+    queue.periodic("0 3 * * *", name="nightly")(lambda: None)
+    queue.register_periodic()
     enter(browser, site(write=True))
     browser.click("Queues")
     browser.until("document.querySelector('h2').innerText === 'Queues'")
@@ -310,6 +312,10 @@ def test_jobs_are_cancelled_run_and_put_again_and_queues_paused(
     browser.until("document.body.innerText.includes('There are no dead letters.')")
     browser.click("Pause")
     browser.until("document.body.innerText.includes('Resume')")
+    browser.click("Remove", "td button")
+    browser.click("Remove", "dialog button")
+    browser.until("document.body.innerText.includes('No task is periodic.')")
+    assert queue.schedules() == []
     stats = queue.stats()
     assert (stats.waiting, stats.delayed, stats.cancelled, stats.paused) == (1, 0, 1, True)
 
@@ -475,10 +481,13 @@ def test_it_works_by_keyboard_and_for_screen_readers(
     assert browser.run("document.activeElement.id") == "filter"
     browser.call("Input.insertText", text="alp")
     browser.until(f"{ROWS} === 1")
+    browser.until("location.hash.startsWith('#/?match=alp&')")
     assert browser.run("document.activeElement.id") == "filter"
     browser.run("document.querySelector('tbody a').focus()")
     browser.press("Enter", 13, "\r")
     browser.until(f"{ENTRIES} === 1")
+    browser.run("history.back()")
+    browser.until(f"{ROWS} === 1 && document.querySelector('#filter').value === 'alp'")
     queue = Queue(kept, "mail")
     queue.put({"to": "ann"})
     browser.run("location.hash = '#/queue?name=mail'")

@@ -25,7 +25,7 @@ export function group(main, state, signal, address) {
   const pending = rows("Pending entries", state.write ? [...PENDING, { title: "Actions", class: "actions", make: actions }] : PENDING,
     { keyOf: (one) => one.id, detail, none: () => empty(any ? "No pending entry is like this." : "Nothing is pending: every delivered entry was acknowledged.") });
   let any = false, shown = [];
-  const idle = el("select", { "aria-label": "Delivered" }, IDLE.map(([title, ms]) => el("option", { value: ms }, `delivered ${title}`)));
+  const idle = el("select", { "aria-label": "Delivered" }, IDLE.map(([title, ms]) => el("option", { value: ms, selected: String(ms) === address.idle }, `delivered ${title}`)));
   const owner = el("select", { "aria-label": "Consumer" });
   const more = button("Show more", () => { wanted += PAGE; again(); }, { hidden: true });
   let wanted = PAGE;
@@ -105,6 +105,6 @@ export function group(main, state, signal, address) {
   }
 
   const again = repeat(signal, 5, refresh, () => missing(main, "group", name, link("/stream", { key }), "The groups of the stream"));
-  idle.addEventListener("change", again);
+  idle.addEventListener("change", () => { history.replaceState(null, "", link("/group", { key, group: name, idle: idle.value })); again(); });
   owner.addEventListener("change", again);
 }

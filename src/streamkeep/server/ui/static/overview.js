@@ -18,15 +18,15 @@ const COLUMNS = [
 ];
 const before = new Map(); // key: when and how many entries had been added, for rates
 
-export function overview(main, state, signal) {
+export function overview(main, state, signal, address) {
   const tiles = el("dl", { class: "tiles" });
   const stuck = el("ul", { class: "stuck" });
   const calm = el("div");
   const { box, body, table: list } = table("Streams", COLUMNS);
   const filter = el("input", { type: "search", placeholder: "Filter by key", "aria-label": "Filter streams by key",
-    id: "filter", autocomplete: "off", spellcheck: "false" });
+    id: "filter", autocomplete: "off", spellcheck: "false", value: address.match === undefined ? "" : textOf(address.match) });
   const spans = el("select", { "aria-label": "Time that the activity shows" },
-    SPANS.map(([title, ms]) => el("option", { value: ms, selected: ms === (state.span ?? 3600e3) }, title)));
+    SPANS.map(([title, ms]) => el("option", { value: ms, selected: ms === (Number(address.span) || 3600e3) }, title)));
   const none = el("div");
   const more = button("Show more streams", () => { wanted += 50; again(); }, { hidden: true });
   let wanted = 50;
@@ -56,8 +56,12 @@ export function overview(main, state, signal) {
 
   const again = repeat(signal, 5, refresh);
   let typing = null;
-  filter.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(again, 200); });
-  spans.addEventListener("change", () => { state.span = Number(spans.value); again(); });
+  const changed = () => {
+    history.replaceState(null, "", link("/", { match: filter.value, span: spans.value })); // for Back, and to be shared
+    again();
+  };
+  filter.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(changed, 200); });
+  spans.addEventListener("change", changed);
 }
 
 function row() {

@@ -73,6 +73,7 @@ export function queue(main, state, signal, address) {
     { title: "Name", make: (one) => named(one.name) }, { title: "Task", make: (one) => named(one.task) }, { title: "Cron", text: (one) => `${textOf(one.cron)} (${textOf(one.zone)})` },
     number("Last", (one, now) => one.last_ms ? ago(one.last_ms, now) : "never"), number("Next", (one, now) => ago(one.next_ms, now)),
     number("Parked", (one) => one.parked ? `${many(one.parked, "job")}: no worker has the task` : "–", (one) => one.parked > 0),
+    ...(state.write ? [{ title: "Actions", class: "actions", make: (one) => button("Remove", () => unschedule(one.name)) }] : []),
   ], { keyOf: (one) => percent(one.name), none: "No task is periodic." });
   let paused = false, shown = "", list = null, wanted = 50, further = null, filter = {}, minutes = 60;
 
@@ -196,6 +197,12 @@ export function queue(main, state, signal, address) {
   async function cancel(id) {
     if (await ask("Cancel this job?", `${id} will not run.`, { action: "Cancel the job", danger: true }) === null) return;
     change("cancel", id, `${id} was cancelled`);
+  }
+
+  async function unschedule(rule) {
+    const text = `No more jobs of it are put. A program that still has ${textOf(rule)} stores it again when it starts.`;
+    if (await ask("Remove this schedule?", text, { action: "Remove", danger: true }) === null) return;
+    try { await post(at("unschedule"), { ids: [rule] }); activity().catch(problem); } catch (error) { problem(error); }
   }
 
   async function change(action, id, told) {
