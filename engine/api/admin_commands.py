@@ -29,9 +29,10 @@ from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import remote_setting
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.whole_store import erase, remains
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.entry import MAX_ID, StreamId, Text
 from streamkeep.format.core.errors import ArgumentError, NoSuchKeyError
-from streamkeep.format.core.values import as_given, seconds
+from streamkeep.format.core.values import as_given
 from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import RemoteSetting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
@@ -378,7 +379,7 @@ class AdminCommands(Generic[Text]):
         self,
         key: Key,
         *ids: Id,
-        timeout: float = 60.0,
+        timeout: Duration = 60,
         progress: Progress | None = None,
     ) -> int:
         """Delete entries and overwrite their bytes in every file of the store.
@@ -396,7 +397,7 @@ class AdminCommands(Generic[Text]):
         Args:
             ids: an entry that is not there is no error, and its remains are erased. Without IDs, an
                 erasure that was cut off is finished.
-            timeout: how many seconds to wait for readers of older states of the store.
+            timeout: how long to wait for readers of older states of the store.
             progress: called with pages done, and pages in all.
 
         Returns:
@@ -408,12 +409,12 @@ class AdminCommands(Generic[Text]):
             StoreError: the store is open for reading only.
         """
         self._check_writable()
-        seconds(timeout, "timeout", zero=True)  # used when the entries are deleted
+        wait_s = milliseconds(timeout, "timeout") / 1000  # used when the entries are deleted
         name = to_bytes(key, "key")
         parsed = parse_ids([to_id_text(one) for one in ids])
         self._collect_garbage()
         with translated():
-            return erase.erase(self._environment, name, parsed, timeout, progress)
+            return erase.erase(self._environment, name, parsed, wait_s, progress)
 
     def find_remains(self, key: Key, where: Condition) -> list[StreamId]:
         """Return the IDs of all entries with these fields of which the store still has the bytes.

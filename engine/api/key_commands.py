@@ -18,6 +18,7 @@ from streamkeep.engine.commands.arguments import no_arguments, to_bytes
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
@@ -35,12 +36,12 @@ class KeyCommands(CommandBase[Text]):
         name: Key,
         *,
         maxlen: int | None = None,
-        max_age_ms: int | None = None,
+        max_age: Duration | None = None,
         max_bytes: int | None = None,
         archive: bool | None = None,
         keep_unacknowledged: bool | None = None,
         approximate: bool | None = None,
-        archive_max_age_ms: int | None = None,
+        archive_max_age: Duration | None = None,
         keep_max_bytes: int | None = None,
         when_full: Literal["refuse", "trim"] | None = None,
     ) -> Retention:
@@ -53,15 +54,16 @@ class KeyCommands(CommandBase[Text]):
 
         Args:
             maxlen: the number of entries to keep.
-            max_age_ms: the maximum age of entries, by the time in their IDs.
+            max_age: the maximum age of entries, by the time in their IDs: "7d", a timedelta, or
+                seconds.
             max_bytes: the maximum size of the macro nodes. Whole nodes are removed, but never the
                 newest.
             archive: whether trimmed entries go to the archive. This applies to XTRIM, XADD with
                 MAXLEN or MINID, `trim_range` and retention; XDEL deletes.
             keep_unacknowledged: retention waits until all groups have read and acknowledged.
-            approximate: `maxlen` and `max_age_ms` remove whole macro nodes only, which is much
+            approximate: `maxlen` and `max_age` remove whole macro nodes only, which is much
                 cheaper and leaves up to one more node.
-            archive_max_age_ms: the maximum age of archived entries; `Store.maintain` drops segments
+            archive_max_age: the maximum age of archived entries; `Store.maintain` drops segments
                 whose last entry is older.
             keep_max_bytes: with keep_unacknowledged, the maximum size of the nodes while retention
                 waits for groups. None: until the store itself is full.
@@ -70,12 +72,12 @@ class KeyCommands(CommandBase[Text]):
         """
         change = retention.RetentionChange(
             maxlen,
-            max_age_ms,
+            _age_ms(max_age, "max_age"),
             max_bytes,
             archive,
             keep_unacknowledged,
             approximate,
-            archive_max_age_ms,
+            _age_ms(archive_max_age, "archive_max_age"),
             keep_max_bytes,
             when_full,
         )
@@ -201,3 +203,10 @@ def _keys(txn: Txn, pattern: bytes) -> list[bytes]:
         return [name for name, _ in keys.iter_keys(txn)]
     matcher = Glob(pattern)
     return [name for name, _ in keys.iter_keys(txn) if matcher.matches(name)]
+
+
+def _age_ms(age: Duration | None, name: str) -> int | None:
+    """Return a limit of age in milliseconds; -1, which removes it, as it is."""
+    if age is None or age == -1:
+        return None if age is None else -1
+    return milliseconds(age, name)

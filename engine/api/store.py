@@ -50,9 +50,10 @@ from streamkeep.engine.system.owners import Trusted, trusted_numbers
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.whole_store import scrub
 from streamkeep.format import html
+from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.entry import Entry, Text
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StoreError
-from streamkeep.format.core.values import LONGEST_S, seconds, whole
+from streamkeep.format.core.values import whole
 from streamkeep.format.segment.manifest import SegmentRecord
 
 _MOST_READERS: Final = 100_000  # `lock.mdb` has 64 bytes on disk for each
@@ -78,7 +79,7 @@ class Store(
         path: str | Path,
         *,
         sync: Sync = "commit",
-        interval_ms: int = 1000,
+        interval: Duration = 1,
         readonly: bool = False,
         read_durable: bool = False,
         force_recovery: WayName | None = None,
@@ -88,7 +89,7 @@ class Store(
         max_store_bytes: int | None = None,
         node_max_bytes: int | None = None,
         node_max_entries: int | None = None,
-        archive_every: float | None = None,
+        archive_every: Duration | None = None,
         retired_max_bytes: int | None = None,
         trust_owners: Trusted = (),
         mode: int | None = None,
@@ -98,10 +99,10 @@ class Store(
     ) -> None:
         """Open the store at `path`; see `streamkeep.open`."""
         check_sync(sync)
-        whole(interval_ms, "interval_ms", 1, LONGEST_S * 1000)
+        interval_ms = above_zero(interval, "interval")
         whole(max_readers, "max_readers", 1, _MOST_READERS)
         if archive_every is not None:
-            seconds(archive_every, "archive_every")
+            every_ms = above_zero(archive_every, "archive_every")
             if readonly:
                 raise ArgumentError("archive_every needs a store that is not readonly")
         check_most(retired_max_bytes)
@@ -136,7 +137,7 @@ class Store(
                 self._start_upkeep(retired_max_bytes)
                 self._finish_interrupted()
                 if archive_every is not None:
-                    self._archiving = ArchiveThread(self._environment, archive_every)
+                    self._archiving = ArchiveThread(self._environment, every_ms / 1000)
         except BaseException:
             self.close()
             raise
@@ -457,7 +458,7 @@ class Store(
         return self._wait if sync is None else check_sync(sync) == "commit"
 
     def _note_sync(self, sync: Sync | None) -> None:
-        """Begin to sync the journal every `interval_ms`, if this is the first use of that mode."""
+        """Begin to sync the journal every `interval`, if this is the first use of that mode."""
         checkpointer = self._environment.checkpointer
         if sync == "interval" and self._interval_s is None and checkpointer is not None:
             self._interval_s = self._interval_ms / 1000

@@ -1,4 +1,4 @@
-"""The archiver as a thread of a store: `streamkeep.open(path, archive_every=seconds)`.
+"""The archiver as a thread of a store: `streamkeep.open(path, archive_every="1m")`.
 
 Each round enforces retention and archives; if the archive is kept in an object store, it also
 brings that up to date. Entries that are too few for a file remain retired, where history shows

@@ -15,7 +15,7 @@ import streamkeep
 
 CHILD = """
 import sys, time, streamkeep
-store = streamkeep.open(sys.argv[1], sync=sys.argv[2], interval_ms=60_000)
+store = streamkeep.open(sys.argv[1], sync=sys.argv[2], interval=60)
 store.sync()
 for n in range(1000):
     print(store.xadd("log", {"n": n}).decode(), flush=True)

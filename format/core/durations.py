@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from datetime import timedelta
 from fractions import Fraction
 from typing import Final
 
+from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import as_given
+
+Duration = float | int | str | timedelta  # as programs write it; a number is in seconds
+
+LONGEST_MS: Final = 100 * 366 * 86_400_000
 _UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 MEANT: Final = "a duration such as 250ms, 90s, 10m, 1h30m or 30d"
@@ -30,6 +38,37 @@ def parse_duration(text: str) -> int:
     if total.denominator != 1:
         raise ValueError(f"{text!r} is not a whole number of milliseconds")
     return int(total)
+
+
+def milliseconds(value: Duration, name: str) -> int:
+    """Return a duration in milliseconds; a number is in seconds.
+
+    Raises:
+        ArgumentError: it is something else, negative, or above a hundred years.
+    """
+    found = -1.0
+    if isinstance(value, timedelta):
+        found = value.total_seconds() * 1000
+    elif isinstance(value, str):
+        with suppress(ValueError):
+            found = parse_duration(value)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            found = value * 1000.0
+    if not 0 <= found <= LONGEST_MS:
+        raise ArgumentError(
+            f"{name} must be seconds, a timedelta, or a text such as '500ms', '5m' or '1h', "
+            f"not {as_given(value)}"
+        )
+    return round(found)
+
+
+def above_zero(value: Duration, name: str) -> int:
+    """Return a duration in milliseconds, at least one."""
+    found = milliseconds(value, name)
+    if not found:
+        raise ArgumentError(f"{name} must be at least '1ms', not {as_given(value)}")
+    return found
 
 
 def duration_text(ms: float, parts: int = 2) -> str:

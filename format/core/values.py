@@ -6,12 +6,11 @@ ArgumentError that names the parameter and shows the value.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from streamkeep.format.core.errors import ArgumentError
 
 MOST: Final = (1 << 62) - 1
-LONGEST_S: Final = 100 * 366 * 86_400  # a hundred years; what waits for longer than 292 overflows
 _MOST_SHOWN: Final = 60  # characters of a value in a message
 _NOT_UTF8: Final = "a text of whole characters, which UTF-8 can encode (no lone surrogates)"
 
@@ -33,15 +32,6 @@ def whole(value: object, name: str, least: int, most: int = MOST) -> int:
         bounds = f"of at least {least:,}" if most == MOST else f"from {least:,} to {most:,}"
         raise ArgumentError(f"{name} must be a whole number {bounds}, not {as_given(value)}")
     return value
-
-
-def seconds(value: Any, name: str, *, zero: bool = False) -> float:
-    """Return a time in seconds, above 0 (or 0, if `zero`) and at most a hundred years."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if good and (0 < value <= LONGEST_S or (zero and value == 0)):  # neither is true of NaN
-        return float(value)
-    least = "from 0 to" if zero else "above 0 and at most"
-    raise ArgumentError(f"{name} must be seconds, {least} {LONGEST_S:,}, not {as_given(value)}")
 
 
 def utf8(value: object, name: str) -> bytes:

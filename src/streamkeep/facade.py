@@ -18,7 +18,7 @@ def open(path, **options):
             "none": when it is committed. Then a crash of the process loses nothing; a power cut
             loses at most the last interval, or everything since the last checkpoint.
             `store.using` and `store.transaction` take another mode; processes may differ.
-        interval_ms: how often "interval" syncs, in milliseconds.
+        interval: how often "interval" syncs: seconds, a timedelta, or a text such as "100ms".
         readonly: open without write access, also on read-only media. Does not create a store.
         read_durable: reads return when what they saw is on disk. Otherwise they may see commits
             that a power cut can still take away. Not with `readonly`, because it may have to sync.
@@ -39,8 +39,8 @@ def open(path, **options):
         node_max_bytes, node_max_entries: limits of the macro nodes of streams that are created from
             now on, by Redis's rule (stream-node-max-bytes, -entries). If only one is given, the
             other is 4,096 or 100; one of them may be 0: no limit. None for both: nodes fill pages.
-        archive_every: maintain and archive the store at this interval in seconds, in a
-            thread, as `Store.maintain` and `Store.archive` do.
+        archive_every: maintain and archive the store at this interval, such as "1m", in a thread,
+            as `Store.maintain` and `Store.archive` do.
         retired_max_bytes: bytes of trimmed entries that may wait for the archiver, 64 MiB or more;
             None for 1 GiB. Beyond it, calls that trim archive themselves.
         trust_owners: more users, by name or number, whose files the store may consist of. Trusted

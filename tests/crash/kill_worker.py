@@ -44,7 +44,7 @@ class Worker:
         self.mine: list[str] = []  # IDs that this process added to ADDED and has not deleted
         self.held: list[str] = []  # IDs that were delivered to it
         self.old: list[str] = []  # IDs that this process added to TRIMMED and has not erased
-        self.store = streamkeep.open(plan["path"], sync=plan["sync"], interval_ms=20)
+        self.store = streamkeep.open(plan["path"], sync=plan["sync"], interval=0.02)
         context_of(self.store).memtable.most_commits = plan["flushes"]
         self.consumes: bool = plan["consumes"]
         self.archives: bool = plan["archives"]

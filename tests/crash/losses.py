@@ -74,8 +74,7 @@ class Workload:
         self.random = random_
         self.clock = ManualClock(1000)
         self.stores = [
-            Store(path, sync=mode, interval_ms=int(INTERVAL_S * 1000), clock=self.clock)
-            for mode in modes
+            Store(path, sync=mode, interval=INTERVAL_S, clock=self.clock) for mode in modes
         ]
         self.environment = environment_of(self.stores[0])
         self.states = [state_of(self.stores[0])]

@@ -78,7 +78,7 @@ def make(path: Path) -> None:
     """Make a store with two kinds of everything, and segments of another store beside it."""
     options: dict[str, Any] = {"sync": "none", "clock": ManualClock(5000)}
     with Store(path / "store", node_max_entries=5, node_max_bytes=0, **options) as store:
-        store.set_retention(KEY, archive=True, archive_max_age_ms=1 << 40)
+        store.set_retention(KEY, archive=True, archive_max_age="12725d")
         for number in range(1, COUNT + 1):
             store.xadd(KEY, fields(number), id=f"{number}-0")
         store.xtrim(KEY, minid="41", approximate=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import streamkeep
 from streamkeep import ArgumentError, Store
 from streamkeep.engine.system.files import path_of
-from streamkeep.format.core.values import as_given, seconds, whole
+from streamkeep.format.core.values import as_given, whole
 
 LONE = "a\ud800"
 HUGE = pytest.param(10**5000, id="huge")  # Python prints no int of so many digits
@@ -21,9 +22,9 @@ HUGE = pytest.param(10**5000, id="huge")  # Python prints no int of so many digi
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("interval_ms", 0),
-        ("interval_ms", 2**80),
-        ("interval_ms", None),
+        ("interval", 0),
+        ("interval", 2**80),
+        ("interval", None),
         ("max_readers", 1.5),
         ("max_readers", True),
         ("max_store_bytes", 2**80),
@@ -33,7 +34,7 @@ HUGE = pytest.param(10**5000, id="huge")  # Python prints no int of so many digi
         ("node_max_entries", "10"),
         ("archive_every", 1e308),
         ("archive_every", float("nan")),
-        ("archive_every", "5m"),
+        ("archive_every", "5"),
         ("retired_max_bytes", -1),
         ("retired_max_bytes", 5),
         ("trust_owners", None),
@@ -144,6 +145,13 @@ def test_a_message_shows_any_value(tmp_path: Path) -> None:
     assert path_of(tmp_path, "path") == path_of(str(tmp_path), "path") == tmp_path
     assert path_of("\udcff", "path").name == "\udcff"  # a byte that is not UTF-8, as Python has it
     assert whole(0, "n", 0) == 0
-    assert seconds(0, "s", zero=True) == 0
-    with pytest.raises(ArgumentError, match="s must be seconds, above 0"):
-        seconds(0, "s")
+
+
+def test_durations_are_seconds_texts_or_timedeltas(store: Store) -> None:
+    for age in (604_800, "7d", timedelta(days=7)):
+        found = store.set_retention("k", max_age=age, archive_max_age=age)
+        assert (found.max_age_ms, found.archive_max_age_ms) == (604_800_000, 604_800_000)
+    found = store.set_retention("k", max_age=-1)
+    assert (found.max_age_ms, found.archive_max_age_ms) == (None, 604_800_000)
+    with pytest.raises(ArgumentError, match="max_age must be seconds, a timedelta, or a text"):
+        store.set_retention("k", max_age="week")

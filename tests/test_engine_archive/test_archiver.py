@@ -233,7 +233,7 @@ def test_segments_that_are_too_old_are_dropped(
 ) -> None:
     store, ids = archived
     gone = store.archive().entries
-    store.set_retention("s", archive_max_age_ms=10_000)
+    store.set_retention("s", archive_max_age=10)
     assert store.maintain().dropped == 0
     clock.ms += 11_000
     assert store.maintain().dropped == 1

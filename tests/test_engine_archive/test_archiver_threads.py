@@ -153,7 +153,7 @@ def test_a_thread_of_the_store_removes_the_files_of_old_segments(
     open_store: Open, clock: ManualClock
 ) -> None:
     store = open_store(archive_every=0.02)
-    store.set_retention("s", archive=True, archive_max_age_ms=1000)
+    store.set_retention("s", archive=True, archive_max_age=1)
     fill(store, 800)
     store.xtrim("s", maxlen=0, approximate=False)
     store.archive()
@@ -165,7 +165,7 @@ def test_a_thread_of_the_store_removes_the_files_of_old_segments(
 
 def test_a_thread_of_the_store_waits_for_no_archiver(open_store: Open, clock: ManualClock) -> None:
     store = open_store()
-    store.set_retention("s", archive=True, archive_max_age_ms=1000)
+    store.set_retention("s", archive=True, archive_max_age=1)
     fill(store, 800)
     store.xtrim("s", maxlen=0, approximate=False)
     store.archive()

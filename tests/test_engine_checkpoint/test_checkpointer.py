@@ -118,7 +118,7 @@ def test_the_interval_is_kept_while_steady_points_fail(
     def fails(*_: object) -> None:
         raise ZeroDivisionError("unlisted")
 
-    with streamkeep.open(tmp_path / "store", sync=sync, interval_ms=50) as store:
+    with streamkeep.open(tmp_path / "store", sync=sync, interval=0.05) as store:
         one, journal = parts(store)
         with monkeypatch.context() as broken:
             broken.setattr(one, "_make", fails)
@@ -135,7 +135,7 @@ def test_the_interval_is_kept_while_steady_points_fail(
 def test_a_sync_that_raises_what_no_one_expects_is_tried_again_without_a_commit(
     tmp_path: Path,
 ) -> None:
-    with streamkeep.open(tmp_path / "store", sync="interval", interval_ms=50) as store:
+    with streamkeep.open(tmp_path / "store", sync="interval", interval=0.05) as store:
         _, journal = parts(store)
         failures = 2
         calls = 0
@@ -161,7 +161,7 @@ def test_a_sync_of_the_thread_that_fails_has_every_write_refused(
     def fails(handle: int) -> None:
         raise OSError(5, "Input/output error")
 
-    store = streamkeep.open(tmp_path / "store", sync="interval", interval_ms=50)
+    store = streamkeep.open(tmp_path / "store", sync="interval", interval=0.05)
     _, journal = parts(store)
     store.xadd("s", {"n": 0})
     with monkeypatch.context() as broken:

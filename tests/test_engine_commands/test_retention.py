@@ -48,7 +48,7 @@ def test_a_call_changes_what_it_names(open_store: Open) -> None:
     assert store.set_retention("s", maxlen=3, archive=True) == Retention(maxlen=3, archive=True)
     assert store.xlen("s") == 0
     assert store.exists("s") == 1
-    store.set_retention("s", max_age_ms=1000)
+    store.set_retention("s", max_age=1)
     store.set_retention("s", maxlen=-1)
     store.close()
     store = open_store()
@@ -74,7 +74,7 @@ def test_appends_keep_within_exact_limits(store: Store, clock: ManualClock) -> N
     assert [entry.id for entry in store.xrange("s")] == ids[-10:]
     store.xadd_many("s", [{"n": 1}] * 500)
     assert store.xlen("s") == 10
-    store.set_retention("s", maxlen=-1, max_age_ms=1000)
+    store.set_retention("s", maxlen=-1, max_age=1)
     clock.ms += 1001
     store.xadd("s", {"n": "new"})
     assert store.xlen("s") == 1
@@ -85,7 +85,7 @@ def test_approximate_limits_remove_whole_nodes(store: Store, clock: ManualClock)
     fill(store, 2000)
     per_node = store.xlen("s")
     assert 10 <= per_node < 300
-    store.set_retention("s", maxlen=-1, max_age_ms=5000)
+    store.set_retention("s", maxlen=-1, max_age=5)
     for _ in range(40):
         fill(store, 10)
         clock.ms += 1000
@@ -112,7 +112,7 @@ def test_bytes_are_limited_by_whole_nodes(store: Store) -> None:
 def test_maintain_sees_to_streams_that_nobody_appends_to(store: Store, clock: ManualClock) -> None:
     store.xadd_many("s", [{"n": number} for number in range(40_000)])
     store.xadd("other", {"a": 1})
-    store.set_retention("s", max_age_ms=1000)
+    store.set_retention("s", max_age=1)
     assert store.maintain() == (0, 0, 0, 0)
     clock.ms += 2000
     assert store.maintain() == (40_000, 1, 0, 0)

@@ -322,7 +322,7 @@ def test_the_disk_follows_every_interval(
 def test_bad_options_are_named(tmp_path: Path) -> None:
     for options, word in (
         ({"sync": "often"}, "sync"),
-        ({"interval_ms": 0}, "interval_ms"),
+        ({"interval": 0}, "interval"),
         ({"max_readers": 0}, "max_readers"),
         ({"max_readers": 10**9}, "max_readers must be a whole number from 1 to 100,000"),
         ({"max_store_bytes": 5}, "max_store_bytes"),

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from streamkeep.format.core.durations import milliseconds
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs.times import Backoff, backoff_of, milliseconds, unix_ms
+from streamkeep.jobs.times import Backoff, backoff_of, unix_ms
 
 
 @pytest.mark.parametrize(

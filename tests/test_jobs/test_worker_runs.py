@@ -111,7 +111,7 @@ def test_the_disk_gets_the_end_of_a_job_though_nothing_follows(tmp_path: Path) -
 
 @pytest.mark.parametrize("how", ["result", "drain", "await"])
 def test_an_end_is_on_disk_before_a_caller_is_told_of_it(tmp_path: Path, how: str) -> None:
-    with Store(tmp_path / "store", interval_ms=3_600_000) as store:
+    with Store(tmp_path / "store", interval=3600) as store:
         queue = Queue(store)
         job = queue.put("a")
         (taken,) = queue.get_many(1)

@@ -129,7 +129,7 @@ class ArchiveMachine(RuleBasedStateMachine):
     @rule(key=KEYS, max_age_ms=st.sampled_from([-1, 0, 3, 10]), later=st.sampled_from([0, 5]))
     def limit_age(self, key: bytes, max_age_ms: int, later: int) -> None:
         self.model(key).max_age_ms = None if max_age_ms < 0 else max_age_ms
-        self.store.set_retention(key, max_age_ms=max_age_ms)
+        self.store.set_retention(key, max_age=max_age_ms / 1000 if max_age_ms > 0 else max_age_ms)
         self.clock.ms += later
         self.maintain()
 

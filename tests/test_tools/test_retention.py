@@ -44,9 +44,9 @@ def test_what_is_trimmed_is_archived_and_shown() -> None:
     fill(6)
     run("retention", "set", "s", "k", "--archive")
     everything = lines("range", "s", "k")
-    assert lines("trim", "s", "k", "--range", "2", "3") == ["2"]
-    assert lines("trim", "s", "k", "--range", "9", "8") == ["0"]
-    assert lines("trim", "s", "k", "--minid", "6", "--exact") == ["3"]
+    assert lines("trim", "s", "k", "--range", "2", "3") == ["2 entries removed"]
+    assert lines("trim", "s", "k", "--range", "9", "8") == ["0 entries removed"]
+    assert lines("trim", "s", "k", "--minid", "6", "--exact") == ["3 entries removed"]
     assert lines("range", "s", "k") == everything[5:]
     assert lines("range", "s", "k", "--history") == everything
     run("trim", "s", "k", "--maxlen", "0", "--exact")

@@ -66,6 +66,11 @@ class Age(Limit):
             return None
 
 
+def _seconds(ms: int | None) -> float | None:
+    """Return an age for Python; -1 and None as they are."""
+    return ms if ms is None or ms < 0 else ms / 1000
+
+
 class Size(Limit):
     """A number of bytes, perhaps with a unit."""
 
@@ -165,12 +170,12 @@ def set_(
         settings = transaction.set_retention(
             key,
             maxlen=maxlen,
-            max_age_ms=max_age,
+            max_age=_seconds(max_age),
             max_bytes=max_bytes,
             archive=archive,
             keep_unacknowledged=keep_unacknowledged,
             approximate=approximate,
-            archive_max_age_ms=archive_max_age,
+            archive_max_age=_seconds(archive_max_age),
             keep_max_bytes=keep_max_bytes,
             when_full=when_full,
         )

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from streamkeep.engine.api.store import Store
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreFullError
 from streamkeep.format.core.json_form import from_json, json_bytes
 from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.outbox import Outbox, Row
-from streamkeep.jobs.times import Duration, milliseconds
 
 log = logging.getLogger("streamkeep.outbox")
 

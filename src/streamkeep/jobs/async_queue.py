@@ -17,6 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs.declaring import Declaring
@@ -28,7 +29,6 @@ from streamkeep.jobs.queue import Queue
 from streamkeep.jobs.results import look_for, open_result
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.task import Task
-from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.waiting import UNSYNCED, known_tasks
 
 Result = TypeVar("Result")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.jobs.times import Duration, milliseconds
 
 
 class QueueError(StreamkeepError):

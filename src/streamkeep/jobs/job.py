@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.liveness.marks import Marks
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
 from streamkeep.format.humanize import count_text
@@ -27,7 +28,6 @@ from streamkeep.jobs.listing import job_in
 from streamkeep.jobs.results import result_of
 from streamkeep.jobs.state import Step
 from streamkeep.jobs.taking import Taken, park
-from streamkeep.jobs.times import Duration, milliseconds
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Sync

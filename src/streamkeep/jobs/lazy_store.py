@@ -61,7 +61,7 @@ class LazyStore:
         from streamkeep.facade import open as open_store
 
         if self._sync == "commit":
-            return open_store(path, sync=self._sync, interval_ms=INTERVAL_MS)
+            return open_store(path, sync=self._sync, interval=INTERVAL_MS / 1000)
         return open_store(path, sync=self._sync)
 
     def _note_opened(self) -> None:

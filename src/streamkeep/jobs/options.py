@@ -10,17 +10,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8, whole
 from streamkeep.jobs import layout
 from streamkeep.jobs.layout import Fields, number_of
-from streamkeep.jobs.times import (
-    DEFAULT_BACKOFF,
-    Backoff,
-    Duration,
-    backoff_of,
-    milliseconds,
-)
+from streamkeep.jobs.times import DEFAULT_BACKOFF, Backoff, backoff_of
 
 Errors = type[BaseException] | tuple[type[BaseException], ...]
 

@@ -29,9 +29,9 @@ from typing import Any, Final
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.layout import part_of, short
-from streamkeep.jobs.times import Duration, milliseconds
 
 log = logging.getLogger("streamkeep.jobs")
 

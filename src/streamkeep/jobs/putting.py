@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.format.core.durations import milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs import codecs, layout, limits
 from streamkeep.jobs.core import Core
@@ -18,7 +19,7 @@ from streamkeep.jobs.job_transaction import collecting
 from streamkeep.jobs.layout import Fields
 from streamkeep.jobs.options import Options, check_priority, fields_of
 from streamkeep.jobs.state import Step, load_settings
-from streamkeep.jobs.times import milliseconds, unix_ms
+from streamkeep.jobs.times import unix_ms
 from streamkeep.jobs.tracing import outgoing
 
 MOST_PAYLOAD: Final = 16 << 20

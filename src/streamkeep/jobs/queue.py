@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, Unpack
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs import cancelling, codecs, listing
@@ -31,7 +32,7 @@ from streamkeep.jobs.periodic import Rule
 from streamkeep.jobs.putting import put_all
 from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
 from streamkeep.jobs.stats import QueueStats, stats_of
-from streamkeep.jobs.times import Backoff, Duration, backoff_of, milliseconds
+from streamkeep.jobs.times import Backoff, backoff_of
 from streamkeep.jobs.waiting import take
 
 Parameters = ParamSpec("Parameters")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamkeep.engine.api.views import Snapshot
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.jobs import cancelling, codecs, ending
 from streamkeep.jobs.errors import JobCancelledError, JobFailedError, NoResultError
-from streamkeep.jobs.times import Duration, milliseconds
 
 if TYPE_CHECKING:
     from streamkeep.jobs.core import Core

@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 import random
-from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
-from streamkeep.format.core.durations import parse_duration
+from streamkeep.format.core.durations import LONGEST_MS, Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import as_given
 
-Duration = float | int | str | timedelta
-
-_LONGEST_MS: Final = 100 * 366 * 86_400_000
 _FACTOR: Final = 2.0
-
-
-def milliseconds(value: Duration, name: str) -> int:
-    """Return a duration in milliseconds; a number is in seconds.
-
-    Raises:
-        ArgumentError: it is something else, negative, or above a hundred years.
-    """
-    found = -1.0
-    if isinstance(value, timedelta):
-        found = value.total_seconds() * 1000
-    elif isinstance(value, str):
-        with suppress(ValueError):
-            found = parse_duration(value)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        with suppress(OverflowError):
-            found = value * 1000.0
-    if not 0 <= found <= _LONGEST_MS:
-        raise ArgumentError(
-            f"{name} must be seconds, a timedelta, or a text such as '500ms', '5m' or '1h', "
-            f"not {as_given(value)}"
-        )
-    return round(found)
 
 
 def unix_ms(value: datetime, name: str) -> int:
@@ -45,7 +18,7 @@ def unix_ms(value: datetime, name: str) -> int:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ArgumentError(f"{name} must be a datetime with a time zone, not {as_given(value)}")
     found = round(value.timestamp() * 1000)
-    if not 0 <= found <= 2 * _LONGEST_MS:
+    if not 0 <= found <= 2 * LONGEST_MS:
         raise ArgumentError(f"{name} must be between 1970 and 2170, not {value!r}")
     return found
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.api.views import Sync
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import CommandError
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.take_call import Take
-from streamkeep.jobs.times import Duration, milliseconds
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue

@@ -28,12 +28,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.failures import kind_of, text_of
 from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
-from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.waiting import known_tasks, take
 from streamkeep.jobs.worker_log import Report, log
 from streamkeep.jobs.worker_runs import (

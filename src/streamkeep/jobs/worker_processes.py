@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.jobs.ending import RUN_GRACE_MS
-from streamkeep.jobs.times import Duration, milliseconds
 from streamkeep.jobs.worker import EXIT_RECYCLED, Worker
 from streamkeep.jobs.worker_log import Report, log
 from streamkeep.jobs.worker_runs import resident_bytes

@@ -92,7 +92,7 @@ class Worker:
         self.notes = os.open(notes, os.O_WRONLY | os.O_APPEND)
         self.model = Model()
         self.number = 0
-        self.store: Any = streamkeep.open(path, sync=mode, interval_ms=30, decode_responses=True)
+        self.store: Any = streamkeep.open(path, sync=mode, interval=0.03, decode_responses=True)
 
     def note(self, *words: Any) -> None:
         os.write(self.notes, json.dumps(words).encode() + b"\n")

@@ -273,7 +273,7 @@ def _open(work: Work) -> Any:
             store = streamkeep.open(
                 work.path,
                 sync=work.sync,
-                interval_ms=30,
+                interval=0.03,
                 decode_responses=True,
                 readonly=work.readonly,
             )

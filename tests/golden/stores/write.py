@@ -110,7 +110,7 @@ def fill(store: Store[bytes], clock: ManualClock) -> None:
     store.xadd("large", {"body": "ab" * 40_000}, "1-1")
     store.xadd("counters", {"a": 1}, "7-7")
     store.xsetid("counters", "9-9", entries_added=11, max_deleted_id="8-8")
-    store.set_retention("kept", maxlen=1000, max_age_ms=86_400_000, keep_unacknowledged=True)
+    store.set_retention("kept", maxlen=1000, max_age=86400, keep_unacknowledged=True)
 
 
 def fill_more(store: Store[bytes], clock: ManualClock) -> None:

@@ -27,6 +27,7 @@ from django.db import close_old_connections, connections
 from django.utils.module_loading import import_string
 
 from streamkeep.engine.api.views import Transaction
+from streamkeep.format.core.durations import Duration
 from streamkeep.integrations.django.interface import (
     Task,
     TaskContext,
@@ -68,7 +69,6 @@ from streamkeep.jobs.running import (
     return_job,
 )
 from streamkeep.jobs.state import job_id_of
-from streamkeep.jobs.times import Duration
 
 log = logging.getLogger("streamkeep.django")
 

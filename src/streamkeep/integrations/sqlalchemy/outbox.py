@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from streamkeep.engine.api.store import Store
+from streamkeep.format.core.durations import Duration
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.integrations.outbox_rows import (
     Value,
@@ -23,7 +24,6 @@ from streamkeep.integrations.outbox_rows import (
     forward_until,
 )
 from streamkeep.jobs.outbox import Outbox as Forwarder
-from streamkeep.jobs.times import Duration
 
 Change = Literal["insert", "update", "delete"]
 _CHANGES: Final = ("insert", "update", "delete")
