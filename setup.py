@@ -165,6 +165,10 @@ class ParallelBuild(build_ext):  # type: ignore[misc]  # setuptools has no types
 
         self.compiler.compile = compile_all
         super().build_extensions()
+        built = [self.get_ext_fullpath(extension.name) for extension in self.extensions]
+        if not all(map(os.path.exists, built)):  # none of them works without all others
+            for path in filter(os.path.exists, built):
+                os.remove(path)
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": ParallelBuild})

@@ -3,8 +3,8 @@
 `streamkeep.supported.RELEASED` decides; `docs/generate.py` writes the commands again. In a block
 the place is a comment, in a sentence it comes after the closing back quote:
 
-    pip install '.[server]'  # in a clone of Streamkeep
-    `pip install '.[server]'` in a clone of Streamkeep
+    pip install .  # in a clone of Streamkeep
+    `pip install .` in a clone of Streamkeep
 """
 
 from __future__ import annotations

@@ -47,8 +47,11 @@ def check() -> None:
 
 
 def install_hint(extra: str = "", again: bool = False) -> str:
-    """Return the command that installs the package, with an extra or once more, and where."""
-    name, place = ("streamkeep", "") if RELEASED else (".", " in a clone of Streamkeep")
+    """Return the command that installs the package, with an extra or once more, and where.
+
+    pip takes the extra of an installed package from there, and compiles nothing again.
+    """
+    name, place = ("streamkeep", "") if RELEASED or extra else (".", " in a clone of Streamkeep")
     what = f"'{name}[{extra}]'" if extra else name
     return f"pip install {'--force-reinstall --no-deps ' * again}{what}{place}"
 

@@ -155,7 +155,7 @@ def test_what_is_not_installed_is_told_in_one_line(
     done = run("spark", "to-lake", "orders.store", "orders.lake", status=1)
     assert done.stderr == (
         f"streamkeep spark to-lake: {name} is not installed; next: "
-        "pip install '.[spark]' in a clone of Streamkeep\n"
+        "pip install 'streamkeep[spark]'\n"
     )
 
 

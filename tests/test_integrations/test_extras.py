@@ -39,7 +39,7 @@ def test_the_error_names_the_install() -> None:
     assert error.name == "kombu"
     assert str(error) == (
         "streamkeep.integrations.celery needs the extra `celery` (No module named 'kombu'); "
-        "next: pip install '.[celery]' in a clone of Streamkeep"
+        "next: pip install 'streamkeep[celery]'"
     )
 
 
@@ -50,4 +50,4 @@ def test_each_room_names_its_extra_where_its_peer_is_missing() -> None:
     assert [line.split()[0] for line in told] == [f"streamkeep.integrations.{one}" for one in ROOMS]
     for line, room in zip(told, ROOMS, strict=True):
         assert f"needs the extra `{room}`" in line
-        assert f"next: pip install '.[{room}]'" in line
+        assert f"next: pip install 'streamkeep[{room}]'" in line
