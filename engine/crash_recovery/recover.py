@@ -47,10 +47,10 @@ from streamkeep.engine.journal.control_file import CONTROL_FILE, ControlFile
 from streamkeep.engine.journal.journal import NEW_RECYCLED, RECYCLED_NAMES
 from streamkeep.engine.journal.reader import (
     JOURNAL_FOLDER,
+    Owner,
     Reader,
     is_writable_at,
-    journal_files,
-    read_header,
+    newest_commit,
 )
 from streamkeep.engine.system import failpoints, files
 from streamkeep.engine.system.boot_id import boot_id
@@ -63,7 +63,6 @@ from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.errors import CorruptionError, RecoveryNeededError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.checkpoint import NO_BOOT, CheckpointSlot
-from streamkeep.format.journal.journal import FILE_HEADER
 from streamkeep.format.journal.position import POSITION_KEY, encode_position
 from streamkeep.format.lmdb_file.meta_page import meta_page_for
 from streamkeep.format.rows.records import decode_epoch, encode_number
@@ -206,7 +205,7 @@ def is_unfinished(store: Folder, checkpoint_file: CheckpointFile) -> bool:
 def has_commits(store: Folder) -> bool:
     """Return whether anything was committed to a store after its creation, also if LMDB lacks it.
 
-    The first journal file of a store is new, so it holds zeros until the first record.
+    Its first journal file is begun with the first record.
     """
     if not store.exists(DATA_FILE):
         return False
@@ -215,18 +214,12 @@ def has_commits(store: Folder) -> bool:
         pages = read_meta_pages(handle)
         if not pages or pages[-1].commit_number > _CREATED:
             return len(pages) > 0
-        identity = stored_identity(handle, pages[-1])
+        owner = Owner(*stored_identity(handle, pages[-1]))
     except CorruptionError:
         return False
     finally:
         os.close(handle)
-    journal = store.folder(JOURNAL_FOLDER, missing_ok=True)
-    for name in journal_files(journal).values():
-        header = read_header(journal, name)
-        mine = header is not None and (header.epoch, header.store_uuid) == identity
-        if mine and any(journal.read(name)[FILE_HEADER.size :]):
-            return True
-    return False
+    return newest_commit(store.folder(JOURNAL_FOLDER, missing_ok=True), owner) > 0
 
 
 def discard_unfinished(store: Folder) -> None:

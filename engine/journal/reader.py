@@ -239,16 +239,9 @@ class Reader:
 
 def newest_commit(folder: Folder, owner: Identity) -> int:
     """Return a commit that the headers of the files show to have been made; 0 if there is none."""
-    headers = [read_header(folder, name) for name in journal_files(folder).values()]
-    identity = (owner.epoch, owner.store_uuid)
-    return max(
-        (
-            header.first_commit - 1
-            for header in headers
-            if header is not None and (header.epoch, header.store_uuid) == identity
-        ),
-        default=0,
-    )
+    reader = Reader(folder, owner)
+    starts = [reader.start_of(name) for name in journal_names(folder)]
+    return max([start.commit_number for start in starts if start is not None], default=0)
 
 
 def is_writable_at(folder: Folder, owner: Identity, position: LogPosition) -> bool:
@@ -256,9 +249,5 @@ def is_writable_at(folder: Folder, owner: Identity, position: LogPosition) -> bo
     name = file_name(position.file_number)
     if folder.size(name) < position.offset + len(END):
         return False
-    header = read_header(folder, name)
-    return (
-        header is not None
-        and header.file_number == position.file_number
-        and (header.epoch, header.store_uuid) == (owner.epoch, owner.store_uuid)
-    )
+    start = Reader(folder, owner).start_of(name)
+    return start is not None and start.file_number == position.file_number
