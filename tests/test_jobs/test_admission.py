@@ -209,7 +209,7 @@ def test_the_age_of_the_oldest_job_is_a_limit(queue: Queue, clock: ManualClock) 
     queue.set_limits(max_age="1m")
     queue.put(1)
     clock.ms += 60_001
-    with pytest.raises(QueueFullError, match=r"60\.0 s, the limit is 60000 ms"):
+    with pytest.raises(QueueFullError, match="waits for 1m, the limit is 1m"):
         queue.put(2)
     queue.set_limits(when_full="drop")
     assert payloads(queue) == []

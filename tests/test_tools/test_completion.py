@@ -43,7 +43,7 @@ def offered(*words: str) -> list[str]:
 
 @pytest.mark.slow
 def test_names_of_commands_and_options_are_offered() -> None:
-    assert offered("re") == ["retention", "repair"]
+    assert offered("re") == ["retention", "repair", "restore"]
     assert "--count" in offered("range", "s", "orders", "--c")
     assert "--json" in offered("range", "--j")
 

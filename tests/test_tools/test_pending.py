@@ -94,7 +94,7 @@ def test_pending_goes_on_beyond_one_batch(context: str, monkeypatch: pytest.Monk
 def test_trim_and_add_obey_the_policy(context: str) -> None:
     reply(context, "XACK", "k", "g", "1-0")
     result = run("trim", context, "k", "--maxlen", "0", "--exact", "--acked")
-    assert result.stdout == "1\n"
+    assert result.stdout == "1 entry removed\n"
     assert "a group has not read or acknowledged them" in result.stderr
     run("add", context, "k", "n", "7", "--id", "7-0", "--maxlen", "5", "--exact", "--delref")
     assert list(held()) == ["3-0", "4-0"]

@@ -5,6 +5,7 @@ All functions here run in a transaction, and see `Step`.
 
 from __future__ import annotations
 
+from streamkeep.format.core.durations import duration_text
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, delay
 from streamkeep.jobs.ending import bury
@@ -89,8 +90,10 @@ def full(step: Step) -> str | None:
     if settings.max_age_ms:
         oldest = oldest_waiting(step)
         if oldest is not None and step.now_ms - oldest[0].ms > settings.max_age_ms:
-            age_s = (step.now_ms - oldest[0].ms) / 1000
-            return f"its oldest job waits for {age_s:.1f} s, the limit is {settings.max_age_ms} ms"
+            age = duration_text(step.now_ms - oldest[0].ms)
+            return (
+                f"its oldest job waits for {age}, the limit is {duration_text(settings.max_age_ms)}"
+            )
     return None
 
 
