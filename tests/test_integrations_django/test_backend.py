@@ -116,7 +116,7 @@ def test_a_task_that_raises_has_failed(backend: Any) -> None:
     [
         (shop_tasks.leave, (), "builtins.SystemExit"),
         (shop_tasks.return_object, (), "builtins.TypeError"),
-        (shop_tasks.return_much, (1 << 20,), "streamkeep.jobs.errors.PayloadError"),
+        (shop_tasks.return_much, (1 << 20,), "streamkeep.jobs.PayloadError"),
         (shop_tasks.add, (), "builtins.TypeError"),  # of a version with another signature
     ],
 )
@@ -137,9 +137,7 @@ def test_attempts_are_kept(configure: Configure) -> None:
         queue.run_until_idle()
         result.refresh()
         assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 2, 2)
-        assert [one.exception_class_path for one in result.errors] == [
-            "streamkeep.jobs.errors.Retry"
-        ]
+        assert [one.exception_class_path for one in result.errors] == ["streamkeep.jobs.Retry"]
         queue.close()
 
 

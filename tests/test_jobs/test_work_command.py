@@ -139,6 +139,17 @@ def test_until_idle_runs_what_is_due(folder: Path, queue: Queue) -> None:
     assert done == ["send", "note"]
 
 
+def test_a_worker_takes_an_asyncio_queue(folder: Path) -> None:
+    (folder / "shop.py").write_text(
+        "from streamkeep import aio\n"
+        "queue = aio.Queue('jobs.store', sync='none')\n"
+        "@queue.task\n"
+        "async def send(to): return to\n"
+    )
+    run("queue", "put", "jobs.store", '["ann"]', "--task", "send")
+    assert "info done send" in run("work", "shop:queue", "--until-idle").stderr
+
+
 @pytest.mark.parametrize("option", [["--processes"], ["--asyncio"], ["-c", "2"]])
 def test_until_idle_refuses_what_it_would_ignore(folder: Path, option: list[str]) -> None:
     said = run("work", "shop:queue", "--until-idle", *option, status=2).stderr

@@ -66,8 +66,9 @@ def _opened(
             has = f"{store_path} has several queues: {', '.join(known)}"
             raise Failure(has, hint=f"name one: {_with_queue(known[0])}", status=Exit.USAGE)
         if name not in known and not create:
-            hint = f"its queues are {', '.join(known)}: {_with_queue(known[0])}" if known else ""
-            problem = f"{store_path} has no queue {name!r}" if known else f"{store_path}: no queue"
+            hint = f"name one: {_with_queue(known[0])}" if known else ""
+            its = f"; its queues are {', '.join(known)}" if known else ", and no other one"
+            problem = f"{store_path} has no queue {name!r}{its}"
             raise Failure(problem, hint=hint, status=Exit.MISSING)
         yield Queue(store, name)
 
@@ -170,7 +171,7 @@ def _cells(name: str | None, stats: QueueStats) -> tuple[output.Cell, ...]:
         stats.failed,
         stats.done,
         round(stats.done_per_minute),
-        output.span_text(stats.oldest_ms / 1000) if stats.waiting else "-",
+        output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-",
         stats.workers,
         "paused" if stats.paused else "draining" if stats.draining else "open",
     )
@@ -261,9 +262,9 @@ def schedules(store_path: Path, name: str | None, remove: str | None) -> None:
     with _opened(store_path, name, readonly=remove is None) as found:
         if remove is not None:
             if not found.unschedule(remove):
-                problem = f"the queue {found.name!r} has no schedule {remove!r}"
-                hint = f"streamkeep queue schedules {shlex.quote(str(store_path))}"
-                raise Failure(problem, hint=hint, status=Exit.MISSING)
+                its = ", ".join(one.name for one in found.schedules()) or "none"
+                problem = f"the queue {found.name!r} has no schedule {remove!r}; it has {its}"
+                raise Failure(problem, status=Exit.MISSING)
             output.result(f"the schedule {remove!r} was removed", removed=remove)
             return
         rows = found.schedules()

@@ -150,7 +150,7 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
                 f"{stats.delayed:,}",
                 f"{stats.failed:,}",
                 f"{queue_rates[queue.name]:,.0f}/s",
-                output.span_text(stats.oldest_ms / 1000) if stats.waiting else "-",
+                output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-",
                 f"{stats.workers:,}",
             )
         )
