@@ -258,9 +258,9 @@ class Syncs:
                 handle = self._folder.open(file_name(number), os.O_RDWR)
             except FileNotFoundError:
                 return  # a checkpoint covers it, and it was removed
-            if self._handle >= 0:
-                os.close(self._handle)
-            self._handle = handle
+            old, self._handle = self._handle, handle  # first: a fork may come after `close`
+            if old >= 0:
+                os.close(old)
             self._number = number
             self._begun = begun
         files.sync_data(self._handle)

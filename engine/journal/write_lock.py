@@ -83,10 +83,11 @@ class WriteLock:
 
     def close(self) -> None:
         """Close the files."""
-        for handle in (self._handle, self._turn):
+        handles = self._handle, self._turn
+        self._handle = self._turn = -1
+        for handle in handles:
             if handle >= 0:
                 os.close(handle)
-        self._handle = self._turn = -1
 
     def acquire(self) -> None:
         """Take the lock. After any error the caller must `release` it.

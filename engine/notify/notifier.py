@@ -139,9 +139,8 @@ class Notifier:
         self._close_all()
 
     def _close_all(self) -> None:
-        for handle in self._handles.values():
-            os.close(handle)
-        self._handles.clear()
+        while self._handles:
+            os.close(self._handles.popitem()[1])
 
 
 def _remove(folder: Folder, name: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import streamkeep
 from crash.power import another_boot, copy_store
-from inside import checkpoint_now, environment_of
+from inside import checkpoint_now, environment_of, journal_of
 from patience import PATIENCE_S
 from streamkeep.engine.store.command import Write
 from streamkeep.format.core.errors import StoreClosedError
@@ -104,3 +104,30 @@ def test_a_child_does_not_wait_for_a_leader_of_the_parent(tmp_path: Path) -> Non
         go_on.set()
         thread.join()
         assert store.xlen("s") == 1
+
+
+def test_a_child_that_is_forked_after_any_file_was_closed_can_open_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It closes what the parent had open at that moment, and nothing twice."""
+    path = tmp_path / "store"
+    close, parent = os.close, os.getpid()
+    statuses: set[int] = set()
+
+    def read() -> None:
+        with streamkeep.open(path, readonly=True) as own:
+            own.xlen("s")
+
+    def close_and_fork(handle: int) -> None:
+        close(handle)
+        if os.getpid() == parent and threading.current_thread() is threading.main_thread():
+            statuses.add(run_to_its_end(read))
+
+    with streamkeep.open(path) as store:
+        journal_of(store).file_size = 1 << 16
+        store.xadd("s", {"n": 0})
+        monkeypatch.setattr(os, "close", close_and_fork)
+        for number in range(2):
+            store.xadd("s", {"n": number, "pad": bytes(1 << 20)})
+        monkeypatch.undo()
+    assert statuses == {0}
