@@ -113,26 +113,6 @@ def test_no_process_writes_before_the_record_of_a_commit_that_failed_is_cut(
     assert entries_after_recovery(path) == acknowledged
 
 
-@pytest.mark.slow
-def test_polling_that_changes_nothing_keeps_the_checkpoint(tmp_path: Path) -> None:
-    def work(store: streamkeep.Store[bytes]) -> int:
-        quick = store.using(sync="none")
-        quick.xgroup_create("k0", "g", id="0", mkstream=True)
-        for number in range(3000):
-            quick.xadd(f"k{number % 30}", {"f": "v" * 50})
-        end = time.monotonic() + 16
-        while time.monotonic() < end:
-            quick.xack("k0", "g", "5-5")
-            quick.xlen("k0")
-        for number in range(100):
-            quick.xadd(f"k{number % 30}", {"f": "v" * 50})
-        return 3100
-
-    path = tmp_path / "store"
-    acknowledged = killed(path, tmp_path / "told", work)
-    assert entries_after_recovery(path) == acknowledged
-
-
 # --- interrupts -----------------------------------------------------------------------------------
 
 
