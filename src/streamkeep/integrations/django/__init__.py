@@ -26,15 +26,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamkeep.integrations.django.backend import StreamkeepBackend
+    from streamkeep.integrations.django.interface import task
 
-__all__ = ["StreamkeepBackend"]
+__all__ = ["StreamkeepBackend", "task"]  # `task` is the decorator of `django.tasks`
 
 
 def __getattr__(name: str) -> Any:
     # At first use: Django imports this package before its own models are ready.
-    if name != "StreamkeepBackend":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module(f"{__name__}.interface")  # without Django, its error names the install
+    interface = import_module(
+        f"{__name__}.interface"
+    )  # without Django, its error names the install
+    if name == "task":
+        return interface.task
     from streamkeep.integrations.django.backend import StreamkeepBackend
 
     return StreamkeepBackend

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     TaskResultDoesNotExist: Any
     TaskResultStatus: Any
     normalize_json: Any
+    task: Any
     task_backends: Any
     task_enqueued: Any
     task_finished: Any
@@ -27,7 +28,7 @@ else:
         raise missing("django", error) from error
 
     if django.VERSION >= (6, 0):
-        from django.tasks import task_backends
+        from django.tasks import task, task_backends
         from django.tasks.backends.base import BaseTaskBackend
         from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
         from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
@@ -35,7 +36,7 @@ else:
         from django.utils.json import normalize_json
     else:
         try:
-            from django_tasks import task_backends
+            from django_tasks import task, task_backends
         except ImportError as error:
             raise missing("django", error) from error
         from django_tasks.backends.base import BaseTaskBackend
@@ -55,6 +56,7 @@ __all__ = [
     "TaskResultDoesNotExist",
     "TaskResultStatus",
     "normalize_json",
+    "task",
     "task_backends",
     "task_enqueued",
     "task_finished",
