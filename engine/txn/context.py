@@ -23,6 +23,7 @@ from streamkeep.engine.journal.write_lock import WriteLock
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.notify.wait_table import WaitTable
 from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, PatientLock
 from streamkeep.engine.system.pages import PAGE
@@ -276,8 +277,10 @@ class EngineContext:
                     return False
                 memtable.apply(body, raw, self.tables)
             self._drop_changed()
-        except BaseException:
+        except BaseException as error:
             self.start_over()
+            if isinstance(error, OSError):
+                raise translate_os(error) from error
             raise
         return True
 

@@ -266,24 +266,26 @@ def test_a_commit_that_cannot_be_published_is_not_made(
     assert_right(path, COUNT + 1)
 
 
-def test_a_commit_that_fails_twice_stops_no_process(
+def test_a_process_without_descriptors_reads_and_writes_later_and_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second time it has no record that could be cut."""
-
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, "no descriptor")
 
-    with filled(tmp_path / "store") as store:
-        failpoints.arm("commit:journaled", refuse)
-        with pytest.raises(OSError, match="no descriptor"):
-            store.xadd("s", {"n": COUNT})
+    with one_more(tmp_path / "store") as store:
         with monkeypatch.context() as patch:
             patch.setattr(Folder, "open", refuse)
             with pytest.raises(StoreError, match="as many files open"):
-                store.xadd("s", {"n": COUNT})
-        store.xadd("s", {"n": COUNT})
-    assert_right(tmp_path / "store", COUNT + 1)
+                store.xlen("s")
+        failpoints.arm("commit:journaled", refuse)
+        with pytest.raises(OSError, match="no descriptor"):
+            store.xadd("s", {"n": COUNT + 1})
+        with monkeypatch.context() as patch:  # now there is no record that could be cut
+            patch.setattr(Folder, "open", refuse)
+            with pytest.raises(StoreError, match="as many files open"):
+                store.xadd("s", {"n": COUNT + 1})
+        store.xadd("s", {"n": COUNT + 1})
+    assert_right(tmp_path / "store", COUNT + 2)
 
 
 def test_a_process_goes_on_where_another_one_has_begun_its_file_again(
