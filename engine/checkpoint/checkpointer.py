@@ -146,19 +146,10 @@ class Checkpointer:
         return self._stopping or self._context.closed != ""
 
     def _look(self) -> None:
-        """Log which process is stopped if a thread has waited for it for long.
-
-        Let other processes write, too, if this one has kept the lock and does not use it.
-        """
+        """Log which process is stopped if a thread has waited for it for long."""
         context = self._context
         for wait in context.wait, context.journal_or_raise().syncs.leader.wait:
             wait.report()
-        lock = context.lock
-        if lock is not None and lock.kept and context.write_lock.acquire(blocking=False):
-            try:
-                lock.release_idle()
-            finally:
-                context.write_lock.release()
 
     def _stay_awake(self) -> None:
         """Do what is due until the store has been quiet for a while."""

@@ -2,23 +2,22 @@
 
 It is two file locks, which the system releases when a process dies. A process that wants to write
 takes its *turn* first, and gives it back as soon as it has the lock itself. So at most one process
-waits for the lock, and the one that has just used it comes after those that wait. During a slice of
-SLICE_NS from then on, a process takes the lock for its next commits without its turn, so that the
-lock changes hands 1,000 times a second at most: each time, a process first applies what the others
-have committed.
+waits for the lock, and the one that has just used it comes after those that wait.
 
-A process that has the store open alone keeps the lock after commits that follow each other closely:
-two calls of the system would take a quarter of the time of a small one. It releases the lock at its
-next commit after another process has opened the store, and at the latest in `release_idle`, which
-the checkpointer calls twice a second. Compiled by mypyc.
+A process whose commits follow each other closely keeps the lock between them: to take and release
+it costs 2 us, of 7 for a small commit. With others it does so for a slice of SLICE_NS, because the
+next one first applies what it has committed. Alone, it does so until another one opens the store.
+A thread releases what is kept and not used any more. Compiled by mypyc.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.journal.control_file import ControlFile
@@ -27,13 +26,16 @@ from streamkeep.engine.system.safe_files import Folder
 
 LOCK_FILE: Final = "write"
 TURN_FILE: Final = "turn"
-SLICE_NS: Final = 1_000_000
-_CLOSE_NS: Final = 5_000_000  # between commits that follow each other closely
-_QUIET_NS: Final = 20_000  # without a commit, after which a slice counts as not used any more
+SLICE_NS: Final = 1_000_000  # two that append without a pause wait for 1 of 1,000 calls
+_LOOK_S: Final = 0.002  # how often a thread looks whether a lock is kept and not used
+_LOOK_ALONE_S: Final = 0.05
+_PATIENCE: Final = 10  # looks, after which it waits until the lock is kept again
+_CLOSE_NS: Final = 50_000  # between commits that follow each other closely
+_BURST: Final = 8  # of these, before the lock is kept: a worker that waits for jobs keeps nothing
+_SPIN_NS: Final = 100_000  # sleeping takes up to 60 us longer than asked for
+_APPLY_NS: Final = 600_000  # before the end of a slice, to apply what it has committed
 _POLL_S: Final = 0.0001
-_STILL_NS: Final = 10_000_000  # without a commit, after which a waiting process looks less often
 _STILL_POLL_S: Final = 0.001
-_SLACK_NS: Final = 100_000  # sleeping takes up to 60 us longer than asked for
 _flock: Final = fcntl.flock
 _TRY: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 _UNLOCK: Final = fcntl.LOCK_UN
@@ -48,6 +50,7 @@ class WriteLock:
 
     Attributes:
         wait: the wait of a thread of this process for the lock.
+        kept: it is taken between commits, too.
     """
 
     def __init__(
@@ -55,24 +58,29 @@ class WriteLock:
         folder: Folder,
         control: ControlFile,
         wait: LongWait,
+        threads: threading.Lock,
         follow: Callable[[], None] = _nothing,
     ) -> None:
         """Open or create the files, which are never written.
 
         Args:
+            threads: what the threads of this process hold while they use the lock.
             follow: applies what other processes have committed.
         """
         self.wait = wait
         wait.users = self._holders
+        self.kept = False
         self._follow = follow
-        self.kept = False  # it is taken between commits, too
         self._control = control
-        self._used = 0  # when it was taken last, in ns of CLOCK_MONOTONIC
+        self._threads = threads
+        self._used = 0  # when it was used last, in ns of CLOCK_MONOTONIC
+        self._following = 0  # how many commits have followed each other closely
         self._slice_end = 0
-        self._newest = -1  # when this process waited last
-        self._moved = 0  # when it saw that commit first
-        self._shown = False  # whether the control file has it
-        self._several = False  # the slice was used for more than one commit
+        self._releaser: threading.Thread | None = None
+        self._wakeup = threading.Lock()  # free when the thread has something to do
+        self._wakeup.acquire()
+        self._awake = False
+        self._closed = False
         self._handle = folder.open(LOCK_FILE, os.O_RDWR | os.O_CREAT)
         self._turn = -1
         try:
@@ -82,7 +90,12 @@ class WriteLock:
             raise
 
     def close(self) -> None:
-        """Close the files."""
+        """End the thread and close the files."""
+        self._closed = True
+        self._wake()
+        thread = self._releaser
+        if thread is not None and thread.is_alive():  # not so in a forked child
+            thread.join()
         handles = self._handle, self._turn
         self._handle = self._turn = -1
         for handle in handles:
@@ -98,39 +111,78 @@ class WriteLock:
         if self.kept:
             return
         now = time.monotonic_ns()
-        closely = now - self._used < _CLOSE_NS
-        self._used = now
-        if now < self._slice_end and self._try(self._handle):
-            self.kept = closely and not self._control.is_shared()
-            self._several = True
-            if not self._shown:
-                self._shown = True
-                self._control.set_slice_end(self._slice_end)
-            return
-        with self.wait:
-            try:
-                self._take_turn()
-                self._take_lock()
-            finally:
-                _flock(self._turn, _UNLOCK)
-        self._slice_end = time.monotonic_ns() + SLICE_NS
-        # Shown at once by whoever used its last slice for several commits: until the second of them
-        # the one that has just waited would take the lock back, as 40 of 100 slices showed.
-        self._shown, self._several = self._several, False
-        if self._shown:
-            self._control.set_slice_end(self._slice_end)
+        self._following = self._following + 1 if now - self._used < _CLOSE_NS else 0
+        try:
+            if not (self._try(self._turn) and self._try(self._handle)):
+                with self.wait:
+                    self._take_turn()
+                    self._take_lock()
+                now = time.monotonic_ns()
+        finally:
+            _flock(self._turn, _UNLOCK)
+        if self._following >= _BURST:
+            self._keep(now)
 
     def release(self) -> None:
         """Release the lock, whether it is taken or not, unless this process keeps it."""
-        if self.kept and self._control.is_shared():
+        if self.kept and not self._control.is_shared():
+            return
+        self._used = time.monotonic_ns()
+        if self.kept:
+            if self._used < self._slice_end:
+                return
             self.kept = False
-        if self._handle >= 0 and not self.kept:
+        if self._handle >= 0:
             _flock(self._handle, _UNLOCK)
 
     def release_idle(self) -> None:
         """Release the lock between commits; the caller holds that of the threads."""
         self.kept = False
         self.release()
+
+    # --- keeping it -------------------------------------------------------------------------
+
+    def _keep(self, now: int) -> None:
+        """Keep the lock for a slice, or until another process opens the store."""
+        if self._releaser is None:
+            thread = threading.Thread(target=self._run, name="streamkeep-lock", daemon=True)
+            with suppress(RuntimeError):  # the process has too many threads
+                thread.start()
+                self._releaser = thread
+            if self._releaser is None:
+                return
+        self._slice_end = now + SLICE_NS
+        self._control.set_slice_end(self._slice_end)
+        self.kept = True
+        if not self._awake:
+            self._awake = True
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # it is awake
+            self._wakeup.release()
+
+    def _run(self) -> None:
+        """Release the lock after its slice, where no commit comes that does so."""
+        unkept = 0  # how often it was not kept: to wake this thread in each slice takes 60 us
+        while not self._closed:
+            unkept = 0 if self.kept else unkept + 1
+            if unkept > _PATIENCE:
+                self._awake = False
+                if not self.kept:  # since then, `_keep` wakes
+                    self._wakeup.acquire()
+                self._awake = True
+                unkept = 0
+                continue
+            self._wakeup.acquire(True, _LOOK_S if self._control.is_shared() else _LOOK_ALONE_S)
+            if time.monotonic_ns() >= self._slice_end and self._threads.acquire(False):
+                try:
+                    if self.kept and not self._closed:
+                        self.release_idle()
+                finally:
+                    self._threads.release()
+
+    # --- waiting for it ---------------------------------------------------------------------
 
     def _holders(self) -> list[int]:
         """Return the processes that have the lock, or the turn."""
@@ -139,33 +191,28 @@ class WriteLock:
     def _take_turn(self) -> None:
         began = time.monotonic_ns()
         while not self._try(self._turn):
-            self._pause(time.monotonic_ns() - began < _SLACK_NS)
+            waited = time.monotonic_ns() - began
+            self._pause(waited < _SPIN_NS, waited)
 
     def _take_lock(self) -> None:
-        """Wait for the end of the slice of another process, or until it does not use it."""
-        control = self._control
-        began = quiet_since = time.monotonic_ns()
-        newest = control.newest()
-        while True:
+        """Wait for the lock, and apply meanwhile what its holder has committed."""
+        began = time.monotonic_ns()
+        while not self._try(self._handle):
             now = time.monotonic_ns()
-            if control.newest() != newest:
-                newest = control.newest()
-                quiet_since = now
-            left = control.slice_end() - now
-            if (left <= 0 or now - quiet_since >= _QUIET_NS) and self._try(self._handle):
-                return
-            self._pause(now - began < _SLACK_NS or -_SLACK_NS < left < 2 * _SLACK_NS)
+            left = self._control.slice_end() - now
+            if left > _APPLY_NS:
+                time.sleep(min(left - _APPLY_NS, SLICE_NS) / 1e9)
+                self.wait.check()
+            else:
+                self._follow()
+                self._pause(now - began < _SPIN_NS or -_SPIN_NS < left < _SPIN_NS, now - began)
 
-    def _pause(self, brief: bool) -> None:
-        """Wait for a moment. What others commit meanwhile is applied now, and not with the lock."""
-        self._follow()
-        if brief:
+    def _pause(self, spin: bool, waited_ns: int) -> None:
+        """Wait for a moment."""
+        if spin:
             time.sleep(0)
         else:
-            newest, now = self._control.newest(), time.monotonic_ns()
-            if newest != self._newest:
-                self._newest, self._moved = newest, now
-            time.sleep(_POLL_S if now - self._moved < _STILL_NS else _STILL_POLL_S)
+            time.sleep(_POLL_S if waited_ns < 10 * SLICE_NS else _STILL_POLL_S)
             self.wait.check()
 
     def _try(self, handle: int) -> bool:

@@ -128,7 +128,13 @@ class Environment:
             assert control is not None
             journal = Journal(folder.folder(JOURNAL_FOLDER), control, uuid_bytes, context.epoch)
             try:
-                context.lock = WriteLock(journal.folder, control, context.wait, context.follow)
+                context.lock = WriteLock(
+                    journal.folder,
+                    control,
+                    context.wait,
+                    context.write_lock.unlimited(),
+                    context.follow,
+                )
                 self.checkpoints = Checkpoints(folder, context, lock, journal)
             except BaseException:
                 if context.lock is not None:

@@ -285,7 +285,7 @@ class Losses:
         queue.unschedule("tick")
         queue.get_many(1)
         left = {key[:1] for key, _ in store.row_range("jobs:q")}
-        assert left <= {b"n", b"c", b"r", b"e"}
+        assert left <= {b"n", b"c", b"r", b"e", b"t"}
         store.close()
 
     def _check_ticks(self, queue: Queue, now_ms: int) -> None:

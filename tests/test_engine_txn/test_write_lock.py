@@ -193,6 +193,19 @@ def test_an_idle_process_that_kept_the_lock_gives_it_up(tmp_path: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_lock_is_kept_for_commits_that_follow_each_other_closely(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", sync="none") as store:
+        lock = lock_of(store)
+        store.xadd("s", {"f": "v"})
+        assert not lock.kept  # a worker that ends one job and waits for the next keeps nothing
+        for _ in range(2):
+            while not lock.kept:
+                store.xadd("s", {"f": "v"})
+            wait_until(lambda: not lock.kept)  # nobody uses it
+            assert lock.wait.users() == []
+            wait_until(lambda: not lock._awake)  # the thread that has released it sleeps
+
+
 def test_a_process_that_writes_all_the_time_leaves_no_other_one_out(tmp_path: Path) -> None:
     path = tmp_path / "store"
     ready, go = os.pipe(), os.pipe()
