@@ -114,8 +114,6 @@ def over_image(store: Store[Any], act: Callable[[], object], *, late: bool = Fal
             act()
 
     class Image:
-        """A transaction of LMDB."""
-
         def __init__(self, *options: Any) -> None:
             self.number = context.image
             if late:

@@ -40,6 +40,7 @@ from streamkeep.engine.api.views import Sync
 from streamkeep.engine.store.environment import Environment
 from streamkeep.format.core.errors import (
     RecoveryNeededError,
+    StaleSnapshotError,
     StoreClosedError,
     StoreError,
     StoreLockedError,
@@ -400,6 +401,8 @@ def _watch(work: Work) -> None:
                     wrong = oracle.problems(found, notes, moment)
                     assert not wrong, "a snapshot shows: " + "\n  ".join(wrong[:8])
                     time.sleep(random_.choice([0.0, 0.002, 0.05]))
+        except StaleSnapshotError:
+            pass  # an erasure has rewritten a segment
         except StoreError as error:
             refused = isinstance(error, (RecoveryNeededError, StoreLockedError))
             if not (refused and work.readonly) and not faults.trouble():
