@@ -156,7 +156,7 @@ def lines_of(name: str) -> str:
     found = SHELL.search(page)
     assert found is not None
     install, _, program = found[1].partition("\n")
-    assert install.startswith(f"pip install '.[{name}]'")  # until there is a release
+    assert install == f"pip install 'streamkeep[{name}]'"
     return program
 
 

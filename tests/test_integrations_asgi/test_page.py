@@ -26,7 +26,7 @@ def test_the_lines_of_the_page_serve_a_stream(tmp_path: Path) -> None:
     found = re.search(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert found is not None
     install, _, rest = found[1].partition("\n")
-    assert install.startswith("pip install '.[asgi]'")
+    assert install == "pip install 'streamkeep[asgi]'"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     text = rest.replace("8000", str(port))

@@ -290,7 +290,7 @@ def test_plot_without_matplotlib_names_the_extra(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run("stat", stored, "orders", "--plot", "a.png", status=1)
     assert "--plot needs matplotlib" in result.stderr
-    assert "next: pip install '.[plot]' in a clone" in result.stderr
+    assert "next: pip install 'streamkeep[plot]'" in result.stderr
 
 
 def test_plot_refuses_other_files_before_counting(stored: str) -> None:

