@@ -7,8 +7,8 @@ disk waits for a sync that covers it (`syncs`).
 A writer that is killed between the record and its publication leaves a record that no caller was
 told of. The next writer overwrites it, or the next process that opens the store alone replays it.
 
-A file has FILE_SIZE bytes, reserved on disk before the first record is written; the first one after
-an opening that found none is smaller. When a file is full, the next one begins, in a recycled file
+A file has FILE_SIZE bytes, reserved on disk before the first record is written; the first ones after
+an opening that found none are smaller. When a file is full, the next one begins, in a recycled file
 if there is one. Files before the newest checkpoint are no longer needed; one of them becomes the
 recycled one, unless there is one already. Compiled by mypyc.
 """
@@ -254,7 +254,9 @@ class Journal:
         try:
             new = os.fstat(handle).st_size == 0
             try:
-                files.reserve(handle, max(self.first_size if first else self.file_size, least))
+                # A store of a few thousand commits should not take 17 MiB.
+                most = self.first_size if first else 4 * max(self._room, self.first_size)
+                files.reserve(handle, max(min(most, self.file_size), least))
             except OSError:  # the disk is nearly full: the record itself may fit
                 os.ftruncate(handle, 0)
                 files.reserve(handle, least)

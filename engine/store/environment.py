@@ -484,9 +484,11 @@ class Environment:
             if self.checkpointer is not None:
                 self.checkpointer.stop()
             waited = self.archive_work.acquire()
-            if self.checkpoints is not None and self._needs_last_checkpoint(self.checkpoints):
-                self.make_checkpoint()
-                self.checkpoints.release_room()
+            if self.checkpoints is not None:
+                if self._needs_last_checkpoint(self.checkpoints):
+                    self.make_checkpoint()
+                with suppress(StreamkeepError):  # this process may not even have written
+                    self.checkpoints.release_room()
         finally:
             if last:
                 steps: list[Step] = [self.close_files, partial(registry.remove, self)]

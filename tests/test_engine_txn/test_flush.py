@@ -212,6 +212,24 @@ def is_clear(store: Store[bytes]) -> bool:
     return context_of(store).erasures == journal_of(store).control.erasures()
 
 
+def test_the_last_process_gives_back_what_was_reserved(tmp_path: Path) -> None:
+    """Also for one that wrote later, and ended first; a small store has small files."""
+    path = tmp_path / "s"
+
+    def write() -> None:
+        with Store(path, sync="none") as own:
+            for number in range(8000):
+                own.xadd("s", {"n": number, "f": "v" * 100}, maxlen=100)
+
+    with Store(path, sync="none") as store:
+        store.xadd("s", {"f": "v"})
+        child = child_of(write)
+        assert os.waitpid(child, 0)[1] == 0
+        assert store.xlen("s") >= 100
+    assert sum(one.stat().st_blocks * 512 for one in path.rglob("*")) < 8 << 20
+    assert list(recovery.check(path)) == []
+
+
 def test_a_data_file_that_grows_makes_a_checkpoint_due(tmp_path: Path) -> None:
     """Each flush of entries for many streams writes many pages, which are free only afterwards."""
     with Store(tmp_path / "s", sync="none") as store:
