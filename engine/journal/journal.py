@@ -7,10 +7,10 @@ disk waits for a sync that covers it (`syncs`).
 A writer that is killed between the record and its publication leaves a record that no caller was
 told of. The next writer overwrites it, or the next process that opens the store alone replays it.
 
-A file has FILE_SIZE bytes, reserved on disk before the first record is written; the first ones after
-an opening that found none are smaller. When a file is full, the next one begins, in a recycled file
-if there is one. Files before the newest checkpoint are no longer needed; one of them becomes the
-recycled one, unless there is one already. Compiled by mypyc.
+A file has FILE_SIZE bytes, reserved on disk before its first record is written. The first ones
+after an opening that found none are smaller. When a file is full, the next one begins, in a
+recycled file if there is one. Files before the newest checkpoint are no longer needed; one of them
+becomes the recycled one, unless there is one already. Compiled by mypyc.
 """
 
 from __future__ import annotations
