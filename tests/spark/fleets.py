@@ -22,6 +22,7 @@ LAST: Final = "1817200000000-0"  # of an entry that comes later
 
 def make(path: Path, tag: str) -> Store:
     """Make a store whose keys and IDs are those of all others here."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     store = streamkeep.open(path)
     store.set_retention("orders", archive=True)
     store.xadd_many("orders", [{"of": tag, "n": str(number)} for number in range(500)], ids=IDS)

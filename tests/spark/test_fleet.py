@@ -305,6 +305,7 @@ def test_what_was_erased_from_the_lake_of_one_store_does_not_come_with_the_fleet
         store.xtrim("orders", maxlen=100)
         store.archive()
         saved = [str(path) for path in store.export_segments(tmp_path / "saved")]
+    fleet.mkdir()
     with streamkeep.open(fleet / "a.store") as store:
         list(store.adopt_segments(*saved))
         store.xadd("orders", {"of": "a"}, id=LAST)

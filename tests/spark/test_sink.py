@@ -179,6 +179,7 @@ def test_whatever_tasks_stage_is_applied(
     finally:
         stage._CHUNK_ROWS = before  # type: ignore[misc]
     path = Path(new_folder(str(tmp_path / "stores")))
+    path.parent.mkdir(exist_ok=True)
     with Store(path, sync="none") as store:
         with store.transaction() as transaction:
             apply_staged(transaction.txn, staged)
