@@ -39,13 +39,15 @@ def says(text: str, *parts: str) -> None:
     lines = text.strip().splitlines()
     assert len(lines) <= 2, text
     assert "Traceback" not in text
-    assert "next: " in text, text
+    assert text.count("next: ") == 1, text
     for part in parts:
         assert part in text
 
 
 def test_a_wrong_path(tmp_path: Path) -> None:
     told = run("range", tmp_path / "ordres", "orders", status=6).stderr
+    says(told, "no such store", "next: correct the path")
+    told = run("backup", tmp_path / "ordres", tmp_path / "copy", status=6).stderr
     says(told, "no such store", "next: correct the path")
     (tmp_path / "file").write_text("x")
     told = run("range", tmp_path / "file", "orders", status=3).stderr

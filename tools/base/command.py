@@ -258,7 +258,8 @@ def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
     elif isinstance(error, NotAStoreError):
         missing = store != "" and not os.path.exists(_stores(ctx)[0])
         status = Exit.MISSING if missing else Exit.UNREADABLE
-        hint = no_store_hint(store) if missing else ""
+        if missing:  # the error says what a program would do next
+            hint, message = no_store_hint(store), message.partition("; next: ")[0]
     elif isinstance(error, StoreFullError):
         hint = "" if "next: " in message else "streamkeep trim --help"
     elif isinstance(error, StoreError) and not isinstance(error, StoreClosedError):
