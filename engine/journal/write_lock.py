@@ -102,8 +102,11 @@ class WriteLock:
             if handle >= 0:
                 os.close(handle)
 
-    def acquire(self) -> None:
+    def acquire(self, durable: bool = False) -> None:
         """Take the lock. After any error the caller must `release` it.
+
+        Args:
+            durable: the caller then waits for the disk, while another process can use the lock.
 
         Raises:
             StoreLockedError: the process that has it is stopped.
@@ -111,7 +114,8 @@ class WriteLock:
         if self.kept:
             return
         now = time.monotonic_ns()
-        self._following = self._following + 1 if now - self._used < _CLOSE_NS else 0
+        close = not durable and now - self._used < _CLOSE_NS
+        self._following = self._following + 1 if close else 0
         try:
             if not (self._try(self._turn) and self._try(self._handle)):
                 with self.wait:

@@ -54,7 +54,7 @@ def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = 
         lmdb.Error: LMDB cannot take what the memtable has, and that is too big.
     """
     context.check_not_writing()
-    take_write(context)
+    take_write(context, durable)
     try:
         journal = context.journal
         if (
@@ -77,13 +77,13 @@ def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = 
         raise
 
 
-def take_write(context: EngineContext) -> None:
+def take_write(context: EngineContext, durable: bool = False) -> None:
     """Wait for the write lock, of this process and of all others; `release_write` releases it."""
     context.write_lock.acquire()
     try:
         context.check_open()
         if context.lock is not None:
-            context.lock.acquire()
+            context.lock.acquire(durable)
     except BaseException:
         context.release_write()
         raise

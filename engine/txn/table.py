@@ -189,21 +189,23 @@ class Cursor:
                 return True
         return False
 
+    def _visible(self) -> bytes:
+        """Move LMDB's cursor on to a row that nothing hides; return its key, b"" without one."""
+        cursor, depth = self._cursor, len(self._over)
+        while self._found:
+            db_key = cursor.key()
+            if not self._is_hidden(db_key, depth):
+                return db_key
+            self._found = cursor.next() if self._direction == _FORWARD else cursor.prev()
+        return b""
+
     def _settle_forward(self, start: bytes, inclusive: bool) -> bool:
         """Take the lowest key from `start` on; LMDB's cursor is on its first one, if any."""
-        cursor, over = self._cursor, self._over
-        depth = len(over)
-        best = b""
+        over = self._over
         value: bytes | LazyRow = b""
-        while self._found:
-            best = cursor.key()
-            if not self._is_hidden(best, depth):
-                break
-            self._found = cursor.next()
-        if not self._found:
-            best = b""
+        best = self._visible()
         on_lmdb = self._found
-        for place in range(depth):
+        for place in range(len(over)):
             keys = over[place].keys()
             at = bisect_left(keys, start) if inclusive else bisect_right(keys, start)
             while at < len(keys) and self._is_hidden(keys[at], place):
@@ -216,19 +218,11 @@ class Cursor:
 
     def _settle_backward(self, end: bytes) -> bool:
         """Take the highest key below `end`, b"" for any; LMDB's cursor is on its last one."""
-        cursor, over = self._cursor, self._over
-        depth = len(over)
-        best = b""
+        over = self._over
         value: bytes | LazyRow = b""
-        while self._found:
-            best = cursor.key()
-            if not self._is_hidden(best, depth):
-                break
-            self._found = cursor.prev()
-        if not self._found:
-            best = b""
+        best = self._visible()
         on_lmdb = self._found
-        for place in range(depth):
+        for place in range(len(over)):
             keys = over[place].keys()
             at = (bisect_left(keys, end) if end else len(keys)) - 1
             while at >= 0 and self._is_hidden(keys[at], place):

@@ -206,6 +206,14 @@ def test_a_lock_is_kept_for_commits_that_follow_each_other_closely(tmp_path: Pat
             wait_until(lambda: not lock._awake)  # the thread that has released it sleeps
 
 
+def test_who_waits_for_the_disk_keeps_no_lock(tmp_path: Path) -> None:
+    """Not even where a sync takes no time: meanwhile, another process can write."""
+    with Store(tmp_path / "store", sync="commit") as store:
+        for _ in range(100):
+            store.xadd("s", {"f": "v"})
+            assert not lock_of(store).kept
+
+
 def test_a_process_that_writes_all_the_time_leaves_no_other_one_out(tmp_path: Path) -> None:
     path = tmp_path / "store"
     ready, go = os.pipe(), os.pipe()

@@ -272,15 +272,7 @@ def schedules(store_path: Path, name: str | None, remove: str | None) -> None:
     output.listing(
         "schedule",
         rows,
-        lambda one: {
-            "name": one.name,
-            "task": one.task,
-            "cron": one.cron,
-            "zone": one.zone,
-            "missed": one.missed,
-            "last_ms": one.last_ms or None,
-            "next_ms": one.next_ms,
-        },
+        lambda one: one.shown(),
         ("schedule", "task", "cron", "zone", "missed", "last", "next"),
         lambda one: (
             *(one.name, one.task, one.cron, one.zone, one.missed),

@@ -67,6 +67,13 @@ class Rule(NamedTuple):
         """The task that it calls."""
         return self.fields.get(layout.TASK, b"").decode(errors="replace")
 
+    def shown(self) -> dict[str, str | int | None]:
+        """Return what a list of rules shows, also as JSON."""
+        return {
+            **{"name": self.name, "task": self.task, "cron": self.cron, "zone": self.zone},
+            **{"missed": self.missed, "last_ms": self.last_ms or None, "next_ms": self.next_ms},
+        }
+
     def pack(self) -> bytes:
         """Return the value of its row."""
         fields = {

@@ -156,19 +156,7 @@ def schedules(call: Call) -> Found:
     """
     queue = _queue(call)
     unknown = queue.core.read(lambda one: unknown_tasks(one, queue.core.names))
-    rows = [
-        {
-            "name": one.name,
-            "task": one.task,
-            "cron": one.cron,
-            "zone": one.zone,
-            "missed": one.missed,
-            "last_ms": one.last_ms or None,
-            "next_ms": one.next_ms,
-            "parked": unknown.get(one.task, 0),
-        }
-        for one in queue.schedules()
-    ]
+    rows = [{**one.shown(), "parked": unknown.get(one.task, 0)} for one in queue.schedules()]
     return {"schedules": rows, "time_ms": now_ms()}
 
 
