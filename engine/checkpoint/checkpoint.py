@@ -35,9 +35,9 @@ from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.begin import run_locked
+from streamkeep.engine.txn.begin import release_room, run_locked
 from streamkeep.engine.txn.context import EngineContext, position_in
-from streamkeep.engine.txn.flush import flush, release_room
+from streamkeep.engine.txn.flush import flush
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.checkpoint import SLOT_SIZE, CheckpointSlot, root_checksum
@@ -128,7 +128,7 @@ class Checkpoints:
         control = self.journal.control
         control.forget_killed()
         if not control.is_shared():
-            run_locked(self.context, release_room, (self.context,))
+            release_room(self.context)
 
     def unpin_if_idle(self) -> bool:
         """Release the pin if no commit follows the newest checkpoint; return whether it did."""

@@ -7,6 +7,7 @@ happened. Compiled by mypyc.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -128,6 +129,19 @@ def run_locked(
     try:
         context.catch_up()
         return command(*args)
+    finally:
+        context.release_write()
+
+
+def release_room(context: EngineContext) -> None:
+    """Cut the data file after its last page, unless another process may have reserved room."""
+    take_write(context)  # and begin no transaction: another process may have made the map bigger
+    try:
+        if not context.journal_or_raise().control.is_shared():
+            end = context.size()
+            if os.fstat(context.data_handle).st_size > end:
+                os.ftruncate(context.data_handle, end)
+            context.memtable.room = 0  # a commit that failed may have left some
     finally:
         context.release_write()
 

@@ -137,13 +137,6 @@ def _reserve(context: EngineContext, size: int) -> int:
     return room
 
 
-def release_room(context: EngineContext) -> None:
-    """Cut the data file after its last page, under the write lock."""
-    end = context.size()
-    if os.fstat(context.data_handle).st_size > end:
-        os.ftruncate(context.data_handle, end)
-
-
 def used_bytes(context: EngineContext, raw: lmdb.Transaction[bytes]) -> int:
     """Return the bytes of the pages in use, as seen by a transaction."""
     pages = _META_PAGES

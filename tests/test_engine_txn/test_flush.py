@@ -16,12 +16,15 @@ import pytest
 
 import streamkeep
 from erased import SECRET, grep
-from inside import checkpoint_now, checkpointer_of, context_of, journal_of
+from inside import checkpoint_now, checkpointer_of, context_of, environment_of, journal_of
 from patience import PATIENCE_S, wait_until
 from stopped import child_of, killed
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint import checkpoint
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.txn import begin
+from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.page_memory import kept_pages
 from streamkeep.format.core.errors import StoreFullError
 
@@ -212,6 +215,17 @@ def is_clear(store: Store[bytes]) -> bool:
     return context_of(store).erasures == journal_of(store).control.erasures()
 
 
+def release_room(store: Store[bytes]) -> None:
+    checkpoints = environment_of(store).checkpoints
+    assert checkpoints is not None
+    checkpoints.release_room()
+
+
+def has_room(store: Store[bytes]) -> bool:
+    """Return whether room for the next flush is reserved."""
+    return (store.path / "data.mdb").stat().st_size > context_of(store).size()
+
+
 def test_the_last_process_gives_back_what_was_reserved(tmp_path: Path) -> None:
     """Also for one that wrote later, and ended first; a small store has small files."""
     path = tmp_path / "s"
@@ -228,6 +242,53 @@ def test_the_last_process_gives_back_what_was_reserved(tmp_path: Path) -> None:
         assert store.xlen("s") >= 100
     assert sum(one.stat().st_blocks * 512 for one in path.rglob("*")) < 8 << 20
     assert list(recovery.check(path)) == []
+
+
+def test_room_that_was_given_back_is_reserved_again(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("the commit fails after its record")
+
+    with opened(tmp_path / "store") as store:
+        store.xadd("s", {"n": 0})
+        checkpoint_now(store)
+        failpoints.arm("commit:journaled", fail)
+        with pytest.raises(OSError, match="after its record"):
+            store.xadd("s", {"n": 1})
+        release_room(store)
+        store.xadd("s", {"n": 1})
+        assert has_room(store)
+
+
+def test_what_another_process_has_just_reserved_is_not_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+
+    def late(context: EngineContext) -> None:
+        killed(lambda: Store(path, sync="none").xadd("s", {"n": 1}))
+        begin.release_room(context)
+
+    with opened(path) as store:
+        store.xadd("s", {"n": 0})
+        checkpoint_now(store)
+        monkeypatch.setattr(checkpoint, "release_room", late)
+        release_room(store)
+        assert has_room(store)
+
+
+def test_a_store_is_closed_although_another_process_has_made_it_bigger_than_its_map(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "store"
+    Store(path).close()
+
+    def write() -> None:
+        with Store(path, sync="none") as other:
+            other.xadd("s", {"f": bytes(4 << 20)})
+
+    with Store(path, max_store_bytes=1 << 20) as store:
+        in_child(write)
+        assert (path / "data.mdb").stat().st_size > store.map_size_bytes
 
 
 def test_a_data_file_that_grows_makes_a_checkpoint_due(tmp_path: Path) -> None:
