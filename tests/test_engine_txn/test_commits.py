@@ -233,6 +233,27 @@ def test_an_interrupted_commit_is_made_once_or_not_at_all(
     assert_right(path, made + 1)
 
 
+class Interrupted(dict[int, Any]):
+    """A write set that comes to an interrupt where its end is expected."""
+
+    def items(self) -> Any:
+        yield from super().items()
+        raise KeyboardInterrupt
+
+
+def test_a_record_whose_rows_are_in_memory_already_is_not_applied_to_them(tmp_path: Path) -> None:
+    """It extends a row, and would do so twice."""
+    path = tmp_path / "store"
+    with filled(path) as store:
+        with pytest.raises(KeyboardInterrupt), store.transaction() as txn:
+            txn.xadd("s", {"n": COUNT})
+            txn._txn.changes = Interrupted(txn._txn.changes)
+        assert numbers(store) == expected(COUNT + 1)
+        store.xadd("s", {"n": COUNT + 1})
+        assert numbers(store) == expected(COUNT + 2)
+    assert_right(path, COUNT + 2)
+
+
 @contextmanager
 def unpublishable(store: Store[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the disk refuse the number of the newest commit, as where blocks move."""
@@ -301,19 +322,36 @@ def test_a_process_goes_on_where_another_one_has_begun_its_file_again(
     assert_right(path, COUNT + 2)
 
 
+def flush_in_child(path: Path) -> None:
+    """Have another process flush, which is killed then."""
+
+    def flush() -> None:
+        own = Store(path, sync="none")
+        begin_write(own).abort()  # a process may flush while it has a pin
+        flush_now(own)
+
+    killed(flush)
+
+
 def test_a_commit_after_the_flush_of_another_process_is_not_in_its_image(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with filled(path) as store:
-
-        def flush() -> None:
-            own = Store(path, sync="none")
-            begin_write(own).abort()  # a process may flush while it has a pin
-            flush_now(own)
-
-        killed(flush)
+        flush_in_child(path)
         store.xadd("s", {"n": COUNT})
         assert numbers(store) == expected(COUNT + 1)
     assert_right(path, COUNT + 1)
+
+
+def test_what_another_process_has_flushed_is_not_flushed_again(tmp_path: Path) -> None:
+    """A reader notices rows of LMDB that are newer than their number by the commits in between."""
+    with filled(tmp_path / "store") as store:
+        checkpointer_of(store).stop()
+        flush_in_child(tmp_path / "store")
+        flushed = context_of(store).raw.info()["last_txnid"]
+        flush_each_commit(store)
+        begin_write(store).abort()
+        assert context_of(store).memtable.commits == 0
+        assert context_of(store).raw.info()["last_txnid"] == flushed
 
 
 def test_a_group_that_another_process_has_changed_is_decoded_again(tmp_path: Path) -> None:
