@@ -55,7 +55,12 @@ COMMANDS: Final[Families] = (
     ("Move whole streams", {"dump": "dump_cmd", "load": "load_cmd", "diff": "diff_cmd"}),
     (
         "Create, check, repair and back up a store",
-        dict.fromkeys(("create", "fsck", "repair", "backup", "restore", "compact"), "store_cmds"),
+        {
+            **dict.fromkeys(
+                ("create", "fsck", "repair", "backup", "restore", "compact"), "store_cmds"
+            ),
+            "ship": "ship_cmd",
+        },
     ),
     ("Check the machine", {"doctor": "doctor_cmd"}),
     ("Work on Spark", {"spark": "spark_cmd"}),

@@ -75,6 +75,29 @@ class AdminCommands(Generic[Text]):
         self._check_writable()
         self._environment.sync()
 
+    def wait_shipped(self, timeout: Duration) -> bool:
+        """Wait until a copy elsewhere has everything committed so far; see `streamkeep ship`.
+
+        It waits for the next time that commits are shipped, and does not ask for it: see
+        `ship_now`.
+
+        Args:
+            timeout: how long to wait at most; 0 only looks.
+
+        Returns:
+            Whether a target has it. If so, it survives this machine.
+
+        Raises:
+            StoreError: nothing ships the store.
+        """
+        self._check_open()
+        return self._environment.wait_shipped(milliseconds(timeout, "timeout") / 1000)
+
+    def ship_now(self, timeout: Duration = 30) -> bool:
+        """As `wait_shipped`, but have the process that ships the store do so at once."""
+        self._check_writable()
+        return self._environment.wait_shipped(milliseconds(timeout, "timeout") / 1000, ask=True)
+
     # --- trimmed entries --------------------------------------------------------------------------
 
     def maintain(self) -> upkeep.MaintenanceReport:

@@ -8,7 +8,7 @@
     40    1 after a failed sync: no process may write until the store has been recovered
     48    number of erasures; a process that sees a new number clears its memory (`scrub`)
     56    number of journal files that were begun: a name may belong to another file since
-    64    8 bytes that are not used any more
+    64    a caller wants that copies of the store elsewhere get everything up to this commit now
     72    number of times the file is open; after a process was killed it may be too high
     80    the mount on which the file was set up, 0 if the system has no such number
     88    when the slice of the process that has the write lock ends, in ns of CLOCK_MONOTONIC
@@ -61,6 +61,7 @@ _DURABLE_FILE: Final = 4
 _POISON: Final = 5
 _ERASURES: Final = 6
 _BEGUN: Final = 7
+_WANTED: Final = 8
 _OPENINGS: Final = 9
 _MOUNT: Final = 10
 _SLICE_END: Final = 11
@@ -224,6 +225,15 @@ class ControlFile:
     def set_slice_end(self, monotonic_ns: int) -> None:
         """Tell those that wait for the write lock when to look again."""
         self._try_word(_SLICE_END, monotonic_ns)  # without room, they look more often
+
+    def wanted(self) -> int:
+        """Return up to which commit callers want copies of the store elsewhere at once."""
+        return self._words[_WANTED]
+
+    def want(self, commit_number: int) -> None:
+        """Ask those that make copies to go on at once, up to a commit."""
+        if self._words[_WANTED] < commit_number:
+            self._try_word(_WANTED, commit_number)  # without room, the copy comes a second later
 
     def durable(self) -> int:
         """Return the commit up to which everything is on disk."""

@@ -16,6 +16,7 @@ becomes the recycled one, unless there is one already. Compiled by mypyc.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from typing import Final
 
@@ -28,6 +29,7 @@ from streamkeep.engine.journal.reader import (
     journal_names,
     named_number,
 )
+from streamkeep.engine.journal.slots import is_slot_name, read_slots
 from streamkeep.engine.journal.syncs import LOCK_FILE, Syncs, sync_failed
 from streamkeep.engine.journal.write_lock import LOCK_FILE as WRITE_FILE
 from streamkeep.engine.journal.write_lock import TURN_FILE
@@ -47,10 +49,13 @@ from streamkeep.format.journal.position import LogPosition, encode_position
 
 FILE_SIZE: Final = 16 << 20
 _FIRST_SIZE: Final = 1 << 20
+_NONE: Final = 1 << 62  # no file has a number from here on
 RECYCLED: Final = "spare"
 NEW_RECYCLED: Final = "spare.new"  # with a random suffix, while it is made
 _NEW: Final = "new"
 RECYCLED_NAMES: Final = (RECYCLED, _NEW)
+
+log = logging.getLogger("streamkeep")
 
 
 def is_journal_name(name: str) -> bool:
@@ -59,6 +64,7 @@ def is_journal_name(name: str) -> bool:
         name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, WRITE_FILE, TURN_FILE)
         or name.startswith(f"{NEW_RECYCLED}.")
         or is_file_name(name)
+        or is_slot_name(name)
     )
 
 
@@ -316,16 +322,17 @@ class Journal:
         """Retire the files before a position, after a checkpoint was made there.
 
         Args:
-            wipe: overwrite and remove these files, and recycle none of them.
+            wipe: overwrite and remove these files, recycle none of them, and hold none for a copy.
         """
         self.syncs.note_checkpoint(position.file_number, position.commit_number)
+        held = _NONE if wipe else self._held()
         # By name: a file that is just being begun may still have the header of its former use.
         for name in journal_names(self.folder):
             old = named_number(name) < position.file_number
             if position.file_number == 0:  # no file was in use
                 start = self.log.start_of(name)
                 old = start is None or start.commit_number < position.commit_number
-            if old:
+            if old and named_number(name) < held:
                 failpoints.hit("journal:retire")
                 if wipe:
                     self._wipe(name)
@@ -336,6 +343,26 @@ class Journal:
                     self.folder.remove(name)
         if wipe:
             self.folder.sync()
+
+    def _held(self) -> int:
+        """Return the first journal file that a copy of the store needs and may hold."""
+        held = _NONE
+        for slot in read_slots(self.folder):
+            needed = slot.position.file_number
+            names = [name for name in journal_names(self.folder) if named_number(name) >= needed]
+            size = sum(self.folder.size(name) for name in names)
+            if size <= slot.hold_bytes:
+                held = min(held, needed)
+            else:
+                log.warning(
+                    "%s: the copy in %s would hold %d bytes of journal files, more than the %d "
+                    "that it may; it will begin anew",
+                    self.folder.path,
+                    slot.target,
+                    size,
+                    slot.hold_bytes,
+                )
+        return held
 
     def _wipe(self, name: str) -> None:
         """Overwrite a file with zeros on disk, then remove it.

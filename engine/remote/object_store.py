@@ -18,6 +18,7 @@ once where repeating is useless, every method raises `UnreachableError`.
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib
 import os
 import re
@@ -31,6 +32,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from streamkeep.engine.system import files
+from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import ArgumentError, UnreachableError
 from streamkeep.supported import install_hint
 
@@ -75,6 +77,18 @@ class ObjectStore(Protocol):
 
     def put(self, name: str, read_at: ReadAt, size: int) -> None:
         """Write an object, durably and as a whole; one of the same name is replaced."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object as `put` does, unless there is one of that name; return whether it did.
+
+        A request whose answer was lost is repeated: the object that is there may be this one.
+        """
+
+    def get_tagged(self, name: str) -> tuple[bytes, str]:
+        """Return an object and its tag, for `replace`; raise FileNotFoundError if there is none."""
+
+    def replace(self, name: str, data: bytes, tag: str) -> bool:
+        """Replace an object if it still has a tag; return whether it did; see `create`."""
 
     def names(self, folder: str) -> list[str]:
         """Return the names of all objects below a folder, sorted; "" for all."""
@@ -183,6 +197,31 @@ class FolderObjects:
                 for piece in _pieces(read_at, size):
                     out.write(piece)
 
+    def create(self, name: str, data: bytes) -> bool:
+        """See `ObjectStore`."""
+        path = self._root / name
+        with self._reaching():
+            files.create_folder(path.parent)
+            return files.create_whole(path, data)
+
+    def get_tagged(self, name: str) -> tuple[bytes, str]:
+        """See `ObjectStore`."""
+        data = self.get(name)
+        return data, digest64(data).hex()
+
+    def replace(self, name: str, data: bytes, tag: str) -> bool:
+        """See `ObjectStore`."""
+        with self._reaching():
+            handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                if self.get_tagged(name)[1] != tag:
+                    return False
+                put_bytes(self, name, data)
+                return True
+            finally:
+                os.close(handle)
+
     def names(self, folder: str) -> list[str]:
         """See `ObjectStore`."""
         top = self._root / folder
@@ -260,6 +299,29 @@ class BucketObjects:
                 self._obstore.put(self._bucket, name, read_at(0, size), use_multipart=False)
             else:
                 self._obstore.put(self._bucket, name, _pieces(read_at, size), chunk_size=_PIECE)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `ObjectStore`."""
+        return self._put_if(name, data, "create")
+
+    def get_tagged(self, name: str) -> tuple[bytes, str]:
+        """See `ObjectStore`."""
+        with self._reaching():
+            found = self._obstore.get(self._bucket, name)
+            return bytes(found.bytes()), str(found.meta["e_tag"])
+
+    def replace(self, name: str, data: bytes, tag: str) -> bool:
+        """See `ObjectStore`."""
+        return self._put_if(name, data, {"e_tag": tag})
+
+    def _put_if(self, name: str, data: bytes, mode: object) -> bool:
+        failures = self._obstore.exceptions
+        with self._reaching():
+            try:
+                self._obstore.put(self._bucket, name, data, mode=mode, use_multipart=False)
+            except (failures.AlreadyExistsError, failures.PreconditionError):
+                return False
+            return True
 
     def names(self, folder: str) -> list[str]:
         """See `ObjectStore`."""

@@ -10,6 +10,7 @@ this process has finished.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -25,6 +26,7 @@ from streamkeep.engine.checkpoint.checkpointer import Checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Owner, Reader
+from streamkeep.engine.journal.slots import read_slots
 from streamkeep.engine.journal.write_lock import WriteLock
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
@@ -52,9 +54,15 @@ from streamkeep.engine.txn.flush import no_room, used_bytes
 from streamkeep.engine.txn.page_memory import clear_memory, kept_pages
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import StoreFullError, StoreLockedError, StreamkeepError
+from streamkeep.format.core.errors import (
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+    StreamkeepError,
+)
 
 RETIRED_LEAST: Final = 64 << 20  # bytes in `retired` below which there is no back pressure
+_SHIPPED_POLL_S: Final = 0.01  # a piece needs longer to reach a bucket
 
 Args = TypeVarTuple("Args")
 Result = TypeVar("Result")
@@ -210,7 +218,7 @@ class Environment:
             except lmdb.Error as error:
                 raise translate(error) from error
             commit_number = txn.newest_commit()
-        self._sync_to(commit_number)
+        self.sync_to(commit_number)
         return result
 
     def write(
@@ -353,13 +361,37 @@ class Environment:
         """Return when everything that is committed now is on disk."""
         with self.begin_read() as txn:
             commit_number = txn.newest_commit()
-        self._sync_to(commit_number)
+        self.sync_to(commit_number)
 
-    def _sync_to(self, commit_number: int) -> None:
+    def sync_to(self, commit_number: int) -> None:
         """Return when everything up to a commit is on disk."""
         journal = self.context.journal
         if journal is not None and not journal.syncs.wait_for(commit_number):
             self.make_checkpoint()  # it was made before this journal was begun
+
+    def wait_shipped(self, timeout_s: float, *, ask: bool = False) -> bool:
+        """Wait until a copy elsewhere has what is committed now; return whether it has.
+
+        Args:
+            ask: have it shipped at once.
+
+        Raises:
+            StoreError: there is no copy.
+        """
+        with self.begin_read() as txn:
+            newest = txn.newest_commit()
+        deadline = time.monotonic() + timeout_s
+        folder = self.folder.folder(JOURNAL_FOLDER)
+        if ask and self.context.control is not None:
+            self.context.control.want(newest)
+        while True:
+            shipped = max((slot.shipped for slot in read_slots(folder)), default=-1)
+            if shipped < 0:
+                raise StoreError(f"{self.path}: nothing ships the store; next: `streamkeep ship`")
+            if shipped >= newest or time.monotonic() >= deadline:
+                return shipped >= newest
+            self.context.check_open()
+            time.sleep(_SHIPPED_POLL_S)
 
     def _retrying(
         self, begin: Callable[[*Args], Result], *args: *Args, frees: bool = False

@@ -96,6 +96,19 @@ NAMES: Final = (
     "publish:head",  # the head names the new manifest; the local copies remain
     "publish:local-removed",  # segments that the new manifest names are no longer on the disk
     "publish:objects-removed",  # objects that no manifest names are gone
+    "ship:piece",  # the next piece is not written yet
+    "ship:sent",  # it is; the slot does not say so
+    "ship:segment",  # a segment is at the target; no generation needs it yet
+    "ship:rows",  # the changed rows are written
+    "ship:base",  # a base is whole; the head does not name its generation
+    "ship:head",  # the head names a new generation; the slot and the one before do not know
+    "ship:ended",  # the one before is ended
+    "ship:dropped",  # the head no longer names old generations; their objects are there
+    "ship-restore:rows",  # the rows of a piece are in the new store
+    "ship-restore:piece",  # the records of a piece are
+    "ship-restore:segment",  # a segment is
+    "ship-restore:written",  # all is; it has no checkpoint yet
+    "ship-restore:named",  # the store has its name
     "archive:committed",  # its row is written; its retired rows are removed
 )
 

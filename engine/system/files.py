@@ -113,6 +113,27 @@ def _sync_folder_at(path: Path) -> None:
         os.close(handle)
 
 
+def create_whole(path: Path, data: bytes) -> bool:
+    """Write a file, durably and as a whole, unless the name exists; return whether it did."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with suppress(FileNotFoundError):
+        os.unlink(beside)  # of a killed process with the same number
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with open(handle, "wb") as out:
+            out.write(data)
+            out.flush()
+            sync_data(out.fileno())
+        try:
+            os.link(beside, path)
+        except FileExistsError:
+            return False
+    finally:
+        os.unlink(beside)
+    _sync_folder_at(path.absolute().parent)
+    return True
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Write a file in a `with` block; it gets its name, durably, if the block raises no error.

@@ -100,7 +100,7 @@ class StoreCommand(_Shared):
             failure = error
         except OSError as error:
             failure = of_system(error)
-        tell(ctx.command_path, failure)
+        tell(ctx.command_path.rstrip(), failure)
         ctx.exit(failure.status)
 
     def make_parser(self, ctx: click.Context) -> Any:

@@ -284,7 +284,7 @@ def json_error(**members: Any) -> None:
 
 def summary(**members: Any) -> None:
     """Write the last object of a result, which also says that the result is complete."""
-    path = click.get_current_context().command_path
+    path = click.get_current_context().command_path.rstrip()
     json_line("summary", command=path.partition(" ")[2], **members)
 
 

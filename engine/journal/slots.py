@@ -1,0 +1,112 @@
+"""Slots: how far each copy of the store elsewhere has come, and which journal files it still needs.
+
+`streamkeep ship` keeps a file in `journal/` for each target. A checkpoint retires no journal file
+that a slot names, so that the copy goes on where it ended, whichever process makes the checkpoint.
+What a slot may hold is bounded: then the copy begins anew, and the store does not fill the disk for
+a target that is gone. A store that is not copied has no slot, and holds nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from streamkeep.engine.system import files
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.journal.position import LogPosition
+
+_PREFIX: Final = "slot-"
+_NEW: Final = ".new"  # while it is written
+_MOST_BYTES: Final = 1 << 16  # of a file; a longer one is damaged
+
+
+class Slot(NamedTuple):
+    """One slot.
+
+    Attributes:
+        target: URI of the copy.
+        generation: the one that goes on; empty before the first is whole.
+        begun: one that is being begun, which the target may already name; empty for none.
+        epoch: that of the journal file where the position is.
+        position: from where on records are needed.
+        shipped: the target has all commits up to this one.
+        shipped_ms: Unix time at which it had.
+        hold_bytes: of journal files before the newest checkpoint, at most.
+        erased: the copy may still have what was erased from the store.
+    """
+
+    target: str
+    generation: str
+    begun: str
+    epoch: int
+    position: LogPosition
+    shipped: int
+    shipped_ms: int
+    hold_bytes: int
+    erased: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return slot_name(self.target)
+
+    def write(self, folder: Folder, *, durable: bool = False) -> None:
+        """Replace the file in `journal/`; a power loss may leave the one before, unless durable."""
+        members = {**self._asdict(), "position": tuple(self.position)}
+        handle = folder.replace(self.name + _NEW)
+        try:
+            files.write_at(handle, (json.dumps(members) + "\n").encode(), 0)
+            if durable:
+                files.sync_data(handle)
+        finally:
+            os.close(handle)
+        folder.rename(self.name + _NEW, self.name)
+        if durable:
+            folder.sync()
+
+
+def slot_name(target: str) -> str:
+    """Return the name of the file for a target."""
+    return _PREFIX + hashlib.blake2b(target.encode(), digest_size=8).hexdigest()
+
+
+def is_slot_name(name: str) -> bool:
+    """Return whether a name in `journal/` is that of a slot, or of one that is being written."""
+    digits = name.removeprefix(_PREFIX).removesuffix(_NEW)
+    return name.startswith(_PREFIX) and len(digits) == 16 and digits.isalnum()
+
+
+def read_slot(folder: Folder, name: str) -> Slot | None:
+    """Return a slot; None if there is none.
+
+    Raises:
+        CorruptionError: it is damaged.
+    """
+    try:
+        data = folder.read(name, _MOST_BYTES)
+    except FileNotFoundError:
+        return None
+    try:
+        slot = Slot(**json.loads(data))
+        slot = slot._replace(position=LogPosition(*slot.position))
+        numbers = (slot.epoch, *slot.position, slot.shipped, slot.shipped_ms, slot.hold_bytes)
+        if not all(type(one) is int for one in numbers) or slot.name != name:
+            raise ValueError("not a slot")
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"{folder.path / name}", f"{error}") from None
+    return slot
+
+
+def read_slots(folder: Folder) -> Iterator[Slot]:
+    """Yield all slots that can be read: what the others hold is not known."""
+    for name in filter(is_slot_name, folder.names()):
+        try:
+            slot = read_slot(folder, name)
+        except CorruptionError:
+            continue  # its copy finds that out, and begins anew
+        if slot is not None:
+            yield slot

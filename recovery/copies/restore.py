@@ -1,0 +1,470 @@
+"""Restoring a store from a copy, as it was at any commit that the copy has.
+
+1. Put the rows of the base into a new LMDB file, in order, and then those that were written since.
+2. Apply the records of level 0 after them, up to the commit, as each process of a store does.
+3. Fetch the segments of the archive that this commit names.
+4. Check the store with fsck, and only then give it its name.
+
+Everything happens in the folder `.NAME.restore` beside the new store. A restore that was killed
+goes on there, in the same boot: LMDB's transactions say which pieces it has.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import lmdb
+
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, sync_lmdb
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
+from streamkeep.engine.journal.slots import Slot
+from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.boot_id import boot_id
+from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.files import path_of
+from streamkeep.engine.system.lmdb_errors import translate, translate_os
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
+from streamkeep.engine.txn.memtable import Memtable
+from streamkeep.engine.whole_store.copying import finish_copy
+from streamkeep.format.copies.head import Generation, Head
+from streamkeep.format.copies.piece import END, PieceName, read_commits
+from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CorruptionError,
+    MissingSegmentError,
+    StoreError,
+    StoreLockedError,
+    UnreachableError,
+)
+from streamkeep.format.core.keys import META, SEGMENTS, TABLES
+from streamkeep.format.journal.journal import DELETE, ChangeReader
+from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
+from streamkeep.format.rows.records import encode_number
+from streamkeep.format.segment.manifest import decode_segment_record
+from streamkeep.format.segment.remote import META_REMOTE
+from streamkeep.recovery.copies.shipper import HOLD_BYTES
+from streamkeep.recovery.copies.target import Progress, Rows, Target, chain_of, segment_name
+from streamkeep.recovery.fsck.findings import Severity
+from streamkeep.recovery.fsck.progress import Progress as Checked
+from streamkeep.recovery.fsck.store import check
+
+_RESTORING: Final = b"restoring"  # beside the log position, until the store is whole
+_BATCH_BYTES: Final = 8 << 20
+_MAPS: Final = (1 << 40, 1 << 36, 1 << 32)
+
+log = logging.getLogger("streamkeep")
+
+
+class RestoreReport(NamedTuple):
+    """The result of a restore.
+
+    Attributes:
+        commit_number: the newest commit that the store has.
+        time_ms: Unix time at which that had been made.
+        behind: how many later commits the copy has.
+        pieces, segments: what was read.
+    """
+
+    path: Path
+    target: str
+    generation: str
+    commit_number: int
+    time_ms: int
+    behind: int
+    pieces: int
+    segments: int
+
+
+class Plan(NamedTuple):
+    """What is read to restore one commit.
+
+    Attributes:
+        rows: the base, and the rows of level 1 that follow it.
+        pieces: of level 0 after these.
+        end: the commit that is restored.
+        time_ms: Unix time at which it had been made.
+        newest: the newest commit that the copy has.
+    """
+
+    generation: Generation
+    rows: tuple[Rows, ...]
+    pieces: tuple[PieceName, ...]
+    end: int
+    time_ms: int
+    newest: int
+
+
+class _DamagedRows(Exception):
+    """Rows of level 1 cannot be read; the records that they sum up may be whole."""
+
+
+def restore_copy(
+    target: str,
+    new: str | Path,
+    *,
+    commit: int | None = None,
+    at_ms: int | None = None,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> RestoreReport:
+    """Make a store of a copy, as it was at a commit; the newest one by default.
+
+    The copy does not change. On return the store is durable and was checked with fsck. It knows the
+    copy: `ship` goes on with a new generation there, and another store that still ships to it gets
+    an error. Leases of workers that took jobs before are dead, so others take these jobs.
+
+    Args:
+        new: must not exist; its parent folder must.
+        commit: the number of a commit.
+        at_ms: Unix time in milliseconds; the last piece that was shipped before is restored.
+
+    Raises:
+        ArgumentError: the copy does not have that commit, or begins after that time.
+        CorruptionError: the copy is damaged or lacks something; the error names it.
+        StoreError: there is something at `new`.
+        StoreFullError: the disk is full.
+        UnreachableError: the target does not answer.
+    """
+    if commit is not None and at_ms is not None:
+        raise ArgumentError("commit and at_ms may not be combined; next: leave out one of them")
+    place = path_of(new, "new").absolute()
+    if os.path.lexists(place):
+        raise StoreError(f"{place}: there is something already; next: move it away")
+    if not place.parent.is_dir():
+        raise StoreError(f"{place.parent}: no such folder; next: create it")
+    source = Target(target)
+    head = source.known_head()
+    avoid: set[Rows] = set()
+    with _working_in(Folder(place.parent, outside=True), place.name) as staging:
+        while True:
+            plan = plan_restore(source, head, commit, at_ms, frozenset(avoid))
+            restoring = _Restore(source, head, plan, staging, progress)
+            try:
+                report = restoring.run(clock or Clock())
+                break
+            except _DamagedRows as damaged:
+                log.warning("%s; the records that they sum up are applied instead", damaged)
+                avoid.add(damaged.args[1])
+                restoring.clear()
+            except lmdb.Error as error:
+                raise translate(error) from error
+            except OSError as error:
+                raise translate_os(error) from error
+        parent = Folder(place.parent, outside=True)
+        parent.rename(staging.path.name, place.name)
+        parent.sync()
+        failpoints.hit("ship-restore:named")
+    return report._replace(path=place)
+
+
+def plan_restore(
+    target: Target,
+    head: Head,
+    commit: int | None,
+    at_ms: int | None,
+    avoid: frozenset[Rows] = frozenset(),
+) -> Plan:
+    """Return what has to be read; nothing is read but names, and headers for a time."""
+    for generation in reversed(head.generations):
+        if commit is not None and commit < generation.base_commit:
+            continue
+        if at_ms is not None and at_ms < generation.begun_ms:
+            continue
+        return _plan(target, generation, commit, at_ms, avoid)
+    oldest = head.generations[0]
+    raise ArgumentError(
+        f"{target.uri}: the copy begins with commit {oldest.base_commit}, at "
+        f"{oldest.begun_ms} ms of Unix time; next: name a later one"
+    )
+
+
+def _plan(
+    target: Target,
+    generation: Generation,
+    commit: int | None,
+    at_ms: int | None,
+    avoid: frozenset[Rows],
+) -> Plan:
+    found = target.rows(generation.name)
+    base = target.base(generation, found)
+    names = target.names(generation.name, 0)
+    last = target.header(names[-1]) if names else None
+    if last is not None and last.kind == END:
+        names.pop()
+        newest = last.last_commit
+    else:
+        newest = generation.base_commit if last is None else last.last_commit
+    end, time_ms = newest, generation.begun_ms
+    if commit is not None:
+        if commit > newest:
+            raise ArgumentError(
+                f"{target.uri}: the copy ends with commit {newest}, before {commit}; next: name an "
+                "earlier one"
+            )
+        end = commit
+    elif at_ms is not None:
+        # The last piece that was written by then: their times rise.
+        at = bisect_right(names, at_ms, key=lambda name: target.header(name).last_ms)
+        end = target.header(names[at - 1]).last_commit if at else generation.base_commit
+    rows = chain_of([one for one in found if one not in avoid], generation.base_commit, end)
+    done = rows[-1].last if rows else generation.base_commit
+    at = bisect_right(names, done, key=lambda name: name.first)
+    first = max(0, at - 1)  # it may begin before and end after
+    pieces = [name for name in names[first:] if name.first <= end]
+    if pieces and first < at and target.header(pieces[0]).last_commit <= done:
+        pieces.pop(0)
+    if pieces:
+        time_ms = target.header(pieces[-1]).last_ms
+    elif rows:
+        time_ms = target.header(rows[-1].parts[-1]).last_ms
+    if end > done and (not pieces or pieces[0].first > done + 1):
+        missing = PieceName(generation.name, 0, done + 1)
+        raise CorruptionError(target.where(missing), "the piece is missing")
+    return Plan(generation, (base, *rows), tuple(pieces), end, time_ms, newest)
+
+
+@contextmanager
+def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
+    """Hold the lock of the folder in which the store is made; an error leaves nothing there."""
+    staging = parent.make_folder(f".{name}.restore")
+    handle = staging.open_again()
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLockedError(f"{parent.path / name}: another restore is making it") from None
+        try:
+            yield staging
+        except UnreachableError:
+            raise  # the next call goes on
+        except Exception:
+            parent.remove_folder(staging.path.name)
+            raise
+    finally:
+        os.close(handle)
+
+
+class _Restore:
+    """One restore, in a folder of its own."""
+
+    def __init__(
+        self, target: Target, head: Head, plan: Plan, staging: Folder, progress: Progress | None
+    ) -> None:
+        self.target = target
+        self.head = head
+        self.plan = plan
+        self.staging = staging
+        self.progress = progress
+        self.steps: list[PieceName] = [name for rows in plan.rows for name in rows.parts]
+        self.total = len(self.steps) + len(plan.pieces)
+        self.segments = 0
+        # A restore of another plan, or in another boot, is not gone on with.
+        self.identity = f"{boot_id().hex()} {plan.generation.name} {plan.end} {len(self.steps)}"
+
+    def clear(self) -> None:
+        """Remove everything, to begin anew."""
+        for name in self.staging.names():
+            self.staging.remove_any(name)
+
+    def run(self, clock: Clock) -> RestoreReport:
+        """Do all steps."""
+        plan = self.plan
+        raw = self._open()
+        try:
+            done = self._done(raw)
+            if done is None:
+                raw.close()
+                self.clear()
+                raw = self._open()
+                done = 0
+            tables = _tables(raw)
+            for number, name in enumerate(self.steps):
+                if number >= done:
+                    self._put_rows(raw, tables, number, name)
+            self._apply_pieces(raw, tables)
+            self._fetch_segments(raw, tables)
+            epoch = max(one.epoch for one in self.head.generations) + 1
+            with raw.begin(write=True) as txn:
+                body = encode_number(epoch)
+                txn.put(META_EPOCH, seal_row(META, META_EPOCH, body), db=tables[META])
+                txn.delete(_RESTORING)
+            sync_lmdb(raw)
+        finally:
+            raw.close()
+        failpoints.hit("ship-restore:written")
+        self.staging.make_ours(DATA_FILE)
+        finish_copy(self.staging, clock)
+        self._note_copy()
+        self._check()
+        return RestoreReport(
+            self.staging.path,
+            self.target.uri,
+            plan.generation.name,
+            plan.end,
+            plan.time_ms,
+            plan.newest - plan.end,
+            self.total,
+            self.segments,
+        )
+
+    def _open(self) -> lmdb.Environment:
+        for size in _MAPS:
+            try:
+                return lmdb.open(
+                    str(self.staging.path),
+                    map_size=size,
+                    max_dbs=len(TABLES) + 1,
+                    lock=False,
+                    sync=False,
+                )
+            except lmdb.MemoryError as error:
+                last = error
+        raise last
+
+    def _done(self, raw: lmdb.Environment) -> int | None:
+        """Return how many pieces of rows are there; None if they are not of this restore."""
+        with raw.begin() as txn:
+            noted = txn.get(_RESTORING)
+            if noted is None:
+                return 0 if txn.stat()["entries"] == 0 else None
+        identity, done = json.loads(noted)
+        return int(done) if identity == self.identity else None
+
+    def _advance(self, raw: lmdb.Environment, txn: lmdb.Transaction[bytes], done: int) -> None:
+        txn.put(_RESTORING, json.dumps([self.identity, done]).encode())
+
+    def _report(self, done: int) -> None:
+        if self.progress is not None:
+            self.progress("pieces", done, self.total)
+
+    def _put_rows(
+        self, raw: lmdb.Environment, tables: dict[int, Any], number: int, name: PieceName
+    ) -> None:
+        """Put the rows of one piece into LMDB."""
+        try:
+            piece, body, _ = self.target.piece(name)
+        except CorruptionError as error:
+            if name.first == 0:
+                raise
+            rows = next(one for one in self.plan.rows if name in one.parts)
+            raise _DamagedRows(f"{error}", rows) from error
+        with raw.begin(write=True) as txn:
+            change = ChangeReader(body, TABLES)
+            while change.next():
+                handle = tables[change.table]
+                if change.kind == DELETE:
+                    txn.delete(change.db_key, db=handle)
+                else:  # those of a base come in order
+                    txn.put(change.db_key, change.value, append=name.first == 0, db=handle)
+            position = encode_position(0, 0, piece.chain_after, piece.last_commit)
+            txn.put(POSITION_KEY, position)
+            self._advance(raw, txn, number + 1)
+        failpoints.hit("ship-restore:rows")
+        self._report(number + 1)
+
+    def _apply_pieces(self, raw: lmdb.Environment, tables: dict[int, Any]) -> None:
+        """Apply the records of level 0 that follow, up to the last commit that is wanted."""
+        with raw.begin() as txn:
+            position = decode_position(txn.get(POSITION_KEY) or b"")
+        last = position.commit_number
+        for at, name in enumerate(self.plan.pieces):
+            piece, body, _ = self.target.piece(name)
+            if piece.last_commit <= last:
+                continue  # before this restore was killed
+            where = self.target.where(name)
+            commits = read_commits(piece, body, where)
+            wanted = (one for one in commits if last < one.commit_number <= self.plan.end)
+            while True:
+                with raw.begin(write=True) as txn:
+                    memtable = Memtable()
+                    chain = 0
+                    for commit in wanted:
+                        if commit.commit_number != last + 1:
+                            problem = f"it begins after commit {last + 1}, which is missing"
+                            raise CorruptionError(where, problem)
+                        memtable.apply(commit.body, txn, tables)
+                        last, chain = commit.commit_number, commit.chain
+                        if memtable.bytes >= _BATCH_BYTES:
+                            break
+                    if not memtable.commits:
+                        break
+                    memtable.write(txn, tables)
+                    txn.put(POSITION_KEY, encode_position(0, 0, chain, last))
+            failpoints.hit("ship-restore:piece")
+            self._report(len(self.steps) + at + 1)
+        if last != self.plan.end:
+            missing = PieceName(self.plan.generation.name, 0, last + 1)
+            raise CorruptionError(
+                self.target.where(missing),
+                f"the piece is missing; next: --commit {last} restores what comes before it",
+            )
+
+    def _fetch_segments(self, raw: lmdb.Environment, tables: dict[int, Any]) -> None:
+        """Fetch the segments of the manifest; those in the object store of the archive stay."""
+        with raw.begin() as txn:
+            elsewhere = txn.get(META_REMOTE, db=tables[META]) is not None
+            records = [
+                decode_segment_record(key, open_row(SEGMENTS, key, value, "manifest"), "manifest")
+                for key, value in txn.cursor(tables[SEGMENTS])
+            ]
+        objects = self.target.objects
+        for at, record in enumerate(records):
+            name, stored = segment_name(record), stored_name(record.path)
+            if self.staging.size(stored) == record.size_bytes:
+                continue
+            size = objects.size(name)
+            if size is None:
+                if elsewhere:
+                    continue
+                raise MissingSegmentError(self.target.where(name), "the copy lacks this segment")
+            self.staging.make_folder(stored.rpartition("/")[0])
+            handle = self.staging.replace(stored)
+            try:
+                for offset in range(0, size, _BATCH_BYTES):
+                    data = objects.read(name, offset, min(_BATCH_BYTES, size - offset))
+                    files.write_at(handle, data, offset)
+                files.sync_data(handle)
+            finally:
+                os.close(handle)
+            failpoints.hit("ship-restore:segment")
+            self.segments += 1
+            if self.progress is not None:
+                self.progress("segments", at + 1, len(records))
+        if self.staging.has_folder(ARCHIVE_FOLDER):
+            self.staging.sync(ARCHIVE_FOLDER)
+
+    def _note_copy(self) -> None:
+        """Note that the store knows the copy, and that its journal does not go on there."""
+        newest = self.head.generations[-1]
+        slot = Slot(self.target.uri, newest.name, "", 0, NOWHERE, 0, 0, HOLD_BYTES)
+        slot.write(self.staging.folder(JOURNAL_FOLDER), durable=True)
+
+    def _check(self) -> None:
+        """Check the store; raise CorruptionError for damage, which the copy must have as well."""
+        moved = Checked(
+            lambda state: (
+                None if self.progress is None else self.progress("check", state.done, state.total)
+            )
+        )
+        for found in check(self.staging.path, progress=moved):
+            if found.severity is not Severity.NOTE:
+                raise CorruptionError(
+                    found.where, f"{found.code}: {found.problem}; the store was not restored"
+                )
+
+
+def _tables(raw: lmdb.Environment) -> dict[int, Any]:
+    """Return the handles of the tables, which are made if they are missing."""
+    with raw.begin(write=True) as txn:
+        return {number: raw.open_db(table.name.encode(), txn) for number, table in TABLES.items()}

@@ -1,0 +1,529 @@
+"""Shipping: a copy of a store elsewhere follows the store, commit by commit.
+
+Each second, the records of the commits since the last time are written to the target as one piece,
+after a sync: a power loss of the store takes back nothing that was shipped. The rows that these
+pieces changed are written as well, each once, from a snapshot: so a restore need not read a day of
+pieces. A slot in the store (`engine/journal/slots.py`) says how far the target is, and holds the
+journal from there on.
+
+Nothing is trusted that the journal does not prove. At its start, the shipper reads the last piece
+of the target, and goes on after it only if the journal has the record of that commit with the same
+checksum. Otherwise it begins a new generation, from a snapshot. It does so only for a store that
+knows the newest generation, because it shipped it or was restored from it: another one is a store
+that has fallen behind, such as a primary whose standby was promoted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.journal.slots import Slot, read_slot, slot_name
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.files import path_of
+from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.engine.whole_store import scrub
+from streamkeep.format.copies.head import Generation, Head
+from streamkeep.format.copies.piece import END, Piece, PieceName, encode_end
+from streamkeep.format.core.durations import Duration, above_zero
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CorruptionError,
+    StoreError,
+    UnreachableError,
+)
+from streamkeep.format.core.values import whole
+from streamkeep.format.journal.position import LogPosition
+from streamkeep.recovery.copies.history import Gap, History, find_history
+from streamkeep.recovery.copies.target import Progress, Target
+from streamkeep.recovery.copies.writer import Again, Superseded, Writer
+
+HOLD_BYTES: Final = 4 << 30
+_LEAST_BASE: Final = 64 << 20  # bytes of rows after a base before a new one is due
+_POLL_S: Final = 0.02
+_TIDY_MS: Final = 3_600_000
+_LONGEST_PAUSE_S: Final = 30.0
+
+log = logging.getLogger("streamkeep")
+
+
+class ShipReport(NamedTuple):
+    """What a shipper has done so far.
+
+    Attributes:
+        target, generation: where the copy is.
+        commit_number: the target has all commits up to this one.
+        pieces, sent_bytes: of commits, written since the generation was begun or gone on with.
+        base_bytes: size of the base that was written, 0 if there was none.
+        missing_segments: segments of the archive that the store does not have any more.
+    """
+
+    target: str
+    generation: str
+    commit_number: int
+    pieces: int
+    sent_bytes: int
+    base_bytes: int
+    missing_segments: int
+
+
+class _Base:
+    """A base that a thread writes.
+
+    Args:
+        held: from where on the journal is needed.
+    """
+
+    def __init__(self, writer: Writer, txn: ReadTxn, held: LogPosition, begun_ms: int) -> None:
+        self.writer = writer
+        self.held = held
+        self.begun_ms = begun_ms
+        self.epoch = writer.history.epoch
+        self.start = writer.history.position
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        self._txn = txn
+        self.thread = threading.Thread(target=self._write, name="streamkeep-base", daemon=True)
+        self.thread.start()
+
+    def _write(self) -> None:
+        try:
+            self.writer.send_base(self._txn, self.stop)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._txn.close()
+
+
+class Shipper:
+    """Ships one store to one target, in the thread that calls `run`.
+
+    Attributes:
+        stop: set it to end `run`, from any thread.
+        failure: what the target does not do at present; empty while all is well.
+    """
+
+    def __init__(
+        self,
+        store: Store[Any],
+        target: str,
+        *,
+        every: Duration = 1,
+        keep: Duration = "7d",
+        hold_bytes: int = HOLD_BYTES,
+        take_over: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Take the settings; see `ship`.
+
+        Args:
+            every: how often commits are shipped; `Store.ship_now` does not wait for it.
+        """
+        self.environment = store._environment
+        self.context = self.environment.context
+        journal = self.context.journal
+        if journal is None:
+            raise ArgumentError("a store that is open with readonly=True cannot be shipped")
+        self.journal: Journal = journal
+        self.folder = journal.folder
+        self.target = Target(target)
+        self.every_s = above_zero(every, "every") / 1000
+        self.keep_ms = above_zero(keep, "keep")
+        self.hold_bytes = whole(hold_bytes, "hold_bytes", 1, 1 << 62)
+        self.take_over = take_over
+        self.progress = progress
+        self.stop = threading.Event()
+        self.failure = ""
+        self._owner = f"{socket.gethostname()}, process {os.getpid()}"
+        self._head: Head | None = None
+        self._tag: str | None = None
+        self._writer: Writer | None = None  # of the generation that goes on; None at a gap
+        self._base: _Base | None = None
+        self._base_bytes = 0  # that were written
+        self._erased = False  # the copy has what was erased from the store
+        self._tidied_ms = 0
+
+    def report(self) -> ShipReport:
+        """Return what was done."""
+        writer = self._writer
+        if writer is None:
+            return ShipReport(self.target.uri, "", 0, 0, 0, 0, 0)
+        return ShipReport(
+            self.target.uri,
+            writer.name,
+            writer.commit_number,
+            writer.pieces,
+            writer.sent_bytes,
+            self._base_bytes,
+            writer.missing,
+        )
+
+    # --- the loop ---------------------------------------------------------------------------
+
+    def run(self, *, once: bool = False) -> ShipReport:
+        """Ship until `stop` is set, or until the target has what is committed now.
+
+        Raises:
+            StoreError: the target is of another store, or another copy of the store has taken over.
+            UnreachableError: the target does not answer, with `once`; without it, it is tried
+                again.
+        """
+        pause = 1.0
+        begun = False
+        end = self._newest() if once else 0
+        try:
+            while not self.stop.is_set():
+                try:
+                    if not begun:
+                        self._start()
+                        begun = True
+                    shipped = self._step()
+                    self.failure, pause = "", 1.0
+                    if once and self._base is None and shipped >= end:
+                        break
+                    self._wait()
+                except Again:
+                    begun = False
+                except UnreachableError as error:
+                    if once:
+                        raise
+                    self.failure = str(error)
+                    log.warning("%s; shipping goes on in %.0f s", error, pause)
+                    self.stop.wait(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE_S)
+                    begun = False
+        finally:
+            self._drop_base()
+        return self.report()
+
+    def _newest(self) -> int:
+        with self.environment.begin_read() as txn:
+            return txn.newest_commit()
+
+    def _step(self) -> int:
+        """Do what is due; return up to which commit the target has everything, -1 at a gap."""
+        now_ms = self.context.now_ms()  # first: no commit that is shipped now was made later
+        newest = self._newest()
+        self.environment.sync_to(newest)
+        if self._writer is not None:
+            try:
+                self._writer.send_commits(newest, now_ms, self._note_shipped)
+            except Gap as gap:
+                log.warning("%s: %s: a new generation begins", self.target.uri, gap)
+                self._writer = None
+        if self._base is None and self._is_base_due(now_ms):
+            self._start_base(now_ms)
+        elif self._base is not None and not self._base.thread.is_alive():
+            self._switch(newest, now_ms)
+        elif self._writer is not None and self._writer.rows_are_due():
+            self._send_rows(self._writer)
+        elif now_ms - self._tidied_ms > _TIDY_MS:
+            self._tidy(now_ms, ())
+        return -1 if self._writer is None else self._writer.commit_number
+
+    def _wait(self) -> None:
+        """Wait until there is something to do. An idle store makes no request."""
+        due = time.monotonic() + self.every_s
+        control, writer, base = self.journal.control, self._writer, self._base
+        shipped = -1 if writer is None else writer.commit_number
+        while not self.stop.wait(_POLL_S):
+            if base is not None and not base.thread.is_alive():
+                return
+            if writer is not None and control.wanted() > shipped:
+                return
+            if time.monotonic() >= due and (
+                control.newest() > shipped or self._is_erased() or (writer is None and base is None)
+            ):
+                return
+
+    # --- the start --------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Find out where the target is, and whether the journal goes on from there."""
+        self._drop_base()
+        self._writer = self._head = self._tag = None
+        found = self.target.head()
+        if found is None:
+            return
+        self._head, self._tag = found
+        if self._head.store != self.environment.uuid:
+            raise StoreError(
+                f"{self.target.uri}: the copy of another store ({self._head.store}); next: name "
+                "another target"
+            )
+        slot = None
+        try:
+            slot = read_slot(self.folder, slot_name(self.target.uri))
+        except CorruptionError as error:
+            log.warning("%s", error)
+        newest = self._head.generations[-1]
+        self._erased = slot is not None and slot.erased
+        known = slot is not None and newest.name in (slot.generation, slot.begun)
+        # The journal of a store that was replaced may go on from the same commit. Without a slot,
+        # which a power loss may take, its epoch is lower: a restore and a promotion raise it.
+        may_resume = newest.epoch <= self.context.epoch if slot is None else known
+        if may_resume and self._resume(newest, slot):
+            return
+        if not known and not self.take_over:
+            raise Superseded(
+                f"{self.target.uri}: the copy goes on with {newest.name}, which {newest.owner} "
+                "began, and this store does not know it: it is an older copy of the store, or "
+                "another one has taken its place; next: `streamkeep ship restore` makes a store of "
+                "the copy, and `streamkeep diff` shows what only this one has; --take-over lets "
+                "the copy follow this store"
+            )
+        log.warning(
+            "%s: a new generation begins: the journal of the store does not go on where the copy "
+            "ends",
+            self.target.uri,
+        )
+
+    def _resume(self, generation: Generation, slot: Slot | None) -> bool:
+        """Go on with a generation, if the journal goes on after its last commit."""
+        last = self.target.last_piece(generation.name)
+        commit, chain, before = generation.base_commit, generation.base_chain, 0
+        if last is not None:
+            piece, before = last
+            commit, chain = piece.last_commit, piece.chain_after
+        history = find_history(
+            self.folder, self.environment.uuid.bytes, self.context.epoch, slot, commit, chain
+        )
+        if history is None:
+            return False
+        writer = Writer(self.target, self.environment, generation.name, history)
+        writer.resume(generation, before)
+        self._writer = writer
+        self._note_shipped()
+        return True
+
+    def _note_shipped(self) -> None:
+        """Write the slot: how far the target is, and from where on the journal is needed."""
+        writer, base = self._writer, self._base
+        assert writer is not None
+        held, epoch = writer.history.position, writer.history.epoch
+        if base is not None and base.held.commit_number < held.commit_number:
+            held, epoch = base.held, base.epoch
+        self._erased = self._erased or writer.erased
+        slot = Slot(
+            self.target.uri,
+            writer.name,
+            "" if base is None else base.writer.name,
+            epoch,
+            held,
+            writer.commit_number,
+            self.context.now_ms(),
+            self.hold_bytes,
+            self._erased,
+        )
+        slot.write(self.folder)
+
+    # --- rows and bases ---------------------------------------------------------------------
+
+    def _send_rows(self, writer: Writer) -> None:
+        """Write the rows that were changed; commits up to that of the snapshot come first."""
+        with self.environment.begin_read() as txn:
+            self.environment.sync_to(txn.newest_commit())
+            try:
+                writer.send_commits(txn.newest_commit(), self.context.now_ms(), self._note_shipped)
+            except Gap:
+                return  # the next step finds it, too
+            writer.send_rows(txn)
+
+    def _is_erased(self) -> bool:
+        """Return whether the copy has what was erased, and the erasure is done."""
+        return self._erased and not self.environment.read(scrub.is_unfinished)
+
+    def _is_base_due(self, now_ms: int) -> bool:
+        """Return whether a new generation has to begin."""
+        writer, generations = self._writer, self._generations()
+        if writer is None or not generations or self._is_erased():
+            return True
+        base = generations[-1]
+        if now_ms - base.begun_ms > max(self.keep_ms, _TIDY_MS):
+            return True
+        return writer.rows_bytes > max(base.base_bytes // 2, _LEAST_BASE)
+
+    def _start_base(self, now_ms: int) -> None:
+        """Begin to write a base, in a thread: meanwhile the present generation goes on."""
+        with self.context.apply_lock:
+            self.context.begin_view().abort()
+            held = self.journal.log.position
+        epoch, generations = self.context.epoch, self._generations()
+        known = generations[-1].name if generations else ""
+        number = int(known.partition("-")[0] or "0", 16) + 1
+        name = f"{number:08x}-{secrets.token_hex(4)}"
+        if self._writer is None:  # nothing else holds the journal from here on
+            slot = Slot(
+                self.target.uri, known, name, epoch, held, 0, now_ms, self.hold_bytes, self._erased
+            )
+            slot.write(self.folder, durable=True)
+        history = History(self.folder, self.environment.uuid.bytes, epoch, epoch, held)
+        txn = self.environment.begin_read()
+        try:
+            for _ in history.read(txn.newest_commit()):
+                pass
+        except Gap:  # a checkpoint came between: the next step tries again
+            txn.close()
+            return
+        writer = Writer(self.target, self.environment, name, history, self.progress)
+        self._base = _Base(writer, txn, held, now_ms)
+        if self._writer is not None:
+            self._note_shipped()
+
+    def _drop_base(self) -> None:
+        """End the thread that writes a base, if there is one."""
+        base, self._base = self._base, None
+        if base is not None:
+            base.stop.set()
+            base.thread.join()
+
+    def _switch(self, newest: int, now_ms: int) -> None:
+        """Go on with the generation whose base is whole, as soon as it has what was shipped."""
+        base = self._base
+        assert base is not None
+        if base.error is not None:
+            self._base = None
+            raise base.error
+        writer = base.writer
+        try:
+            writer.send_commits(newest, now_ms, lambda: None)
+        except Gap as gap:
+            log.warning("%s: %s: the base is written again", self.target.uri, gap)
+            raise Again(f"{gap}") from None
+        generations = self._generations()
+        generation = Generation(
+            writer.name,
+            base.epoch,
+            base.start.commit_number,
+            base.start.chain,
+            writer.base_bytes,
+            base.begun_ms,
+            self._owner,
+            self.keep_ms,
+        )
+        head = Head(self.environment.uuid, (*generations, generation))
+        if not self.target.set_head(head, self._tag):
+            raise Again(self.target.uri)
+        failpoints.hit("ship:head")
+        outdated = [
+            one.name for one in generations if self._erased or one.begun_ms <= writer.erased_ms
+        ]
+        self._writer, self._base, self._erased = writer, None, False
+        self._base_bytes = writer.base_bytes
+        self._note_shipped()
+        log.info("%s: %s begins at commit %d", self.target.uri, writer.name, writer.commit_number)
+        if generations:
+            self._end(generations[-1], generation)
+        failpoints.hit("ship:ended")
+        self._read_head()
+        self._tidy(now_ms, outdated)
+
+    def _generations(self) -> tuple[Generation, ...]:
+        """Return the generations that the head named when it was read."""
+        return () if self._head is None else self._head.generations
+
+    def _read_head(self) -> None:
+        """Read the head that was just written, with its tag."""
+        found = self.target.head()
+        if found is None:
+            raise Again(self.target.uri)
+        self._head, self._tag = found
+
+    def _end(self, ended: Generation, successor: Generation) -> None:
+        """End a generation: whoever still writes to it finds out at the next piece."""
+        while True:
+            names = self.target.names(ended.name, 0)
+            last = self.target.header(names[-1]) if names else None
+            if last is not None and last.kind == END:
+                return
+            first = 1 + (ended.base_commit if last is None else last.last_commit)
+            end = Piece(
+                END,
+                self.environment.uuid.bytes,
+                successor.epoch,
+                first,
+                first - 1,
+                successor.begun_ms,
+                0,
+                0,
+            )
+            data = encode_end(end, successor.name, successor.owner)
+            if self.target.create(str(PieceName(ended.name, 0, first)), data):
+                return
+
+    def _tidy(self, now_ms: int, outdated: Iterable[str]) -> None:
+        """Remove generations that nobody may want to go back to, and rows that others have."""
+        self._tidied_ms = now_ms
+        generations, head = self._generations(), self._head
+        if self._writer is None or head is None:
+            return
+        kept = [
+            one
+            for one, following in pairwise(generations)
+            if one.name not in outdated and following.begun_ms > now_ms - self.keep_ms
+        ]
+        kept.append(generations[-1])
+        dropped = [one for one in generations if one not in kept]
+        if dropped:
+            if not self.target.set_head(head._replace(generations=tuple(kept)), self._tag):
+                raise Again(self.target.uri)
+            self._read_head()
+            failpoints.hit("ship:dropped")
+            for one in dropped:
+                self.target.remove(one.name)
+            self.target.drop_segments(tuple(kept))
+        self.target.remove_unnamed(tuple(kept))
+        self._writer.drop_merged_rows()
+
+
+def ship(
+    store: Store[Any] | str | os.PathLike[str],
+    target: str,
+    *,
+    keep: Duration = "7d",
+    hold_bytes: int = HOLD_BYTES,
+    take_over: bool = False,
+    progress: Progress | None = None,
+) -> ShipReport:
+    """Bring the copy of a store at `target` up to the newest commit; make it if there is none.
+
+    On return, everything that was committed before the call is at the target. `Shipper.run` goes
+    on until it is stopped.
+
+    Args:
+        store: an open store, or the path of one.
+        target: a folder, or the URI of a folder in a bucket.
+        keep: for how long a restore can go back to any moment.
+        hold_bytes: of the journal, which the store keeps for the next time, at most.
+        take_over: also if the copy follows another store of the same identity now.
+
+    Raises:
+        StoreError: the target has the copy of another store, or this store does not know how the
+            copy goes on; see `take_over`.
+        UnreachableError: the target does not answer.
+    """
+    with nullcontext(store) if isinstance(store, Store) else opened_for(store) as opened:
+        shipper = Shipper(
+            opened,
+            target,
+            keep=keep,
+            hold_bytes=hold_bytes,
+            take_over=take_over,
+            progress=progress,
+        )
+        return shipper.run(once=True)
+
+
+def opened_for(path: str | os.PathLike[str]) -> Store[bytes]:
+    """Open a store that exists, for a shipper."""
+    return Store(path_of(path, "store"), create=False, sync="none", lease=False)

@@ -1,0 +1,203 @@
+"""The objects of a copy under a URI: reading, and the writes that no other process may undo.
+
+Pieces and segments are written under names that do not exist; only the head is replaced, and only
+if it is still the one that was read. So two processes that write to one target cannot lose what the
+other one has written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from streamkeep.engine.remote.object_store import open_objects
+from streamkeep.format.copies.head import HEAD, SEGMENTS, Generation, Head, decode_head
+from streamkeep.format.copies.piece import (
+    END,
+    HEADER_SIZE,
+    Piece,
+    PieceName,
+    checksum_of,
+    decode_header,
+    decode_piece,
+    is_generation_name,
+    parse_name,
+)
+from streamkeep.format.core.errors import CorruptionError, NotAStoreError
+from streamkeep.format.segment.manifest import SegmentRecord
+
+Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
+
+
+class Rows(NamedTuple):
+    """The rows that some commits changed, as the names in a target say it; or a base.
+
+    Attributes:
+        parts: the names of its pieces, in order; the last one is the end.
+    """
+
+    first: int
+    last: int
+    parts: tuple[PieceName, ...]
+
+
+class Target:
+    """A copy under a URI, which need not exist yet."""
+
+    def __init__(self, place: str) -> None:
+        self.objects = open_objects(place)
+        self.uri = self.objects.uri
+
+    def where(self, name: object) -> str:
+        """Return the name of an object in errors."""
+        return f"{self.uri}/{name}"
+
+    # --- the head ---------------------------------------------------------------------------
+
+    def head(self) -> tuple[Head, str] | None:
+        """Return the head and its tag; None if there is none."""
+        try:
+            data, tag = self.objects.get_tagged(HEAD)
+        except FileNotFoundError:
+            return None
+        return decode_head(data, self.where(HEAD)), tag
+
+    def known_head(self) -> Head:
+        """Return the head.
+
+        Raises:
+            NotAStoreError: there is none.
+        """
+        found = self.head()
+        if found is None:
+            raise NotAStoreError(
+                f"{self.uri}: there is no copy of a store; next: correct the name, or make one "
+                "with `streamkeep ship`"
+            )
+        return found[0]
+
+    def set_head(self, head: Head, tag: str | None) -> bool:
+        """Write the head; return False if it is no longer the one with the tag."""
+        data = head.encode()
+        if tag is None:
+            done = self.objects.create(HEAD, data)
+        else:
+            done = self.objects.replace(HEAD, data, tag)
+        return done or self._is(HEAD, data)
+
+    # --- pieces -----------------------------------------------------------------------------
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write an object that does not exist; return False if there is another one."""
+        return self.objects.create(name, data) or self._is(name, data)
+
+    def _is(self, name: str, data: bytes) -> bool:
+        """Return whether an object has these bytes: the answer to its request may be lost."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.objects.get(name) == data
+        return False
+
+    def names(self, generation: str, level: int) -> list[PieceName]:
+        """Return the names of the pieces of a level, in the order of their commits."""
+        found = map(parse_name, self.objects.names(f"{generation}/{level}"))
+        return sorted(one for one in found if one is not None)
+
+    def rows(self, generation: str) -> list[Rows]:
+        """Return the rows of level 1 that are whole, the base first."""
+        whole = []
+        parts: list[PieceName] = []
+        for name in self.names(generation, 1):
+            if parts and (name.first, name.last) != (parts[0].first, parts[0].last):
+                parts = []
+            parts.append(name)
+            if name.is_end and [one.part for one in parts] == list(range(len(parts))):
+                whole.append(Rows(name.first, name.last, tuple(parts)))
+        return whole
+
+    def base(self, generation: Generation, found: list[Rows]) -> Rows:
+        """Return the base of a generation from its rows; raise CorruptionError without one."""
+        for rows in found:
+            if (rows.first, rows.last) == (0, generation.base_commit):
+                return rows
+        raise CorruptionError(self.where(generation.name), "the base of the copy is not whole")
+
+    def header(self, name: PieceName) -> Piece:
+        """Return the header of a piece."""
+        where = self.where(name)
+        try:
+            return decode_header(self.objects.read(str(name), 0, HEADER_SIZE), where)
+        except FileNotFoundError:
+            raise CorruptionError(where, "the piece is missing") from None
+
+    def piece(self, name: PieceName) -> tuple[Piece, bytes, int]:
+        """Return a piece, its body and its checksum.
+
+        Raises:
+            CorruptionError: it is missing, damaged, or another one.
+        """
+        where = self.where(name)
+        try:
+            data = self.objects.get(str(name))
+        except FileNotFoundError:
+            raise CorruptionError(where, "the piece is missing") from None
+        piece, body = decode_piece(data, where)
+        if piece.first_commit != name.first or (name.level and piece.last_commit != name.last):
+            found = f"commits {piece.first_commit} to {piece.last_commit}"
+            raise CorruptionError(where, f"it has {found}, which its name does not say")
+        return piece, body, checksum_of(data)
+
+    def last_piece(self, generation: str) -> tuple[Piece, int] | None:
+        """Return the last piece of level 0 before the end, and its checksum; None without one."""
+        for name in reversed(self.names(generation, 0)):
+            piece, _, checksum = self.piece(name)
+            if piece.kind != END:
+                return piece, checksum
+        return None
+
+    # --- segments ---------------------------------------------------------------------------
+
+    def needed_segments(self, generation: str) -> set[str]:
+        """Return the names of the segments that a generation needs."""
+        return set(_below(self.objects.names(f"{generation}/{SEGMENTS}"), f"{generation}/"))
+
+    def remove(self, generation: str) -> None:
+        """Remove what is left of a generation, after the head no longer names it."""
+        for name in self.objects.names(generation):
+            self.objects.remove(name)
+
+    def remove_unnamed(self, generations: tuple[Generation, ...]) -> None:
+        """Remove what killed processes have left of generations that were never named."""
+        named = {one.name for one in generations}
+        for name in self.objects.folders():
+            # A later one may be that of a process which is still at its base.
+            if is_generation_name(name) and name not in named and name < generations[-1].name:
+                self.remove(name)
+
+    def drop_segments(self, generations: tuple[Generation, ...]) -> None:
+        """Remove the segments that no generation needs."""
+        needed = {name for one in generations for name in self.needed_segments(one.name)}
+        for name in self.objects.names(SEGMENTS):
+            if name not in needed:
+                self.objects.remove(name)
+
+
+def segment_name(record: SegmentRecord) -> str:
+    """Return the name of a segment in a copy; one that was rewritten has another one."""
+    return f"{SEGMENTS}/{record.path}.{record.checksum:016x}"
+
+
+def _below(names: list[str], prefix: str) -> Iterator[str]:
+    return (name.removeprefix(prefix) for name in names)
+
+
+def chain_of(found: list[Rows], base_commit: int, end: int) -> list[Rows]:
+    """Return rows that follow each other after the base of a generation, up to a commit."""
+    chain: list[Rows] = []
+    commit = base_commit
+    while True:
+        fits = [rows for rows in found if rows.first == commit + 1 and rows.last <= end]
+        if not fits:
+            return chain
+        chain.append(max(fits, key=lambda rows: rows.last))
+        commit = chain[-1].last

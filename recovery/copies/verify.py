@@ -1,0 +1,235 @@
+"""Verifying a copy: proof, without a restore, that it is a prefix of the commits of its store.
+
+All bytes are read and compared with their checksums. Each record must follow the one before, from
+the base on, across pieces and journal files, as the store wrote them. How far that was proved is
+noted at the copy, so that the next verification begins there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from streamkeep.engine.remote.object_store import put_bytes
+from streamkeep.engine.remote.remote_archive import check_checksums
+from streamkeep.format.copies.head import VERIFIED, Generation, Verified, decode_verified
+from streamkeep.format.copies.piece import END, Piece, PieceName, decode_end, read_commits
+from streamkeep.format.core.errors import CorruptionError, UnreachableError
+from streamkeep.format.core.keys import TABLES
+from streamkeep.format.journal.journal import ChangeReader
+from streamkeep.format.segment.segment import Segment
+from streamkeep.recovery.copies.target import Progress, Rows, Target
+
+
+class VerifyReport(NamedTuple):
+    """The result of a verification.
+
+    Attributes:
+        problems: what is missing or damaged, each with the name of the object; empty if all is
+            proved.
+        first_commit, last_commit: the copy can restore any commit from the first to the last one.
+        last_ms: Unix time at which the last one had been made.
+        commits, pieces, rows, segments: what was read and found sound this time.
+        known_commits: commits that an earlier verification had proved.
+        noted: whether the next verification begins where this one ended; not if the target cannot
+            be written.
+    """
+
+    target: str
+    generation: str
+    problems: tuple[CorruptionError, ...]
+    first_commit: int
+    last_commit: int
+    last_ms: int
+    commits: int
+    pieces: int
+    rows: int
+    segments: int
+    known_commits: int
+    noted: bool
+
+
+def verify_copy(
+    target: str, *, everything: bool = False, progress: Progress | None = None
+) -> VerifyReport:
+    """Verify every object of a copy that no earlier verification has proved.
+
+    Args:
+        everything: read all again.
+
+    Raises:
+        NotAStoreError: there is no copy.
+        CorruptionError: the head of the copy is damaged.
+        UnreachableError: the target does not answer.
+    """
+    source = Target(target)
+    head = source.known_head()
+    checks = [_Check(source, head.store.bytes, one, progress) for one in head.generations]
+    for check in checks:
+        check.run(everything)
+    newest = checks[-1]
+    return VerifyReport(
+        source.uri,
+        head.generations[-1].name,
+        tuple(problem for check in checks for problem in check.problems),
+        head.generations[0].base_commit,
+        newest.commit,
+        newest.last_ms,
+        sum(check.commits for check in checks),
+        sum(check.pieces for check in checks),
+        sum(check.rows for check in checks),
+        sum(check.segments for check in checks),
+        sum(check.known for check in checks),
+        all(check.noted for check in checks),
+    )
+
+
+class _Check:
+    """The verification of one generation."""
+
+    def __init__(
+        self, target: Target, store_uuid: bytes, generation: Generation, progress: Progress | None
+    ) -> None:
+        self.target = target
+        self.store_uuid = store_uuid
+        self.generation = generation
+        self.progress = progress
+        self.problems: list[CorruptionError] = []
+        self.commit = generation.base_commit
+        self.chain = generation.base_chain
+        self.checksum = 0
+        self.last_ms = generation.begun_ms
+        self.commits = self.pieces = self.rows = self.segments = self.known = 0
+        self.proved: set[str] = set()  # segments
+        self.noted = False
+
+    def run(self, everything: bool) -> None:
+        """Verify rows, records and segments."""
+        noted = f"{self.generation.name}/{VERIFIED}"
+        try:
+            verified = decode_verified(self.target.objects.get(noted), self.target.where(noted))
+            if not everything:
+                self._go_on(verified)
+        except FileNotFoundError:
+            pass
+        except CorruptionError as error:
+            self.problems.append(error)
+        self._check_rows()
+        self._check_records()
+        self._check_segments()
+        if self.problems:
+            return
+        verified = Verified(
+            self.commit,
+            self.chain,
+            self.checksum,
+            int(time.time() * 1000),
+            tuple(sorted(self.proved)),
+        )
+        try:
+            put_bytes(self.target.objects, noted, verified.encode())
+            self.noted = True
+        except UnreachableError:
+            return  # it may be readable only
+
+    def _go_on(self, verified: Verified) -> None:
+        """Begin after what was proved."""
+        self.known = verified.commit_number - self.commit
+        self.commit, self.chain = verified.commit_number, verified.chain
+        self.checksum = verified.piece_checksum
+        self.proved = set(verified.segments)
+
+    def _check_rows(self) -> None:
+        """Check the base, unless it is known, and the rows that were written since."""
+        found = self.target.rows(self.generation.name)
+        try:
+            self.target.base(self.generation, found)
+        except CorruptionError as error:
+            self.problems.append(error)
+        for rows in found:
+            if not self.known or rows.last > self.commit:
+                for _ in self._sound(self._rows_of(rows)):
+                    self.pieces += 1
+
+    def _rows_of(self, rows: Rows) -> Iterator[None]:
+        before: tuple[int, bytes] = (-1, b"")
+        for name in rows.parts:
+            piece, body, _ = self.target.piece(name)
+            where = self.target.where(name)
+            self._check_identity(piece, where)
+            change = ChangeReader(body, TABLES)
+            while change.next():
+                here = change.table, change.db_key
+                if here <= before:
+                    raise CorruptionError(where, f"the row {change.db_key.hex()} is out of order")
+                before = here
+                self.rows += 1
+            if name.is_end and not rows.first:
+                commit, chain = self.generation.base_commit, self.generation.base_chain
+                if (piece.last_commit, piece.chain_after) != (commit, chain):
+                    raise CorruptionError(where, "it is not the base that the head names")
+            self._report()
+            yield
+
+    def _check_identity(self, piece: Piece, where: str) -> None:
+        if piece.store_uuid != self.store_uuid:
+            raise CorruptionError(where, "it is of another store")
+
+    def _check_records(self) -> None:
+        """Check the records after what is known, up to the first one that is missing or damaged."""
+        names = self.target.names(self.generation.name, 0)
+        for _ in self._sound(self._pieces_of(names)):
+            self.pieces += 1
+
+    def _pieces_of(self, names: list[PieceName]) -> Iterator[None]:
+        for name in names:
+            if name.first <= self.commit:
+                continue
+            where = self.target.where(name)
+            if name.first != self.commit + 1:
+                missing = PieceName(name.generation, 0, self.commit + 1)
+                raise CorruptionError(self.target.where(missing), "the piece is missing")
+            piece, body, checksum = self.target.piece(name)
+            self._check_identity(piece, where)
+            if piece.kind == END:
+                decode_end(body, where)
+                return
+            if (piece.chain_before, piece.before) != (self.chain, self.checksum):
+                raise CorruptionError(where, f"it does not follow commit {self.commit}")
+            for commit in read_commits(piece, body, where):
+                self.commits += 1
+                self.commit, self.chain = commit.commit_number, commit.chain
+            self.checksum, self.last_ms = checksum, piece.last_ms
+            self._report()
+            yield
+
+    def _check_segments(self) -> None:
+        for name in sorted(self.target.needed_segments(self.generation.name) - self.proved):
+            for _ in self._sound(self._segment(name)):
+                self.segments += 1
+                self.proved.add(name)
+                self._report()
+
+    def _segment(self, name: str) -> Iterator[None]:
+        where = self.target.where(name)
+        size = self.target.objects.size(name)
+        if size is None:
+            raise CorruptionError(where, "the segment is missing")
+        segment = Segment.open(partial(self.target.objects.read, name), size, where)
+        if f"{segment.trailer.checksum:016x}" != name.rpartition(".")[2]:
+            raise CorruptionError(where, "it has another checksum than its name")
+        check_checksums(segment)
+        yield
+
+    def _sound(self, steps: Iterator[None]) -> Iterator[None]:
+        """Run steps up to the first problem, which is noted."""
+        try:
+            yield from steps
+        except CorruptionError as error:
+            self.problems.append(error)
+
+    def _report(self) -> None:
+        if self.progress is not None:
+            self.progress("verify", self.pieces + self.segments, 0)

@@ -1,0 +1,356 @@
+"""Writing one generation of a copy: its base, the commits after it, rows, segments.
+
+Nothing here replaces an object. If there is another one of the name, `Again` says that somebody
+else writes to the target, too, and `Superseded` that another generation has followed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.tables.manifest import is_named
+from streamkeep.engine.tables.segment_files import open_stored, stored_name
+from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.format.copies.head import Generation
+from streamkeep.format.copies.piece import (
+    END,
+    RECORDS,
+    ROWS,
+    Piece,
+    PieceName,
+    checksum_of,
+    decode_end,
+    decode_piece,
+    read_commits,
+)
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import MissingSegmentError, StoreError, StreamkeepError
+from streamkeep.format.core.keys import ERASURES, SEGMENTS, TABLES
+from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations
+from streamkeep.format.segment.manifest import (
+    SegmentRecord,
+    decode_erasure,
+    decode_segment_record,
+)
+from streamkeep.recovery.copies.history import History
+from streamkeep.recovery.copies.target import Progress, Rows, Target, chain_of, segment_name
+
+_MOST_PIECE: Final = 16 << 20  # bytes of records in a piece; a single record may be bigger
+_MOST_ROWS: Final = 32 << 20  # bytes of rows in a part
+# A restore reads so many pieces at most, and rows; each cut of rows is one more request.
+_PIECES_PER_ROWS: Final = 10
+_MOST_CHANGED: Final = 500_000  # rows that are noted before they are written: 100 MB
+_SMALL: Final = 4096  # rows that are always merged into the next ones: 256 KiB
+
+log = logging.getLogger("streamkeep")
+
+RowKey = tuple[int, bytes]  # table, key
+
+
+class Again(StreamkeepError):
+    """Somebody else has written to the target: read it again."""
+
+
+class Superseded(StoreError):
+    """Another generation has followed, which another store ships."""
+
+
+class Writer:
+    """Writes one generation.
+
+    Attributes:
+        name: of the generation.
+        history: what follows the commits that were written.
+        rows_bytes: the size of the rows after the base.
+        base_bytes: the size of the base, if this writer wrote it.
+        erased_ms: Unix time of the newest erasure that the base knows.
+        erased: records that were written since have recorded an erasure.
+        sent_bytes, pieces, missing: what was written, and how many segments the store lacked.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        environment: Environment,
+        name: str,
+        history: History,
+        progress: Progress | None = None,
+    ) -> None:
+        self.target = target
+        self.environment = environment
+        self.name = name
+        self.history = history
+        self.progress = progress
+        self.rows_bytes = self.base_bytes = self.erased_ms = 0
+        self.sent_bytes = self.pieces = self.missing = 0
+        self.erased = False
+        self._before = 0  # checksum of the last piece
+        self._changed: set[RowKey] = set()  # since rows were written last
+        self._rows_from = self.commit_number + 1
+        self._pieces = 0  # since then
+        self._rows: list[tuple[Rows, int]] = []  # after the base, with the number of rows
+        self._segments: set[str] = set()  # that the generation has
+
+    @property
+    def commit_number(self) -> int:
+        """The newest commit that was written."""
+        return self.history.position.commit_number
+
+    def resume(self, generation: Generation, before: int) -> None:
+        """Go on with a generation that another process has begun.
+
+        Args:
+            before: the checksum of its last piece.
+        """
+        self._before = before
+        done = generation.base_commit
+        for rows in chain_of(self.target.rows(self.name), generation.base_commit, 1 << 63):
+            self._rows.append((rows, self.target.header(rows.parts[-1]).rows))
+            done = rows.last
+        self._rows_from = done + 1
+        self._segments = self.target.needed_segments(self.name)
+        for name in self.target.names(self.name, 0):  # the rows that are not written yet
+            if done < name.first <= self.commit_number:
+                piece, body, _ = self.target.piece(name)
+                self._pieces += 1
+                for commit in read_commits(piece, body, self.target.where(name)):
+                    self._note(commit.body)
+        self.erased = False  # the slot says that
+
+    # --- level 0 ----------------------------------------------------------------------------
+
+    def send_commits(self, end: int, now_ms: int, sent: Callable[[], None]) -> None:
+        """Write the records up to a commit, in pieces.
+
+        Args:
+            sent: called after each piece.
+
+        Raises:
+            Gap: the journal lacks one.
+            Again, Superseded: see the top of this module.
+        """
+        history = self.history
+        data: list[bytes] = []
+        size = 0
+        start = history.position
+        segments: list[SegmentRecord] = []
+        for entry in history.read(end):
+            data.append(entry.data)
+            size += len(entry.data)
+            segments += self._note(entry.body)
+            if size < _MOST_PIECE and entry.commit_number != end:
+                continue
+            self._send_segments(segments)
+            here = history.position
+            piece = Piece(
+                RECORDS,
+                self.environment.uuid.bytes,
+                history.epoch,
+                start.commit_number + 1,
+                here.commit_number,
+                now_ms,
+                start.chain,
+                here.chain,
+                self._before,
+                here.commit_number - start.commit_number,
+            )
+            self._send_piece(piece, b"".join(data))
+            sent()
+            data, size, segments, start = [], 0, [], here
+
+    def _send_piece(self, piece: Piece, body: bytes) -> None:
+        data = piece.encode(body)
+        name = PieceName(self.name, 0, piece.first_commit)
+        failpoints.hit("ship:piece")
+        if not self.target.create(str(name), data):
+            self._explain(name)
+        failpoints.hit("ship:sent")
+        self._before = checksum_of(data)
+        self._pieces += 1
+        self.pieces += 1
+        self.sent_bytes += len(data)
+
+    def _explain(self, name: PieceName) -> None:
+        """Another object has the name of the next piece: say who wrote it, or read it again."""
+        where = self.target.where(name)
+        piece, body = decode_piece(self.target.objects.get(str(name)), where)
+        if piece.kind != END:
+            raise Again(where)
+        successor, owner = decode_end(body, where)
+        raise Superseded(
+            f"{self.target.uri}: {owner} has taken over, and the copy goes on with {successor}; "
+            f"commits from {name.first} on are only in this store; next: `streamkeep ship restore` "
+            "makes a store of the copy, and `streamkeep diff` shows what only this one has"
+        )
+
+    def _note(self, body: bytes) -> list[SegmentRecord]:
+        """Note the rows that a record changes; return the segments that it names."""
+        changed, segments = self._changed, []
+        change = ChangeReader(body, TABLES)
+        while change.next():
+            changed.add((change.table, change.db_key))
+            if change.kind == MOVE:
+                changed.add((change.kept, change.db_key))
+            elif change.table == SEGMENTS and change.kind != DELETE:
+                segments.append(_segment(change.db_key, change.value))
+            elif change.table == ERASURES:
+                self.erased = True
+        return segments
+
+    # --- segments ---------------------------------------------------------------------------
+
+    def _send_segments(self, records: Iterable[SegmentRecord]) -> None:
+        """Write segments, and then that the generation needs them."""
+        for record in records:
+            name = segment_name(record)
+            if name in self._segments:
+                continue
+            if self.target.objects.size(name) is None and not self._send_segment(name, record):
+                continue
+            failpoints.hit("ship:segment")
+            self.target.create(f"{self.name}/{name}", b"")
+            self._segments.add(name)
+
+    def _send_segment(self, name: str, record: SegmentRecord) -> bool:
+        """Write a segment; return whether it was there to be written."""
+        folder = self.environment.folder
+        try:
+            segment = open_stored(folder, record.path, record.where)
+        except MissingSegmentError as error:
+            if self.environment.remote_archive() is not None:
+                return False  # the manifest names it, and it is read from there
+            if self.environment.read(is_named, record):
+                log.warning("%s", error)
+                self.missing += 1
+            return False  # it was replaced, which a later commit says
+        self.target.objects.put(name, segment.read_at, folder.size(stored_name(record.path)))
+        return True
+
+    # --- level 1 ----------------------------------------------------------------------------
+
+    def rows_are_due(self) -> bool:
+        """Return whether it is time to write the rows that were changed."""
+        return self._pieces >= _PIECES_PER_ROWS or len(self._changed) >= _MOST_CHANGED
+
+    def send_rows(self, txn: ReadTxn) -> None:
+        """Write the rows that were changed since the last time, as a snapshot shows them.
+
+        Args:
+            txn: a snapshot of the newest commit that was written.
+        """
+        keys, first = self._changed, self._rows_from
+        while self._rows and self._rows[-1][1] <= max(_SMALL, 2 * len(keys)):
+            rows, _ = self._rows.pop()
+            keys = keys.union(self._keys_of(rows))
+            first = rows.first
+        order = sorted(keys)
+        values = ((table, db_key, txn.get(table, db_key)) for table, db_key in order)
+        sent, parts = self._send_all(first, values, None)
+        failpoints.hit("ship:rows")
+        self._rows.append((Rows(first, self.commit_number, parts), len(order)))
+        self.rows_bytes += sent
+        self._changed = set()
+        self._rows_from = self.commit_number + 1
+        self._pieces = 0
+
+    def _keys_of(self, rows: Rows) -> Iterator[RowKey]:
+        """Yield the keys of rows that were written."""
+        for name in rows.parts:
+            _, body, _ = self.target.piece(name)
+            change = ChangeReader(body, TABLES)
+            while change.next():
+                yield change.table, change.db_key
+
+    def send_base(self, txn: ReadTxn, stop: threading.Event) -> None:
+        """Write all rows of a snapshot, and the segments that it names.
+
+        Args:
+            txn: a snapshot of the commit after which `history` begins.
+            stop: ends this early, with `Again`.
+        """
+        segments: list[SegmentRecord] = []
+
+        def rows() -> Iterator[tuple[int, bytes, bytes]]:
+            for table in TABLES:
+                cursor = txn.cursor(table)
+                found = cursor.first()
+                while found:
+                    db_key, value = cursor.key(), cursor.value()
+                    if table == SEGMENTS:
+                        segments.append(_segment(db_key, value))
+                    elif table == ERASURES:
+                        body = open_row(table, db_key, value, "erasure")
+                        self.erased_ms = max(self.erased_ms, decode_erasure(body, "erasure"))
+                    yield table, db_key, value
+                    found = cursor.next()
+
+        self.base_bytes, _ = self._send_all(0, rows(), stop)
+        self._send_segments(segments)
+        failpoints.hit("ship:base")
+
+    def _send_all(
+        self,
+        first: int,
+        rows: Iterable[tuple[int, bytes, bytes | None]],
+        stop: threading.Event | None,
+    ) -> tuple[int, tuple[PieceName, ...]]:
+        """Write rows in parts; return their size in bytes and the names of the parts."""
+        here = self.history.position
+        now_ms = self.environment.context.now_ms()
+        parts: list[PieceName] = []
+        sent = size = count = 0
+        body = Operations(here.commit_number)
+
+        def send(*, is_end: bool) -> int:
+            piece = Piece(
+                ROWS,
+                self.environment.uuid.bytes,
+                self.history.epoch,
+                first,
+                here.commit_number,
+                now_ms,
+                0,
+                here.chain,
+                0,
+                count,
+            )
+            name = PieceName(self.name, 1, first, here.commit_number, len(parts), is_end)
+            data = piece.encode(body.body())
+            parts.append(name)
+            if not self.target.create(str(name), data):
+                raise Again(self.target.where(name))
+            return len(data)
+
+        for table, db_key, value in rows:
+            if size >= _MOST_ROWS:
+                sent += send(is_end=False)
+                if self.progress is not None and not first:
+                    self.progress("base", sent, 0)
+                if stop is not None and stop.is_set():
+                    raise Again("stopped")
+                body, size = Operations(here.commit_number), 0
+            count += 1
+            size += len(db_key)
+            if value is None:
+                body.delete(table, db_key)
+            else:
+                body.put(table, db_key, value)
+                size += len(value)
+        return sent + send(is_end=True), tuple(parts)
+
+    def drop_merged_rows(self) -> None:
+        """Remove the rows that were merged into others: a restore does not read them."""
+        kept = {name for rows, _ in self._rows for name in rows.parts}
+        for name in self.target.names(self.name, 1):
+            if name.first and name not in kept and name.last < self._rows_from:
+                self.target.objects.remove(str(name))
+
+
+def _segment(db_key: bytes, value: bytes) -> SegmentRecord:
+    body = open_row(SEGMENTS, db_key, value, "manifest")
+    return decode_segment_record(db_key, body, "manifest")

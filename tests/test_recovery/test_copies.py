@@ -1,0 +1,434 @@
+"""Copies elsewhere: each is a prefix of the commits, proved, and restored as the store was."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+import streamkeep
+from conftest import assert_sound
+from erased import SECRET, entry, grep
+from golden_stores import describe
+from inside import checkpoint_now, journal_of
+from streamkeep.engine.api.store import Store
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core.errors import (
+    ArgumentError,
+    CorruptionError,
+    NotAStoreError,
+    StoreError,
+)
+from streamkeep.format.segment.segment import Segment
+from streamkeep.recovery import restore_copy, ship, verify_copy
+from streamkeep.recovery.copies import writer
+from streamkeep.recovery.copies.shipper import Shipper
+from streamkeep.recovery.copies.target import Target
+from streamkeep.recovery.copies.writer import Superseded
+
+Open = Callable[..., Store]
+
+
+def newest(store: Store[Any]) -> int:
+    """Return the newest commit of a store."""
+    with store.snapshot() as snapshot:
+        return snapshot.txn.newest_commit()
+
+
+def change(store: Store[Any], chance: random.Random) -> None:
+    """Run a random command."""
+    key = f"s{chance.randrange(4)}"
+    kind = chance.randrange(12)
+    if kind < 5 or not store.exists(key):
+        store.xadd(key, {"n": str(chance.randrange(1000)), "pad": "x" * chance.randrange(200)})
+    elif kind == 5:
+        store.xtrim(key, maxlen=chance.randrange(20))
+    elif kind == 6:
+        entries = store.xrange(key, count=5)
+        if entries:
+            store.xdel(key, chance.choice(entries)[0])
+    elif kind == 7:
+        store.delete(key)
+    else:
+        if not store.xinfo_groups(key):
+            store.xgroup_create(key, "g", "0")
+        found = store.xreadgroup("g", f"c{chance.randrange(3)}", {key: ">"}, count=3)
+        for _, entries in found:
+            if entries and chance.random() < 0.5:
+                store.xack(key, "g", entries[0][0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_commit_can_be_restored(
+    open_store: Open, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of level 1, records, and half a piece give the store as it was, at each commit."""
+    monkeypatch.setattr(writer, "_SMALL", 20)
+    chance = random.Random(seed)
+    store = open_store()
+    target = tmp_path / "target"
+    states: dict[int, Any] = {}
+    first = 0
+    for _ in range(60):
+        for _ in range(chance.randrange(1, 6)):
+            change(store, chance)
+            states[newest(store)] = describe(store)
+        if chance.random() < 0.5:
+            report = ship(store, str(target))
+            first = first or report.commit_number
+    report = ship(store, str(target))
+    assert report.pieces <= 1  # nothing is shipped twice
+    proved = verify_copy(str(target))
+    assert (proved.problems, proved.last_commit, proved.noted) == ((), newest(store), True)
+    store.xadd("s0", {"n": "one more"})
+    ship(store, str(target))
+    again = verify_copy(str(target))
+    assert (again.problems, again.commits) == ((), newest(store) - proved.last_commit)
+    states[newest(store)] = describe(store)
+    for commit in chance.sample([one for one in sorted(states) if one >= first], 12):
+        place = tmp_path / f"restored-{commit}"
+        done = restore_copy(str(target), place, commit=commit)
+        assert (done.commit_number, done.behind) == (commit, newest(store) - commit)
+        with streamkeep.open(place, readonly=True) as restored:
+            assert describe(restored) == states[commit]
+        assert_sound(place)
+
+
+def test_restored_and_shipped_again(open_store: Open, tmp_path: Path) -> None:
+    """A restored store begins a generation; the store before gets an error, and loses nothing."""
+    store = open_store()
+    target = str(tmp_path / "target")
+    for n in range(20):
+        store.xadd("s", {"n": str(n)})
+    ship(store, target)
+    restore_copy(target, tmp_path / "second")
+    store.xadd("s", {"only": "here"})
+    with streamkeep.open(tmp_path / "second") as second:
+        second.xadd("s", {"only": "there"})
+        ship(second, target)
+        with pytest.raises(Superseded, match="does not know it"):
+            ship(store, target)
+        for _ in range(3):
+            second.xadd("s", {"n": "x"})
+            ship(second, target)
+        assert not verify_copy(target).problems
+        restore_copy(target, tmp_path / "third")
+        with streamkeep.open(tmp_path / "third") as third:
+            assert describe(third) == describe(second)
+        ship(store, target, take_over=True)
+        with pytest.raises(Superseded):
+            ship(second, target)
+    restore_copy(target, tmp_path / "fourth")
+    with streamkeep.open(tmp_path / "fourth") as fourth:
+        assert describe(fourth) == describe(store)
+
+
+def test_a_shipper_finds_out_that_another_store_took_over(open_store: Open, tmp_path: Path) -> None:
+    """The next piece of one that is running has the name of the end of its generation."""
+    store = open_store()
+    target = str(tmp_path / "target")
+    store.xadd("s", {"n": "1"})
+    shipper = Shipper(store, target)
+    shipper.run(once=True)
+    restore_copy(target, tmp_path / "second")
+    with streamkeep.open(tmp_path / "second") as second:
+        ship(second, target)
+    store.xadd("s", {"n": "2"})
+    with pytest.raises(Superseded, match="has taken over"):
+        shipper._step()
+
+
+def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
+    """A recovery raises the epoch; records of both epochs follow each other in the copy."""
+    program = (
+        "import os, sys, streamkeep\n"
+        "store = streamkeep.open(sys.argv[1], sync='none')\n"
+        "for n in range(300): store.xadd('s', {'n': str(n)})\n"
+        "if sys.argv[2:]:\n"
+        "    from streamkeep.recovery import ship\n"
+        "    ship(store, sys.argv[2])\n"
+        "for n in range(50): store.xadd('s', {'n': str(n)})\n"
+        "os._exit(9)\n"
+    )
+    path, target = tmp_path / "store", str(tmp_path / "target")
+    run = [sys.executable, "-c", program, str(path)]
+    assert subprocess.run([*run, target], check=False).returncode == 9
+    for _ in range(2):
+        assert subprocess.run(run, check=False).returncode == 9
+    with streamkeep.open(path) as store:
+        assert ship(store, target).base_bytes == 0
+        assert len(os.listdir(tmp_path / "target")) == 2  # the head, and one generation
+        restore_copy(target, tmp_path / "restored")
+        with streamkeep.open(tmp_path / "restored") as restored:
+            assert describe(restored) == describe(store)
+    assert not verify_copy(target).problems
+
+
+def test_the_journal_is_held_and_not_for_ever(open_store: Open, tmp_path: Path) -> None:
+    """A checkpoint keeps what the copy needs; past the bound the copy begins anew."""
+    store = open_store()
+    journal_of(store).file_size = journal_of(store).first_size = 1 << 16
+    target = str(tmp_path / "target")
+    store.xadd("s", {"n": "1"})
+    ship(store, target, hold_bytes=1 << 20)
+    for n in range(40):
+        store.xadd("s", {"n": str(n), "pad": os.urandom(8000).hex()})
+    checkpoint_now(store)
+    assert ship(store, target, hold_bytes=1 << 20).base_bytes == 0
+    for n in range(120):
+        store.xadd("s", {"n": str(n), "pad": os.urandom(8000).hex()})
+    checkpoint_now(store)
+    assert ship(store, target).base_bytes > 0
+    assert not verify_copy(target).problems
+    restore_copy(target, tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert describe(restored) == describe(store)
+
+
+def test_each_flipped_bit_is_named(open_store: Open, tmp_path: Path) -> None:
+    """Of whatever object: base, rows, records, head, segment."""
+    store = open_store()
+    target = tmp_path / "target"
+    for n in range(12):
+        for _ in range(20):
+            store.xadd("s", {"n": str(n)})
+        if n == 5:
+            store.set_retention("s", archive=True)
+            store.xtrim("s", maxlen=5, approximate=False)
+            store.archive()
+        ship(store, str(target))
+    assert not verify_copy(str(target)).problems
+    chance = random.Random(1)
+    objects = [path for path in target.rglob("*") if path.is_file() and path.stat().st_size]
+    assert len(objects) > 12
+    for _ in range(200):
+        path = chance.choice(objects)
+        data = path.read_bytes()
+        at = chance.randrange(8 * len(data))
+        changed = bytearray(data)
+        changed[at // 8] ^= 1 << at % 8
+        path.write_bytes(bytes(changed))
+        try:
+            problems = verify_copy(str(target), everything=True).problems
+            named = any(str(path.relative_to(target)) in str(one) for one in problems)
+        except CorruptionError as error:
+            named = path.name in str(error)
+        except streamkeep.StreamkeepError as error:  # a newer format
+            named = path.name in str(error)
+        assert named, f"{path.name}: bit {at}"
+        path.write_bytes(data)
+
+
+def test_archived_segments_go_along(open_store: Open, tmp_path: Path) -> None:
+    """A restored store reads its whole history; each segment is written once."""
+    store = open_store()
+    target = tmp_path / "target"
+    store.set_retention("s", archive=True)
+    for n in range(3):
+        for _ in range(500):
+            store.xadd("s", {"n": str(n)})
+        if n == 1:
+            ship(store, str(target))  # a base, with segments
+        store.xtrim("s", maxlen=10, approximate=False)
+        assert store.archive()
+    written: dict[Path, int] = {}
+    for _ in range(2):
+        ship(store, str(target))
+        found = [path for path in (target / "segments").rglob("*") if path.is_file()]
+        assert len(found) == len(store.archived_segments("s")) > 1
+        written = written or {path: path.stat().st_mtime_ns for path in found}
+        assert written == {path: path.stat().st_mtime_ns for path in found}
+        store.xadd("s", {"n": "x"})
+    assert verify_copy(str(target)).segments == len(written)
+    restore_copy(str(target), tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert describe(restored)["streams"].keys() == {"s"}
+        assert restored.xrange("s", history=True) == store.xrange("s", history=True)[:-1]
+    found[0].unlink()
+    problems = verify_copy(str(target), everything=True).problems
+    assert [found[0].name in str(one) for one in problems] == [True], problems
+    with pytest.raises(CorruptionError, match=found[0].name):
+        restore_copy(str(target), tmp_path / "another")
+
+
+def test_erasure_reaches_the_copy(open_store: Open, tmp_path: Path) -> None:
+    """After an erasure a generation begins, and everything that had the bytes is removed."""
+    store = open_store()
+    target = tmp_path / "target"
+    store.set_retention("s", archive=True)
+    ids = [store.xadd("s", entry(n) if n % 3 == 0 else {"n": str(n)}) for n in range(600)]
+    ship(store, str(target))
+    store.xtrim("s", maxlen=100, approximate=False)
+    store.archive()
+    ship(store, str(target))
+    before = copied(target)
+    assert SECRET in before
+    store.erase("s", *ids[::3])
+    ship(store, str(target))
+    assert SECRET not in copied(target)
+    assert not verify_copy(str(target)).problems
+    restore_copy(str(target), tmp_path / "restored")
+    assert not grep(tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert describe(restored) == describe(store)
+
+
+def copied(target: Path) -> bytes:
+    """Return what pieces and segments of a copy hold, decompressed."""
+    source, data = Target(str(target)), b""
+    head = source.known_head()
+    for folder in source.objects.folders():
+        for level in (0, 1):
+            for name in source.names(folder, level):
+                data += source.piece(name)[1]
+    for path in (target / "segments").rglob("*.seg.*"):
+        with open(path, "rb") as file:
+            read = partial(_read, file)
+            segment = Segment.open(read, path.stat().st_size, path.name)
+            for number in range(len(segment.index.blocks)):
+                data += segment.raw_block(number)
+    assert head.generations
+    return data
+
+
+def _read(file: BinaryIO, offset: int, size: int) -> bytes:
+    return os.pread(file.fileno(), size, offset)
+
+
+def test_old_generations_are_dropped(open_store: Open, tmp_path: Path) -> None:
+    """They are kept as long as somebody may want to go back to their time."""
+    clock = ManualClock(1_718_004_800_000)
+    store = open_store(clock=clock)
+    target = str(tmp_path / "target")
+    commits = []
+    for day in range(6):
+        store.xadd("s", {"n": str(day)})
+        shipper = Shipper(store, target, keep="36h")
+        shipper.run(once=True)
+        commits.append(newest(store))
+        clock.ms += 86_400_000
+    names = [one.name[:8] for one in Target(target).known_head().generations]
+    assert len(names) == 2
+    restore_copy(target, tmp_path / "restored", at_ms=clock.now_ms() - 2 * 86_400_000)
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert restored.xlen("s") == 5
+    with pytest.raises(ArgumentError, match="the copy begins with"):
+        restore_copy(target, tmp_path / "older", commit=commits[0])
+
+
+def test_bad_input(open_store: Open, tmp_path: Path) -> None:
+    """Each mistake gets a sentence, and changes nothing."""
+    store = open_store()
+    target = str(tmp_path / "target")
+    store.xadd("s", {"n": "1"})
+    with pytest.raises(NotAStoreError, match="no copy of a store"):
+        verify_copy(target)
+    first = ship(store, target).commit_number
+    with streamkeep.open(tmp_path / "other") as other, pytest.raises(StoreError, match="another"):
+        ship(other, target)
+    with pytest.raises(ArgumentError, match="the copy ends with commit"):
+        restore_copy(target, tmp_path / "new", commit=first + 1)
+    with pytest.raises(ArgumentError, match="the copy begins with commit"):
+        restore_copy(target, tmp_path / "new", commit=first - 1)
+    with pytest.raises(StoreError, match="something already"):
+        restore_copy(target, tmp_path / "other")
+    assert not list(tmp_path.glob(".new*"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_waiting_for_the_copy(open_store: Open, tmp_path: Path) -> None:
+    """A caller can wait until the target has its commits, and have them shipped at once."""
+    store = open_store()
+    store.xadd("s", {"n": "1"})
+    with pytest.raises(StoreError, match="nothing ships"):
+        store.wait_shipped(1)
+    shipper = Shipper(store, str(tmp_path / "target"), every=60)
+    thread = threading.Thread(target=shipper.run)
+    thread.start()
+    try:
+        while not shipper.report().commit_number:
+            time.sleep(0.01)
+        assert store.wait_shipped(10)
+        store.xadd("s", {"n": "2"})
+        assert not store.wait_shipped(0.1)  # that rides the cadence, which is a minute
+        assert store.ship_now()
+        assert store.wait_shipped(0)
+        assert shipper.report().commit_number == newest(store)
+    finally:
+        shipper.stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("step", [one for one in failpoints.NAMES if one.startswith("ship:")])
+def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
+    """The next shipper goes on, and the copy is what the store is."""
+    program = (
+        "import os, sys, streamkeep\n"
+        "from streamkeep.engine.system import failpoints\n"
+        "from streamkeep.recovery import ship\n"
+        "store = streamkeep.open(sys.argv[1], sync='none')\n"
+        "store.set_retention('s', archive=True)\n"
+        "for n in range(12 if sys.argv[3] == 'ship:rows' else 2):\n"
+        "    for m in range(500): store.xadd('s', {'n': str(m)})\n"
+        "    store.xtrim('s', maxlen=20, approximate=False)\n"
+        "    store.archive()\n"
+        "    if n: failpoints.arm(sys.argv[3], lambda: os._exit(9))\n"
+        "    if n and sys.argv[3] == 'ship:ended':\n"
+        "        store.erase('s', '0-1', store.xrange('s', count=1)[0].id)\n"
+        "    ship(store, sys.argv[2])\n"
+        "if sys.argv[3] in ('ship:base', 'ship:head', 'ship:dropped'):\n"
+        "    store.erase('s', store.xrange('s', count=1)[0].id)\n"
+        "    ship(store, sys.argv[2])\n"
+    )
+    path, target = tmp_path / "store", str(tmp_path / "target")
+    run = [sys.executable, "-c", program, str(path), target, step]
+    assert subprocess.run(run, check=False).returncode == 9
+    with streamkeep.open(path) as store:
+        for _ in range(3):
+            store.xadd("s", {"n": "after"})
+            ship(store, target)
+            assert not verify_copy(target, everything=True).problems
+        restore_copy(target, tmp_path / "restored")
+        with streamkeep.open(tmp_path / "restored") as restored:
+            assert describe(restored) == describe(store)
+
+
+@pytest.mark.parametrize("step", [one for one in failpoints.NAMES if one.startswith("ship-restore:")])
+def test_restore_killed_at_each_step(open_store: Open, tmp_path: Path, step: str) -> None:
+    """The next one goes on, and its store is whole; none is there before it is."""
+    store = open_store()
+    store.set_retention("s", archive=True)
+    target = str(tmp_path / "target")
+    for n in range(4):
+        for m in range(500):
+            store.xadd("s", {"n": str(m)})
+        store.xtrim("s", maxlen=20, approximate=False)
+        if n < 2:
+            store.archive()
+        ship(store, target)
+    program = (
+        "import os, sys\n"
+        "from streamkeep.engine.system import failpoints\n"
+        "from streamkeep.recovery import restore_copy\n"
+        "failpoints.arm(sys.argv[3], lambda: os._exit(9))\n"
+        "restore_copy(sys.argv[1], sys.argv[2])\n"
+    )
+    new = tmp_path / "restored"
+    run = [sys.executable, "-c", program, target, str(new), step]
+    assert subprocess.run(run, check=False).returncode == 9
+    assert new.exists() == (step == "ship-restore:named")
+    if step != "ship-restore:named":
+        restore_copy(target, new)
+    assert not list(tmp_path.glob(".restored*"))
+    with streamkeep.open(new) as restored:
+        assert describe(restored) == describe(store)

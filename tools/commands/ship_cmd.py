@@ -1,0 +1,278 @@
+"""ship ...: a copy of a store elsewhere, which follows it."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamkeep.format.core.entry import StreamId
+from streamkeep.format.humanize import count_text, size_text, time_text
+from streamkeep.tools.base import common, output
+from streamkeep.tools.base.arguments import Duration, Id, path_of, store_argument
+from streamkeep.tools.base.command import CommandGroup
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.commands.retention_cmd import Size
+
+if TYPE_CHECKING:
+    from streamkeep.recovery.copies.restore import RestoreReport
+    from streamkeep.recovery.copies.shipper import Shipper, ShipReport
+
+_DEFAULT = "run"
+
+
+class _ShipGroup(CommandGroup):
+    """A group that also takes STORE and TARGET."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take what is no command of the group for the arguments of its own."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; the one for STORE and TARGET has no name in messages."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return "" if name == _DEFAULT else name, found, rest
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write both ways to call it."""
+        formatter.write_usage(ctx.command_path, "STORE TARGET [OPTIONS]")
+        formatter.write_usage(ctx.command_path, "COMMAND [ARGS]...", "       ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of its own, and the commands."""
+        run = self.commands[_DEFAULT]
+        run.format_options(click.Context(run, parent=ctx, info_name=_DEFAULT), formatter)
+        self.format_commands(ctx, formatter)
+
+
+@click.group("ship", cls=_ShipGroup)
+def ship() -> None:
+    """Keep a copy of STORE elsewhere, which follows it.
+
+    TARGET is a folder, best on another machine or disk, or a bucket such as s3://bucket/orders.
+    Commits are shipped each second, after the disk has them. Of the copy, every commit can be
+    proved without a restore, and restored, for as long as --keep says. Any number of processes may
+    use STORE meanwhile.
+
+    \b
+    Examples:
+      streamkeep ship orders.store /mnt/backup/orders
+      streamkeep ship orders.store s3://bucket/orders --once
+      streamkeep ship verify s3://bucket/orders
+      streamkeep ship restore s3://bucket/orders orders.store
+      streamkeep ship restore s3://bucket/orders before.store --at 2026-11-28T12:00
+    """
+
+
+target_argument = click.argument("target", metavar="TARGET")
+
+
+@ship.command(_DEFAULT, hidden=True, finishes=True)
+@store_argument
+@target_argument
+@click.option("--once", is_flag=True, help="End when TARGET has all that is committed now.")
+@click.option(
+    "--every", type=Duration(), default="1s", show_default=True, help="How often to ship commits."
+)
+@click.option(
+    "--keep",
+    type=Duration(),
+    default="7d",
+    show_default=True,
+    help="For how long TARGET can go back to any moment.",
+)
+@click.option(
+    "--hold",
+    type=Size(),
+    default="4GiB",
+    show_default=True,
+    help="What STORE keeps of its journal for TARGET, at most. Past it, the copy begins anew.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Ship to a TARGET that follows another store of the same identity now.",
+)
+def run(
+    store_path: Path, target: str, once: bool, every: int, keep: int, hold: int, take_over: bool
+) -> None:
+    """Ship STORE to TARGET.
+
+    \b
+    Example:
+      streamkeep ship orders.store /mnt/backup/orders
+    """
+    from streamkeep.recovery.copies.shipper import Shipper
+
+    began = time.perf_counter()
+    with open_store(store_path) as store, _advancing("base", sized=True) as progress:
+        shipper = Shipper(
+            store,
+            target,
+            every=every / 1000,
+            keep=keep / 1000,
+            hold_bytes=hold,
+            take_over=take_over,
+            progress=progress,
+        )
+        if not once:
+            _end_on_signals(shipper)
+            output.note(f"{store_path}: shipping to {shipper.target.uri}; Ctrl-C ends it")
+        report = shipper.run(once=once)
+    _tell(report, time.perf_counter() - began)
+
+
+def _end_on_signals(shipper: Shipper) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, frame: shipper.stop.set())
+
+
+def _tell(report: ShipReport, seconds: float) -> None:
+    if common.as_json():
+        output.summary(**report._asdict(), seconds=round(seconds, 3))
+    else:
+        parts = []
+        if report.base_bytes:
+            parts.append(f"a base of {size_text(report.base_bytes)}")
+        pieces = count_text(report.pieces, "piece", "pieces")
+        parts.append(f"{pieces} ({size_text(report.sent_bytes)})")
+        text = f"{report.target}: has everything up to commit {report.commit_number}"
+        output.note(f"{text}; {', '.join(parts)}, in {output.span_text(seconds)}")
+    if report.missing_segments:
+        missing = count_text(report.missing_segments, "segment", "segments")
+        raise Failure(
+            f"{missing} of the archive could not be copied, because STORE does not have them",
+            hint="streamkeep fsck STORE names them",
+            status=Exit.DAMAGED,
+        )
+
+
+@ship.command(finishes=True)
+@target_argument
+@click.option("--all", "everything", is_flag=True, help="Read again what was proved before.")
+@click.option(
+    "--restore", "drill", is_flag=True, help="Also restore it into a temporary folder, with fsck."
+)
+def verify(target: str, everything: bool, drill: bool) -> None:
+    """Prove that TARGET has each commit of its store up to the last one.
+
+    Reads every object that was not proved before, and compares it with its checksum. Each record
+    must follow the one before, as the store wrote it. Nothing is restored, unless --restore is
+    given.
+
+    \b
+    Exit status: 0  proved
+                 3  not a copy, or not to be reached
+                 4  damaged, or something is missing
+
+    \b
+    Examples:
+      streamkeep ship verify /mnt/backup/orders
+      streamkeep ship verify s3://bucket/orders --all --restore
+    """
+    from streamkeep.recovery.copies.verify import verify_copy
+
+    began = time.perf_counter()
+    with _advancing("verify", sized=False) as progress:
+        report = verify_copy(target, everything=everything, progress=progress)
+    for problem in report.problems:
+        if common.as_json():
+            output.json_line("problem", where=problem.where, problem=problem.problem)
+        else:
+            output.line(str(problem))
+    restored = _drill(target) if drill and not report.problems else None
+    seconds = time.perf_counter() - began
+    if common.as_json():
+        members = report._asdict()
+        members["problems"] = len(report.problems)
+        members["restored"] = None if restored is None else restored.commit_number
+        output.summary(**members, seconds=round(seconds, 3))
+    elif not report.problems:
+        known = f", {report.known_commits:,} known before" if report.known_commits else ""
+        output.line(
+            f"{report.target}: proved from commit {report.first_commit} to {report.last_commit}, "
+            f"of {time_text(report.last_ms)}: {count_text(report.commits, 'commit', 'commits')} "
+            f"in {count_text(report.pieces, 'piece', 'pieces')}{known}, "
+            f"{count_text(report.segments, 'segment', 'segments')}, in {output.span_text(seconds)}"
+        )
+        if restored is not None:
+            output.line(f"restored up to commit {restored.commit_number}; fsck found nothing")
+    if report.problems:
+        raise Failure(
+            f"{report.target}: {count_text(len(report.problems), 'problem', 'problems')}",
+            hint="`streamkeep ship` with --take-over begins anew; `ship restore --commit N` "
+            "restores what comes before the damage",
+            status=Exit.DAMAGED,
+        )
+
+
+def _drill(target: str) -> RestoreReport:
+    from streamkeep.recovery.copies.restore import restore_copy
+
+    with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
+        return restore_copy(target, Path(folder) / "store")
+
+
+@ship.command(finishes=True)
+@target_argument
+@click.argument("new", metavar="NEW", type=click.Path(), callback=path_of)
+@click.option(
+    "--at",
+    type=Id("from"),
+    metavar="TIME",
+    help="As it was at a time, such as 2026-11-28T12:00 or -2h; a second earlier at most.",
+)
+@click.option("--commit", type=int, metavar="N", help="As it was after commit N.")
+def restore(target: str, new: Path, at: bytes | None, commit: int | None) -> None:
+    """Make the store NEW of the copy TARGET.
+
+    Streams, groups, pending entries, jobs, message IDs and the archive are as they were at the
+    newest commit of TARGET, or at an earlier one. The store is checked with fsck before it gets
+    its name. TARGET does not change. A restore that was killed goes on where it was.
+
+    `streamkeep ship NEW TARGET` then goes on with the same TARGET, and a store that still ships
+    there gets an error.
+
+    \b
+    Examples:
+      streamkeep ship restore /mnt/backup/orders orders.store
+      streamkeep ship restore s3://bucket/orders before.store --at 2026-11-28T12:00
+    """
+    from streamkeep.recovery.copies.restore import restore_copy
+
+    began = time.perf_counter()
+    at_ms = None if at is None else StreamId.parse(at).ms
+    with _advancing("restore", sized=False) as progress:
+        report = restore_copy(target, new, commit=commit, at_ms=at_ms, progress=progress)
+    seconds = time.perf_counter() - began
+    if common.as_json():
+        output.summary(**{**report._asdict(), "path": str(report.path)}, seconds=round(seconds, 3))
+        return
+    behind = f"; {report.target} has {report.behind:,} later ones" if report.behind else ""
+    output.note(
+        f"{new}: restored up to commit {report.commit_number}, of {time_text(report.time_ms)}"
+        f"{behind}; checked, in {output.span_text(seconds)}"
+    )
+
+
+@contextmanager
+def _advancing(label: str, *, sized: bool) -> Iterator[Callable[[str, int, int], None]]:
+    with output.progress(label, None, sized=sized, unit="bytes" if sized else "pieces") as advance:
+        seen: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            seen[what] = done
+            advance(done, done)
+
+        yield show
