@@ -60,6 +60,7 @@ COMMANDS: Final[Families] = (
                 ("create", "fsck", "repair", "backup", "restore", "compact"), "store_cmds"
             ),
             "ship": "ship_cmd",
+            **dict.fromkeys(("standby", "promote"), "standby_cmd"),
         },
     ),
     ("Check the machine", {"doctor": "doctor_cmd"}),

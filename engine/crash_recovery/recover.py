@@ -324,7 +324,9 @@ def _recover(store: Folder, way: Way, open_lmdb: OpenLmdb, clock: Clock, state: 
             epoch = stored_epoch(txn.get(META_EPOCH, db=tables[META]))
             _put_meta(txn, tables[META], META_EPOCH, encode_number(epoch + 1))
             _put_meta(txn, tables[META], META_RECOVERY, done.encode())
-            txn.put(POSITION_KEY, encode_position(0, 0, 0, way.end))
+            # No file goes on; the chain does, for copies of the store elsewhere.
+            chain = reader.position.chain
+            txn.put(POSITION_KEY, encode_position(0, 0, chain, way.end))
         failpoints.hit("recover:epoch-raised")
         pin.abort()
         del pin

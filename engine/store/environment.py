@@ -261,6 +261,10 @@ class Environment:
         self.notice()
         return result
 
+    def run_locked(self, command: Callable[[], Result]) -> Result:
+        """Run `command()` under the write lock, with the memtable up to date."""
+        return cast(Result, self._retrying(run_locked, self.context, command, ()))
+
     def notice(self) -> None:
         """After a commit, wake the checkpointer thread, unless it is awake and keeps up."""
         if self.checkpointer is not None and not self.context.keeps_up():

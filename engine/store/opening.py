@@ -45,8 +45,9 @@ from streamkeep.format.core.errors import (
     StoreError,
     StoreLockedError,
 )
-from streamkeep.format.core.keys import TABLES
+from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.core.values import whole
+from streamkeep.format.rows.backup import META_STANDBY, decode_standby
 from streamkeep.format.rows.records import PAGE_FIT
 
 # The map is address space, not memory or disk. A terabyte never has to grow. If the system refuses
@@ -68,6 +69,7 @@ def open_environment(
     node_limits: tuple[int, int] | None = None,
     trust_owners: Trusted = (),
     modes: Modes | None = None,
+    standby: bool = False,
 ) -> Environment:
     """Open the store at `path`, or create it; if this process has it open, count one more user.
 
@@ -75,6 +77,8 @@ def open_environment(
         trust_owners: more users whose files are accepted; see `owners`.
         modes: of a store that is created; None for those of the umask.
         node_limits: bytes and entries of the nodes of new streams; None for the defaults.
+        standby: the caller follows a copy of another store with this one, which nobody else may
+            write to.
     """
     if max_store_bytes is not None:
         whole(max_store_bytes, "max_store_bytes", SMALLEST_STORE, LARGEST_STORE)
@@ -91,7 +95,7 @@ def open_environment(
                     raise StoreLockedError(
                         f"{path}: open in this process; next: close it, then recover it"
                     )
-                _check_compatible(known, readonly, max_store_bytes, node_limits)
+                _check_compatible(known, readonly, max_store_bytes, node_limits, standby)
                 known.users += 1
                 return known
             registry.openings.append(opening)
@@ -108,6 +112,7 @@ def open_environment(
                     max_store_bytes,
                     clock,
                     node_limits or _NODE_LIMITS,
+                    standby,
                 )
         return environment
     finally:
@@ -127,6 +132,7 @@ def _open_noted(
     max_store_bytes: int | None,
     clock: Clock,
     node_limits: tuple[int, int],
+    standby: bool,
 ) -> Environment:
     """Open a store that this process has not open, and that no other thread of it is opening."""
     raw = None
@@ -143,6 +149,7 @@ def _open_noted(
         environment = read_or_create(
             folder, raw, open_raw, readonly, max_store_bytes, clock, node_limits, lock, control
         )
+        _check_standby(environment, readonly, standby)
         _make_first_checkpoint(environment)
         if environment.checkpointer is not None:
             environment.checkpointer.start()
@@ -287,9 +294,11 @@ def _check_compatible(
     readonly: bool,
     max_store_bytes: int | None,
     node_limits: tuple[int, int] | None,
+    standby: bool,
 ) -> None:
     """Raise if an open environment cannot serve this use, too."""
     context = known.context
+    _check_standby(known, readonly, standby)
     if known.readonly and not readonly:
         raise StoreError(
             f"{known.path}: open in this process with readonly=True; next: close that store, then "
@@ -302,6 +311,20 @@ def _check_compatible(
         raise StoreError(
             f"{known.path}: open in this process with another max_store_bytes, node_max_bytes or "
             "node_max_entries; next: leave them out, or close that store first"
+        )
+
+
+def _check_standby(environment: Environment, readonly: bool, standby: bool) -> None:
+    """Raise StoreError if a store that follows another one is opened to be written."""
+    if readonly or standby:
+        return
+    with environment.begin_read() as txn:
+        body = txn.get_row(META, META_STANDBY, "meta")
+    if body is not None:
+        source = decode_standby(body, "meta").source
+        raise StoreError(
+            f"{environment.path}: a standby that follows {source}; next: open it with "
+            "readonly=True, or make it a store of its own with `streamkeep promote`"
         )
 
 

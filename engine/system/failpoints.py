@@ -109,6 +109,8 @@ NAMES: Final = (
     "ship-restore:segment",  # a segment is
     "ship-restore:written",  # all is; it has no checkpoint yet
     "ship-restore:named",  # the store has its name
+    "standby:applied",  # some commits of a piece are in the standby
+    "standby:noted",  # the copy is noted as its own; it is not promoted yet
     "archive:committed",  # its row is written; its retired rows are removed
 )
 

@@ -77,7 +77,7 @@ def copy_data(
         raise translate_os(error) from error
 
 
-def finish_copy(folder: Folder, clock: Clock) -> int:
+def finish_copy(folder: Folder, clock: Clock, *, standby: bool = False) -> int:
     """Complete the store in a folder with a copied `data.mdb`; return its epoch."""
     environment = open_environment(
         folder.path,
@@ -86,6 +86,7 @@ def finish_copy(folder: Folder, clock: Clock) -> int:
         max_readers=_MAX_READERS,
         max_store_bytes=None,
         clock=clock,
+        standby=standby,
     )
     try:
         return environment.context.epoch

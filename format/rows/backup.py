@@ -1,19 +1,24 @@
-"""The rows `backup` and `last_backup` of `meta`: the snapshot that a backup is a copy of.
+"""The rows `backup`, `last_backup` and `standby` of `meta`: what a store is a copy of.
 
 The backup has the row `backup`. As long as the commit that wrote it is the newest commit of the
 copy, the copy is an unchanged backup and the next backup may replace it. After any later write it
-is a store in its own right. The store that was copied has the row `last_backup`.
+is a store in its own right. The store that was copied has the row `last_backup`. A store that
+follows a copy elsewhere has the row `standby`, in JSON, until it is promoted.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Final, NamedTuple
 
+from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.keys import META
 from streamkeep.format.core.layout import Field, Layout
 
 META_BACKUP: Final = b"backup"
 META_LAST_BACKUP: Final = b"last_backup"
+META_STANDBY: Final = b"standby"
 
 BACKUP_ROW: Final = Layout(
     "backup",
@@ -44,3 +49,30 @@ def decode_backup(body: bytes, where: str) -> BackupRow:
     if len(body) != BACKUP_ROW.size:
         raise CorruptionError(where, f"a row of {len(body)} bytes, expected {BACKUP_ROW.size}")
     return BackupRow(*BACKUP_ROW.struct.unpack(body))
+
+
+class StandbyRow(NamedTuple):
+    """The row `standby` of `meta`: what a standby follows, and how far it is.
+
+    Attributes:
+        source: URI of the copy.
+        commit_number: the newest commit that the standby has.
+        time_ms: Unix time at which the store that it follows had made it.
+    """
+
+    source: str
+    generation: str
+    commit_number: int
+    time_ms: int
+
+    def encode(self) -> bytes:
+        """Return the value of the row."""
+        return seal_row(META, META_STANDBY, json.dumps(self._asdict()).encode())
+
+
+def decode_standby(body: bytes, where: str) -> StandbyRow:
+    """Parse the body of the row; raise CorruptionError."""
+    try:
+        return StandbyRow(**json.loads(body))
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(where, f"the row of the standby: {error}") from None

@@ -16,13 +16,14 @@ import json
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import lmdb
 
+from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, sync_lmdb
 from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
@@ -50,8 +51,9 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.keys import META, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import DELETE, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
+from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
 from streamkeep.format.rows.records import encode_number
-from streamkeep.format.segment.manifest import decode_segment_record
+from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record
 from streamkeep.format.segment.remote import META_REMOTE
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import Progress, Rows, Target, chain_of, segment_name
@@ -115,6 +117,7 @@ def restore_copy(
     *,
     commit: int | None = None,
     at_ms: int | None = None,
+    standby: bool = False,
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> RestoreReport:
@@ -128,6 +131,7 @@ def restore_copy(
         new: must not exist; its parent folder must.
         commit: the number of a commit.
         at_ms: Unix time in milliseconds; the last piece that was shipped before is restored.
+        standby: the store is a standby, which `standby.Standby` follows the copy with.
 
     Raises:
         ArgumentError: the copy does not have that commit, or begins after that time.
@@ -149,7 +153,7 @@ def restore_copy(
     with _working_in(Folder(place.parent, outside=True), place.name) as staging:
         while True:
             plan = plan_restore(source, head, commit, at_ms, frozenset(avoid))
-            restoring = _Restore(source, head, plan, staging, progress)
+            restoring = _Restore(source, head, plan, staging, standby, progress)
             try:
                 report = restoring.run(clock or Clock())
                 break
@@ -259,12 +263,19 @@ class _Restore:
     """One restore, in a folder of its own."""
 
     def __init__(
-        self, target: Target, head: Head, plan: Plan, staging: Folder, progress: Progress | None
+        self,
+        target: Target,
+        head: Head,
+        plan: Plan,
+        staging: Folder,
+        standby: bool,
+        progress: Progress | None,
     ) -> None:
         self.target = target
         self.head = head
         self.plan = plan
         self.staging = staging
+        self.standby = standby
         self.progress = progress
         self.steps: list[PieceName] = [name for rows in plan.rows for name in rows.parts]
         self.total = len(self.steps) + len(plan.pieces)
@@ -298,13 +309,16 @@ class _Restore:
             with raw.begin(write=True) as txn:
                 body = encode_number(epoch)
                 txn.put(META_EPOCH, seal_row(META, META_EPOCH, body), db=tables[META])
+                if self.standby:
+                    row = StandbyRow(self.target.uri, plan.generation.name, plan.end, plan.time_ms)
+                    txn.put(META_STANDBY, row.encode(), db=tables[META])
                 txn.delete(_RESTORING)
             sync_lmdb(raw)
         finally:
             raw.close()
         failpoints.hit("ship-restore:written")
         self.staging.make_ours(DATA_FILE)
-        finish_copy(self.staging, clock)
+        finish_copy(self.staging, clock, standby=self.standby)
         self._note_copy()
         self._check()
         return RestoreReport(
@@ -360,13 +374,7 @@ class _Restore:
             rows = next(one for one in self.plan.rows if name in one.parts)
             raise _DamagedRows(f"{error}", rows) from error
         with raw.begin(write=True) as txn:
-            change = ChangeReader(body, TABLES)
-            while change.next():
-                handle = tables[change.table]
-                if change.kind == DELETE:
-                    txn.delete(change.db_key, db=handle)
-                else:  # those of a base come in order
-                    txn.put(change.db_key, change.value, append=name.first == 0, db=handle)
+            put_rows(txn, tables, body, is_base=name.first == 0)
             position = encode_position(0, 0, piece.chain_after, piece.last_commit)
             txn.put(POSITION_KEY, position)
             self._advance(raw, txn, number + 1)
@@ -418,27 +426,13 @@ class _Restore:
                 decode_segment_record(key, open_row(SEGMENTS, key, value, "manifest"), "manifest")
                 for key, value in txn.cursor(tables[SEGMENTS])
             ]
-        objects = self.target.objects
         for at, record in enumerate(records):
-            name, stored = segment_name(record), stored_name(record.path)
-            if self.staging.size(stored) == record.size_bytes:
-                continue
-            size = objects.size(name)
-            if size is None:
-                if elsewhere:
-                    continue
-                raise MissingSegmentError(self.target.where(name), "the copy lacks this segment")
-            self.staging.make_folder(stored.rpartition("/")[0])
-            handle = self.staging.replace(stored)
-            try:
-                for offset in range(0, size, _BATCH_BYTES):
-                    data = objects.read(name, offset, min(_BATCH_BYTES, size - offset))
-                    files.write_at(handle, data, offset)
-                files.sync_data(handle)
-            finally:
-                os.close(handle)
+            if fetch_segment(self.target, record, self.staging):
+                self.segments += 1
+            elif not elsewhere:
+                where = self.target.where(segment_name(record))
+                raise MissingSegmentError(where, "the copy lacks this segment")
             failpoints.hit("ship-restore:segment")
-            self.segments += 1
             if self.progress is not None:
                 self.progress("segments", at + 1, len(records))
         if self.staging.has_folder(ARCHIVE_FOLDER):
@@ -462,6 +456,41 @@ class _Restore:
                 raise CorruptionError(
                     found.where, f"{found.code}: {found.problem}; the store was not restored"
                 )
+
+
+def put_rows(
+    txn: lmdb.Transaction[bytes], tables: Mapping[int, Any], body: bytes, *, is_base: bool
+) -> None:
+    """Put the rows of a piece of level 1 into LMDB; those of a base come in order."""
+    change = ChangeReader(body, TABLES)
+    while change.next():
+        handle = tables[change.table]
+        if change.kind == DELETE:
+            txn.delete(change.db_key, db=handle)
+        else:
+            txn.put(change.db_key, change.value, append=is_base, db=handle)
+
+
+def fetch_segment(target: Target, record: SegmentRecord, store: Folder) -> bool:
+    """Fetch a segment, unless it is there; return False if the copy does not have it."""
+    name, stored = segment_name(record), stored_name(record.path)
+    if store.size(stored) == record.size_bytes:
+        return True
+    size = target.objects.size(name)
+    if size is None:
+        return False
+    store.make_folder(stored.rpartition("/")[0])
+    new = f"{stored}{TEMPORARY}"
+    handle = store.replace(new)
+    try:
+        for offset in range(0, size, _BATCH_BYTES):
+            data = target.objects.read(name, offset, min(_BATCH_BYTES, size - offset))
+            files.write_at(handle, data, offset)
+        files.sync_data(handle)
+    finally:
+        os.close(handle)
+    store.rename(new, stored)
+    return True
 
 
 def _tables(raw: lmdb.Environment) -> dict[int, Any]:

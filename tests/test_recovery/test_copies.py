@@ -28,15 +28,22 @@ from streamkeep.format.core.errors import (
     CorruptionError,
     NotAStoreError,
     StoreError,
+    StoreLockedError,
 )
 from streamkeep.format.segment.segment import Segment
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.shipper import Shipper
+from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Target
 from streamkeep.recovery.copies.writer import Superseded
 
 Open = Callable[..., Store]
+
+
+def steps(prefix: str) -> list[str]:
+    """Return the failpoints of a kind."""
+    return [name for name in failpoints.NAMES if name.startswith(prefix)]
 
 
 def newest(store: Store[Any]) -> int:
@@ -369,7 +376,7 @@ def test_waiting_for_the_copy(open_store: Open, tmp_path: Path) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("step", [one for one in failpoints.NAMES if one.startswith("ship:")])
+@pytest.mark.parametrize("step", steps("ship:"))
 def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
     """The next shipper goes on, and the copy is what the store is."""
     program = (
@@ -403,7 +410,9 @@ def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
             assert describe(restored) == describe(store)
 
 
-@pytest.mark.parametrize("step", [one for one in failpoints.NAMES if one.startswith("ship-restore:")])
+@pytest.mark.parametrize(
+    "step", [one for one in failpoints.NAMES if one.startswith("ship-restore:")]
+)
 def test_restore_killed_at_each_step(open_store: Open, tmp_path: Path, step: str) -> None:
     """The next one goes on, and its store is whole; none is there before it is."""
     store = open_store()
@@ -432,3 +441,108 @@ def test_restore_killed_at_each_step(open_store: Open, tmp_path: Path, step: str
     assert not list(tmp_path.glob(".restored*"))
     with streamkeep.open(new) as restored:
         assert describe(restored) == describe(store)
+
+
+def test_standby(open_store: Open, tmp_path: Path) -> None:
+    """It follows through generations, can be read meanwhile, and takes the place of its source."""
+    chance = random.Random(7)
+    store = open_store()
+    target, place = str(tmp_path / "target"), tmp_path / "standby"
+    store.set_retention("s0", archive=True)
+    change(store, chance)
+    ship(store, target)
+    following = Standby(target, place)
+    try:
+        reader = streamkeep.open(place, readonly=True)
+        for round_number in range(8):
+            for _ in range(30):
+                change(store, chance)
+            store.xadd_many("s0", [{"n": str(n)} for n in range(300)])
+            store.xtrim("s0", maxlen=10, approximate=False)
+            store.archive()
+            if round_number == 4:  # a new generation, which goes on
+                store.erase("s0", store.xrange("s0", count=1)[0].id)
+            ship(store, target)
+            state = following.run(once=True)
+            assert state.commit_number == newest(store)
+            assert describe(reader) == describe(store)
+            if round_number == 3:  # this process forgets all it knows
+                following.close()
+                following = Standby(target, place)
+        with pytest.raises(StoreError, match="a standby that follows"):
+            streamkeep.open(place)
+        with pytest.raises(StoreLockedError, match="a process follows"):
+            promote(place)
+        reader.close()
+    finally:
+        following.close()
+    assert_sound(place)
+    store.xadd("s", {"only": "here"})
+    promote(place)
+    with streamkeep.open(place) as promoted:
+        promoted.xadd("s", {"only": "there"})
+        ship(promoted, target)
+        with pytest.raises(Superseded):
+            ship(store, target)
+        restore_copy(target, tmp_path / "restored")
+        with streamkeep.open(tmp_path / "restored") as restored:
+            assert describe(restored) == describe(promoted)
+    assert_sound(place)
+
+
+def test_a_standby_begins_anew(open_store: Open, tmp_path: Path) -> None:
+    """Where the copy does not go on after its commit, it takes the next base, under readers."""
+    store = open_store()
+    target, place = str(tmp_path / "target"), tmp_path / "standby"
+    store.set_retention("s", archive=True)
+    store.xadd("s", {"n": "1"})
+    ship(store, target)
+    restore_copy(target, tmp_path / "second")
+    following = Standby(target, place)
+    try:
+        for n in range(5):
+            store.xadd("s", {"n": str(n)})
+        ship(store, target)
+        following.run(once=True)
+        with streamkeep.open(place, readonly=True) as reader:
+            assert reader.xlen("s") == 6
+            with streamkeep.open(tmp_path / "second") as second:
+                second.xadd_many("s", [{"m": str(n)} for n in range(500)])
+                second.xtrim("s", maxlen=9, approximate=False)
+                second.archive()
+                ship(second, target, take_over=True)
+                second.xadd("s", {"m": "last"})
+                ship(second, target)
+                following.run(once=True)
+                assert describe(reader) == describe(second)
+    finally:
+        following.close()
+    assert_sound(place)
+
+
+def test_a_standby_that_is_killed_goes_on(open_store: Open, tmp_path: Path) -> None:
+    """Its recovery goes back to a checkpoint, and it applies the rest again."""
+    store = open_store()
+    target, place = str(tmp_path / "target"), tmp_path / "standby"
+    store.xadd("s", {"n": "1"})
+    ship(store, target)
+    program = (
+        "import os, sys\n"
+        "from streamkeep.recovery.copies.standby import Standby\n"
+        "following = Standby(sys.argv[1], sys.argv[2])\n"
+        "following.run(once=True)\n"
+        "os._exit(9)\n"
+    )
+    run = [sys.executable, "-c", program, target, str(place)]
+    for n in range(4):
+        assert subprocess.run(run, check=False).returncode == 9
+        store.xadd_many("s", [{"n": str(n)} for n in range(50)])
+        ship(store, target)
+        ship(store, target)
+    following = Standby(target, place)
+    try:
+        following.run(once=True)
+        with streamkeep.open(place, readonly=True) as reader:
+            assert describe(reader) == describe(store)
+    finally:
+        following.close()

@@ -1,0 +1,402 @@
+"""A standby: a store that follows a copy, can be read meanwhile, and can take the place of its own.
+
+It begins as a restore. Then it applies each piece of the copy as every process applies the journal:
+the rows go into LMDB in one transaction with the log position, so that a crash in the middle is
+nothing. No process can write to it until it is promoted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import lmdb
+
+from streamkeep.engine.checkpoint.checkpoint import Checkpoints
+from streamkeep.engine.crash_recovery.recover import META_RECOVERY
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
+from streamkeep.engine.journal.control_file import ControlFile
+from streamkeep.engine.journal.journal import Journal
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.slots import Slot, slot_name
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.store.opening import open_environment
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import Clock
+from streamkeep.engine.system.files import path_of
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.segment_files import stored_name
+from streamkeep.engine.txn.begin import CheckpointNeeded
+from streamkeep.engine.txn.memtable import Memtable
+from streamkeep.format.copies.head import Generation
+from streamkeep.format.copies.piece import END, Piece, PieceName, decode_end, read_commits
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.durations import Duration, above_zero
+from streamkeep.format.core.errors import (
+    CorruptionError,
+    NotAStoreError,
+    StoreError,
+    StoreLockedError,
+    UnreachableError,
+)
+from streamkeep.format.core.keys import META, SEGMENTS, TABLES
+from streamkeep.format.journal.journal import PUT, ChangeReader
+from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
+from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
+from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record
+from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
+from streamkeep.recovery.copies.shipper import HOLD_BYTES
+from streamkeep.recovery.copies.target import Progress, Target
+
+_BATCH_BYTES: Final = 8 << 20
+_HEAD_POLLS: Final = 10  # polls without a new piece before the head is read
+_MAX_READERS: Final = 512
+_LONGEST_PAUSE_S: Final = 30.0
+_OWN: Final = (META_EPOCH, META_RECOVERY)  # rows of `meta` that are not those of the source
+
+log = logging.getLogger("streamkeep")
+
+
+class Standby:
+    """Follows a copy, in the thread that calls `run`.
+
+    Attributes:
+        stop: set it to end `run`, from any thread.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        path: str | Path,
+        *,
+        every: Duration = "500ms",
+        progress: Progress | None = None,
+    ) -> None:
+        """Open the standby at `path`, or restore it from the copy if there is nothing.
+
+        Args:
+            every: how often to look for a new piece.
+
+        Raises:
+            StoreError: there is a store that is no standby of this copy, or another process follows
+                it. Others as `restore_copy`.
+        """
+        self.target = Target(source)
+        self.every_s = above_zero(every, "every") / 1000
+        self.stop = threading.Event()
+        place = path_of(path, "path").absolute()
+        if not os.path.lexists(place):
+            restore_copy(source, place, standby=True, progress=progress)
+        self.environment = _open(place)
+        self.context = self.environment.context
+        try:
+            self._lock = _lock(self.environment.folder, self.target.uri, place)
+        except BaseException:
+            self.environment.release()
+            raise
+        self.state = self._read_state(place)
+        self._located = False  # that the next piece begins after the newest commit
+        self._idle = 0  # polls since the last piece
+
+    def close(self) -> None:
+        """Close the store; a checkpoint has everything."""
+        os.close(self._lock)
+        self.environment.release()
+
+    def _read_state(self, place: Path) -> StandbyRow:
+        with self.environment.begin_read() as txn:
+            body = txn.get_row(META, META_STANDBY, "meta")
+        state = None if body is None else decode_standby(body, "meta")
+        if state is None or state.source != self.target.uri:
+            self.close()
+            found = "no standby" if state is None else f"the standby of {state.source}"
+            raise StoreError(f"{place}: {found}; next: name a path where nothing is")
+        return state
+
+    # --- following --------------------------------------------------------------------------
+
+    def run(self, *, once: bool = False) -> StandbyRow:
+        """Apply what the copy has, until `stop` is set; with `once`, what it has now."""
+        pause = 1.0
+        while not self.stop.is_set():
+            try:
+                found = self._next()
+                pause = 1.0
+            except UnreachableError as error:
+                if once:
+                    raise
+                log.warning("%s; following goes on in %.0f s", error, pause)
+                self.stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                continue
+            if found is not None:
+                self._idle = 0
+                self._apply(*found)
+                continue
+            self._idle += 1
+            # A generation that is removed gets no end.
+            if (once or self._idle % _HEAD_POLLS == 0) and self._look_at_head():
+                continue
+            if once:
+                break
+            self.stop.wait(self.every_s)
+        return self.state
+
+    def _next(self) -> tuple[PieceName, Piece, bytes] | None:
+        """Return the piece with the next commit; None if there is none yet."""
+        generation, wanted = self.state.generation, self.state.commit_number + 1
+        name = PieceName(generation, 0, wanted)
+        if self.target.objects.size(str(name)) is None:
+            if not self._located:
+                self._located = True
+                names = self.target.names(generation, 0)
+                at = bisect_right(names, wanted, key=lambda one: one.first)
+                if at and self.target.header(names[at - 1]).last_commit >= wanted:
+                    return (names[at - 1], *self.target.piece(names[at - 1])[:2])
+            return None
+        piece, body, _ = self.target.piece(name)
+        if piece.kind == END:
+            successor, _ = decode_end(body, self.target.where(name))
+            self._follow(successor)
+            return self._next()
+        return name, piece, body
+
+    def _look_at_head(self) -> bool:
+        """Go on with another generation if this one is not there any more; return whether."""
+        head = self.target.known_head()
+        if self.state.generation in [one.name for one in head.generations]:
+            return False
+        self._follow(head.generations[-1].name)
+        return True
+
+    def _follow(self, name: str) -> None:
+        """Go on with another generation; from its base, if it does not go on where this one is."""
+        head = self.target.known_head()
+        found = [one for one in head.generations if one.name == name]
+        generation = found[0] if found else head.generations[-1]
+        self.state = self.state._replace(generation=generation.name)
+        self._located = False
+        if not self._continues(generation):
+            log.warning(
+                "%s: %s does not go on after commit %d; beginning with its base, of commit %d",
+                self.target.uri,
+                generation.name,
+                self.state.commit_number,
+                generation.base_commit,
+            )
+            self._take_base(generation)
+
+    def _continues(self, generation: Generation) -> bool:
+        """Return whether a generation has the newest commit, with the same checksum."""
+        position = self._position()
+        commit, chain = position.commit_number, position.chain
+        if commit <= generation.base_commit:
+            return (commit, chain) == (generation.base_commit, generation.base_chain)
+        names = self.target.names(generation.name, 0)
+        at = bisect_right(names, commit, key=lambda one: one.first)
+        if not at:
+            return False
+        piece, body, _ = self.target.piece(names[at - 1])
+        if piece.kind == END:
+            return False
+        commits = read_commits(piece, body, self.target.where(names[at - 1]))
+        return any((one.commit_number, one.chain) == (commit, chain) for one in commits)
+
+    def _position(self) -> LogPosition:
+        with self.context.apply_lock:
+            self.context.begin_view().abort()
+            return cast(Journal, self.context.journal).log.position
+
+    # --- applying ---------------------------------------------------------------------------
+
+    def _apply(self, name: PieceName, piece: Piece, body: bytes) -> None:
+        """Apply the commits of a piece that follow.
+
+        Raises:
+            CorruptionError: it is damaged, or of another history than this store.
+        """
+        where = self.target.where(name)
+        position = self._position()
+        chain = piece.chain_before  # of the commit that this store has
+        batch: list[bytes] = []
+        size = 0
+        for commit in read_commits(piece, body, where):
+            if commit.commit_number <= position.commit_number:
+                chain = commit.chain
+                continue
+            if chain != position.chain:
+                problem = f"it has another commit {position.commit_number} than this store"
+                raise CorruptionError(where, problem)
+            batch.append(commit.body)
+            size += len(commit.body)
+            if size >= _BATCH_BYTES or commit.commit_number == piece.last_commit:
+                position = LogPosition(0, 0, commit.chain, commit.commit_number)
+                self._commit(batch, position, piece.last_ms)
+                failpoints.hit("standby:applied")
+                chain, batch, size = commit.chain, [], 0
+
+    def _commit(self, bodies: list[bytes], position: LogPosition, time_ms: int) -> None:
+        """Apply records in one transaction of LMDB."""
+        touched: set[bytes] = set()
+        for body in bodies:  # what the manifest names must be there first
+            change = ChangeReader(body, TABLES)
+            while change.next():
+                if change.table == SEGMENTS:
+                    touched.add(change.db_key)
+                    if change.kind == PUT:
+                        self._fetch(_record(change.db_key, change.value))
+
+        def write(txn: lmdb.Transaction[bytes]) -> set[str]:
+            tables = self.context.tables
+            rows = {db_key: txn.get(db_key, None, tables[SEGMENTS]) for db_key in touched}
+            memtable = Memtable()
+            for body in bodies:
+                memtable.apply(body, txn, tables)
+            memtable.write(txn, tables)
+            self.context.bytes_since_checkpoint += memtable.bytes
+            return {_record(db_key, row).path for db_key, row in rows.items() if row is not None}
+
+        self._write(write, position, time_ms)
+
+    def _take_base(self, generation: Generation) -> None:
+        """Replace all rows by those of a base, in one transaction: readers see it at once."""
+        rows = self.target.base(generation, self.target.rows(generation.name))
+
+        def write(txn: lmdb.Transaction[bytes]) -> set[str]:
+            tables = self.context.tables
+            before = _paths(txn, tables)
+            own = {one: txn.get(one, None, tables[META]) for one in _OWN}
+            for handle in tables.values():
+                txn.drop(handle, delete=False)
+            for name in rows.parts:
+                put_rows(txn, tables, self.target.piece(name)[1], is_base=True)
+            for own_key, value in own.items():
+                if value is not None:
+                    txn.put(own_key, value, db=tables[META])
+            for db_key, value in txn.cursor(tables[SEGMENTS]):
+                self._fetch(_record(db_key, value))
+            return before
+
+        position = LogPosition(0, 0, generation.base_chain, generation.base_commit)
+        self._write(write, position, generation.begun_ms)
+
+    def _write(
+        self,
+        write: Callable[[lmdb.Transaction[bytes]], set[str]],
+        position: LogPosition,
+        time_ms: int,
+    ) -> None:
+        """Run `write` in a transaction of LMDB, with the log position; and show it to readers.
+
+        Args:
+            write: returns segments that the manifest may not name any more.
+        """
+        context = self.context
+        control, journal = cast(ControlFile, context.control), cast(Journal, context.journal)
+        state = self.state._replace(commit_number=position.commit_number, time_ms=time_ms)
+
+        def commit() -> None:
+            # As for a flush: without a pin, it could reuse pages of the checkpoint.
+            if context.pin is None or not control.may_write(context.erasures):
+                raise CheckpointNeeded
+            with context.raw.begin(None, None, True, False) as txn:
+                outdated = write(txn)
+                outdated -= _paths(txn, context.tables) if outdated else set()
+                txn.put(META_STANDBY, state.encode(), db=context.tables[META])
+                txn.put(POSITION_KEY, encode_position(*position))
+            with context.apply_lock:
+                context.memtable.clear()
+                context.image = -1
+                journal.log.go_to(*position)
+                context.forget()
+            control.publish(position.commit_number)  # last: the journal does not have it
+            for path in outdated:
+                self.environment.folder.remove(stored_name(path))
+                self.environment.segments.forget(path)
+
+        self.environment.run_locked(commit)
+        self.environment.notice()
+        self.state = state
+
+    def _fetch(self, record: SegmentRecord) -> None:
+        """Fetch a segment of the archive, unless it is here or elsewhere."""
+        here = fetch_segment(self.target, record, self.environment.folder)
+        if not here and self.environment.remote_archive() is None:
+            log.warning("%s: the copy lacks %s", self.target.uri, record.where)
+
+
+def _paths(txn: lmdb.Transaction[bytes], tables: Mapping[int, Any]) -> set[str]:
+    """Return the files that the manifest names."""
+    return {_record(db_key, value).path for db_key, value in txn.cursor(tables[SEGMENTS])}
+
+
+def _record(db_key: bytes, value: bytes) -> SegmentRecord:
+    body = open_row(SEGMENTS, db_key, value, "manifest")
+    return decode_segment_record(db_key, body, "manifest")
+
+
+def _open(place: Path) -> Environment:
+    return open_environment(
+        place,
+        readonly=False,
+        create=False,
+        max_readers=_MAX_READERS,
+        max_store_bytes=None,
+        clock=Clock(),
+        standby=True,
+    )
+
+
+def _lock(folder: Folder, source: str, place: Path) -> int:
+    """Lock a standby, so that only one process follows or promotes it; return the descriptor."""
+    try:
+        handle = folder.folder(JOURNAL_FOLDER).open(slot_name(source))
+    except FileNotFoundError:
+        raise NotAStoreError(
+            f"{place}: no standby of {source}; next: name a path where nothing is"
+        ) from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise StoreLockedError(f"{place}: a process follows {source}; next: end it") from None
+    return handle
+
+
+def promote(path: str | Path) -> StandbyRow:
+    """Make a standby a store that can be written, in the place of the one that it followed.
+
+    `ship` then goes on with the same copy, under a new generation: the store that was followed is
+    refused there, and its standbys follow this one. On return, that is on disk.
+
+    Raises:
+        StoreError: it is no standby, or a process still follows.
+    """
+    place = path_of(path, "path").absolute()
+    environment = _open(place)
+    try:
+        with environment.begin_read() as txn:
+            body = txn.get_row(META, META_STANDBY, "meta")
+        if body is None:
+            raise StoreError(f"{place}: no standby; next: open it, it can be written")
+        state = decode_standby(body, "meta")
+        handle = _lock(environment.folder, state.source, place)
+        try:
+            slot = Slot(
+                state.source, state.generation, "", 0, LogPosition(0, 0, 0, -1), 0, 0, HOLD_BYTES
+            )
+            slot.write(environment.folder.folder(JOURNAL_FOLDER), durable=True)
+            failpoints.hit("standby:noted")
+            environment.write(lambda txn: txn.delete(META, META_STANDBY), wait=True)
+        finally:
+            os.close(handle)
+        cast(Checkpoints, environment.checkpoints).make()
+    finally:
+        environment.release()
+    return state
