@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 import installs
 
+from streamkeep.format.copies.piece import PIECE
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.checkpoint import SLOT
 from streamkeep.format.journal.journal import FILE_HEADER, RECORD_HEADER
@@ -154,6 +155,7 @@ PARTS: Final = (
     Part("reference/format.md", "producer", PRODUCER_ROW.table),
     Part("reference/format.md", "message", MESSAGE_ROW.table),
     Part("reference/format.md", "journal file", FILE_HEADER.table),
+    Part("reference/format.md", "piece", PIECE.table),
     Part("reference/format.md", "journal record", RECORD_HEADER.table),
     Part("reference/format.md", "log position", POSITION.table),
     Part("reference/format.md", "checkpoint slot", SLOT.table),

@@ -282,7 +282,9 @@ class Shipper:
                 "the copy, and `streamkeep diff` shows what only this one has; --take-over lets "
                 "the copy follow this store"
             )
-        log.warning(
+        restored = slot is not None and slot.position.commit_number < 0
+        log.log(
+            logging.INFO if restored else logging.WARNING,
             "%s: a new generation begins: the journal of the store does not go on where the copy "
             "ends",
             self.target.uri,

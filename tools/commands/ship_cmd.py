@@ -16,7 +16,7 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.humanize import count_text, size_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Duration, Id, path_of, store_argument
-from streamkeep.tools.base.command import CommandGroup
+from streamkeep.tools.base.command import CommandGroup, command
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.commands.retention_cmd import Size
@@ -25,24 +25,18 @@ if TYPE_CHECKING:
     from streamkeep.recovery.copies.restore import RestoreReport
     from streamkeep.recovery.copies.shipper import Shipper, ShipReport
 
-_DEFAULT = "run"
-
 
 class _ShipGroup(CommandGroup):
-    """A group that also takes STORE and TARGET."""
+    """A group that also takes STORE and TARGET: what `run` does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take what is no command of the group for the arguments of its own."""
-        if args and args[0] not in self.commands and args[0] != "--help":
-            args = [_DEFAULT, *args]
-        return super().parse_args(ctx, args)
+        own = bool(args) and args[0] not in (*self.commands, "-h", "--help")
+        return super().parse_args(ctx, ["", *args] if own else args)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; the one for STORE and TARGET has no name in messages."""
-        name, found, rest = super().resolve_command(ctx, args)
-        return "" if name == _DEFAULT else name, found, rest
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a command of the group; its own has no name in messages."""
+        return super().get_command(ctx, name) if name else run
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write both ways to call it."""
@@ -51,8 +45,7 @@ class _ShipGroup(CommandGroup):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of its own, and the commands."""
-        run = self.commands[_DEFAULT]
-        run.format_options(click.Context(run, parent=ctx, info_name=_DEFAULT), formatter)
+        run.format_options(click.Context(run, parent=ctx, info_name=""), formatter)
         self.format_commands(ctx, formatter)
 
 
@@ -67,8 +60,8 @@ def ship() -> None:
 
     \b
     Examples:
-      streamkeep ship orders.store /mnt/backup/orders
-      streamkeep ship orders.store s3://bucket/orders --once
+      streamkeep ship orders.store orders.copy --once
+      streamkeep ship orders.store s3://bucket/orders
       streamkeep ship verify s3://bucket/orders
       streamkeep ship restore s3://bucket/orders orders.store
       streamkeep ship restore s3://bucket/orders before.store --at 2026-11-28T12:00
@@ -78,7 +71,7 @@ def ship() -> None:
 target_argument = click.argument("target", metavar="TARGET")
 
 
-@ship.command(_DEFAULT, hidden=True, finishes=True)
+@command(finishes=True)
 @store_argument
 @target_argument
 @click.option("--once", is_flag=True, help="End when TARGET has all that is committed now.")
@@ -107,12 +100,7 @@ target_argument = click.argument("target", metavar="TARGET")
 def run(
     store_path: Path, target: str, once: bool, every: int, keep: int, hold: int, take_over: bool
 ) -> None:
-    """Ship STORE to TARGET.
-
-    \b
-    Example:
-      streamkeep ship orders.store /mnt/backup/orders
-    """
+    """Ship STORE to TARGET."""
     from streamkeep.recovery.copies.shipper import Shipper
 
     began = time.perf_counter()
@@ -178,7 +166,7 @@ def verify(target: str, everything: bool, drill: bool) -> None:
 
     \b
     Examples:
-      streamkeep ship verify /mnt/backup/orders
+      streamkeep ship verify orders.copy
       streamkeep ship verify s3://bucket/orders --all --restore
     """
     from streamkeep.recovery.copies.verify import verify_copy
@@ -246,7 +234,7 @@ def restore(target: str, new: Path, at: bytes | None, commit: int | None) -> Non
 
     \b
     Examples:
-      streamkeep ship restore /mnt/backup/orders orders.store
+      streamkeep ship restore orders.copy restored.store
       streamkeep ship restore s3://bucket/orders before.store --at 2026-11-28T12:00
     """
     from streamkeep.recovery.copies.restore import restore_copy

@@ -33,8 +33,8 @@ def standby(source: str, store_path: Path, once: bool, every: int) -> None:
 
     \b
     Examples:
-      streamkeep standby s3://bucket/orders orders.store
-      streamkeep standby /mnt/backup/orders orders.store --once
+      streamkeep standby orders.copy standby.store --once
+      streamkeep standby s3://bucket/orders standby.store
     """
     from streamkeep.recovery.copies.standby import Standby
 
@@ -71,7 +71,8 @@ def promote(store_path: Path) -> None:
 
     \b
     Example:
-      streamkeep promote orders.store
+      streamkeep standby orders.copy standby.store --once
+      streamkeep promote standby.store
     """
     from streamkeep.recovery.copies.standby import promote as promote_store
 
