@@ -18,7 +18,7 @@ from streamkeep.recovery.fsck.store import check
 
 if TYPE_CHECKING:
     from streamkeep.recovery.copies.restore import restore_copy
-    from streamkeep.recovery.copies.shipper import ship
+    from streamkeep.recovery.copies.shipper import ship, shipping
     from streamkeep.recovery.copies.verify import verify_copy
 
 __all__ = [
@@ -33,10 +33,16 @@ __all__ = [
     "restore",
     "restore_copy",
     "ship",
+    "shipping",
     "verify_copy",
 ]
 
-_COPIES = {"restore_copy": "restore", "ship": "shipper", "verify_copy": "verify"}
+_COPIES = {
+    "restore_copy": "restore",
+    "ship": "shipper",
+    "shipping": "shipper",
+    "verify_copy": "verify",
+}
 
 
 def __getattr__(name: str) -> Any:

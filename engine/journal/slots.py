@@ -37,6 +37,8 @@ class Slot(NamedTuple):
         shipped_ms: Unix time at which it had.
         hold_bytes: of journal files before the newest checkpoint, at most.
         erased: the copy may still have what was erased from the store.
+        proved_ms: Unix time at which the copy was verified, as it says itself; 0 for never.
+        missing: segments of the archive that the store did not have to be copied.
     """
 
     target: str
@@ -48,6 +50,8 @@ class Slot(NamedTuple):
     shipped_ms: int
     hold_bytes: int
     erased: bool = False
+    proved_ms: int = 0
+    missing: int = 0
 
     @property
     def name(self) -> str:

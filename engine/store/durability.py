@@ -9,10 +9,12 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.recover import META_RECOVERY, Recovery, decode_recovery
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.slots import Slot, read_slots
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.keys import META
+from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
 
 
 class ReaderSlot(NamedTuple):
@@ -24,6 +26,25 @@ class ReaderSlot(NamedTuple):
 
     process: int
     behind: int  # the number of commits after the snapshot, whose freed pages cannot be reused
+
+
+class CopyState(NamedTuple):
+    """A copy of the store elsewhere; see `streamkeep ship`.
+
+    Attributes:
+        target: its URI.
+        behind: the number of commits that it does not have yet.
+        shipped_ms: Unix time at which the last ones reached it; 0 if none has yet.
+        proved_ms: Unix time at which `ship verify` found it sound, as far as the shipper knows; 0
+            if never.
+        missing_segments: segments of the archive that the store did not have to be copied.
+    """
+
+    target: str
+    behind: int
+    shipped_ms: int
+    proved_ms: int
+    missing_segments: int
 
 
 class Durability(NamedTuple):
@@ -42,6 +63,8 @@ class Durability(NamedTuple):
             is open for writing holds one itself.
         failures: what the background threads of this process failed at and will try again; empty
             if all is well. The log has these errors, too.
+        copies: those elsewhere.
+        follows: what a standby follows, and how far it is; None for any other store.
     """
 
     epoch: int
@@ -52,6 +75,8 @@ class Durability(NamedTuple):
     last_recovery: Recovery | None
     readers: list[ReaderSlot]
     failures: tuple[str, ...] = ()
+    copies: tuple[CopyState, ...] = ()
+    follows: StandbyRow | None = None
 
 
 class Reader(NamedTuple):
@@ -72,7 +97,7 @@ def open_readers(raw: lmdb.Environment) -> list[Reader]:
     return found
 
 
-def read_slots(raw: lmdb.Environment, last_commit: int) -> list[ReaderSlot]:
+def reader_slots(raw: lmdb.Environment, last_commit: int) -> list[ReaderSlot]:
     """Return the processes that have snapshots open, the oldest snapshot first."""
     slots = [
         ReaderSlot(reader.process, max(0, last_commit - reader.commit_number))
@@ -94,6 +119,7 @@ def read_durability(
     slot = None if lock is None else lock.newest()
     last_commit = txn.newest_commit()
     row = txn.get_row(META, META_RECOVERY, "meta")
+    standby = txn.get_row(META, META_STANDBY, "meta")
     folder = store.folder(JOURNAL_FOLDER, missing_ok=True)
     return Durability(
         context.epoch,
@@ -102,6 +128,13 @@ def read_durability(
         None if slot is None else slot.commit_number,
         sum(map(folder.size, folder.names())),
         None if row is None else decode_recovery(row),
-        read_slots(context.raw, txn.raw().id()),
+        reader_slots(context.raw, txn.raw().id()),
         failures.texts(),
+        () if standby else tuple(_copy(one, last_commit) for one in read_slots(folder)),
+        None if standby is None else decode_standby(standby, "meta"),
     )
+
+
+def _copy(slot: Slot, last_commit: int) -> CopyState:
+    behind = max(0, last_commit - slot.shipped)
+    return CopyState(slot.target, behind, slot.shipped_ms, slot.proved_ms, slot.missing)

@@ -21,8 +21,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +40,7 @@ from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
     StoreError,
+    StreamkeepError,
     UnreachableError,
 )
 from streamkeep.format.core.values import whole
@@ -151,6 +152,7 @@ class Shipper:
         self._base: _Base | None = None
         self._base_bytes = 0  # that were written
         self._erased = False  # the copy has what was erased from the store
+        self._proved_ms = 0  # when the copy was verified
         self._tidied_ms = 0
 
     def report(self) -> ShipReport:
@@ -305,6 +307,7 @@ class Shipper:
         writer = Writer(self.target, self.environment, generation.name, history)
         writer.resume(generation, before)
         self._writer = writer
+        self._proved_ms = self.target.proved_ms(generation.name)
         self._note_shipped()
         return True
 
@@ -326,6 +329,8 @@ class Shipper:
             self.context.now_ms(),
             self.hold_bytes,
             self._erased,
+            self._proved_ms,
+            writer.missing,
         )
         slot.write(self.folder)
 
@@ -486,6 +491,7 @@ class Shipper:
             self.target.drop_segments(tuple(kept))
         self.target.remove_unnamed(tuple(kept))
         self._writer.drop_merged_rows()
+        self._proved_ms = max(self._proved_ms, self.target.proved_ms(kept[-1].name))
 
 
 def ship(
@@ -529,3 +535,26 @@ def ship(
 def opened_for(path: str | os.PathLike[str]) -> Store[bytes]:
     """Open a store that exists, for a shipper."""
     return Store(path_of(path, "store"), create=False, sync="none", lease=False)
+
+
+@contextmanager
+def shipping(store: Store[Any], target: str) -> Iterator[None]:
+    """Ship a store in a thread while the block runs.
+
+    What ends shipping for good is logged as an error: the program itself goes on.
+    """
+    shipper = Shipper(store, target)
+
+    def run() -> None:
+        try:
+            shipper.run()
+        except StreamkeepError as error:
+            log.error("%s: not shipped any more: %s", store.path, error)
+
+    thread = threading.Thread(target=run, name="streamkeep-ship")
+    thread.start()
+    try:
+        yield
+    finally:
+        shipper.stop.set()
+        thread.join()

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from streamkeep.engine.remote.object_store import open_objects
-from streamkeep.format.copies.head import HEAD, SEGMENTS, Generation, Head, decode_head
+from streamkeep.format.copies.head import (
+    HEAD,
+    SEGMENTS,
+    VERIFIED,
+    Generation,
+    Head,
+    decode_head,
+    decode_verified,
+)
 from streamkeep.format.copies.piece import (
     END,
     HEADER_SIZE,
@@ -154,6 +162,14 @@ class Target:
             if piece.kind != END:
                 return piece, checksum
         return None
+
+    def proved_ms(self, generation: str) -> int:
+        """Return when a generation was verified; 0 for never."""
+        name = f"{generation}/{VERIFIED}"
+        try:
+            return decode_verified(self.objects.get(name), self.where(name)).time_ms
+        except (FileNotFoundError, CorruptionError):  # the next verification says more
+            return 0
 
     # --- segments ---------------------------------------------------------------------------
 

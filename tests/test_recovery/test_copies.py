@@ -16,13 +16,14 @@ from typing import Any, BinaryIO
 import pytest
 
 import streamkeep
+from cli_runner import objects, run
 from conftest import assert_sound
 from erased import SECRET, entry, grep
 from golden_stores import describe
 from inside import checkpoint_now, journal_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.system.clock import ManualClock
+from streamkeep.engine.system.clock import Clock, ManualClock
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -31,6 +32,7 @@ from streamkeep.format.core.errors import (
     StoreLockedError,
 )
 from streamkeep.format.segment.segment import Segment
+from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.shipper import Shipper
@@ -546,3 +548,24 @@ def test_a_standby_that_is_killed_goes_on(open_store: Open, tmp_path: Path) -> N
             assert describe(reader) == describe(store)
     finally:
         following.close()
+
+
+def test_status_names_copies_and_standbys(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How far a copy is, when it was proved; and what a standby follows."""
+    monkeypatch.chdir(tmp_path)
+    store = open_store(clock=Clock())
+    store.xadd("s", {"n": "1"})
+    ship(store, "copy")
+    verify_copy("copy")
+    ship(store, "copy")
+    store.xadd("s", {"n": "2"})
+    found = objects("status", str(store.path))[-1]
+    assert [(one["behind"], one["proved_ms"] > 0) for one in found["copies"]] == [(1, True)]
+    assert "1 commit behind, shipped" in run("status", str(store.path)).stdout
+    assert 'streamkeep_copy_behind_commits{target="file://' in prometheus_text(store)
+    Standby("copy", "standby").close()
+    text = run("status", "standby").stdout
+    assert "standby    of file://" in text
+    assert "  copy " not in text

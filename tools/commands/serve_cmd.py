@@ -83,6 +83,11 @@ if TYPE_CHECKING:
     help="BGSAVE makes a backup there.",
 )
 @click.option(
+    "--ship",
+    metavar="TARGET",
+    help="Keep a copy of the store in a folder or a bucket, as `streamkeep ship` does.",
+)
+@click.option(
     "--socket-mode",
     default="600",
     show_default=True,
@@ -119,6 +124,7 @@ def serve(
     tls_ca: Path | None,
     no_tls: bool,
     backup: Path | None,
+    ship: str | None,
     socket_mode: str,
     archive_every: int | None,
     allow_flush: bool,
@@ -161,6 +167,7 @@ def serve(
         tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key, tls_ca),
         plain=no_tls,
         backup=backup,
+        ship=ship,
         unix_mode=int(socket_mode, 8),
         archive_every=archive_every / 1000 if archive_every else None,
         max_clients=max_clients,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot
 
+LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full
 
 
@@ -104,6 +106,7 @@ def status(
     try:
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
             facts |= _figures(store)
+            facts |= _copies(store, problems)
             facts |= _groups(snapshot, max_lag, problems)
             facts |= _archive(store)
             for name in queue_names(store):
@@ -158,6 +161,41 @@ def _figures(store: Store) -> dict[str, Any]:
         "map_used_bytes": store.used_bytes,
         "map_size_bytes": store.map_size_bytes,
     }
+
+
+def _copies(store: Store, problems: list[Problem]) -> dict[str, Any]:
+    found = store.durability()
+    now_ms = time.time() * 1000
+    for one in found.copies:
+        age_ms = now_ms - one.shipped_ms
+        if one.behind and age_ms > LATE_MS:
+            text = f"the copy in {one.target} lacks {count_text(one.behind, 'commit')}"
+            problems.append(Problem("copy", f"{text}; next: `streamkeep ship` must be running"))
+        if one.missing_segments:
+            missing = count_text(one.missing_segments, "segment")
+            problems.append(Problem("copy", f"the copy in {one.target} lacks {missing}"))
+    follows = found.follows
+    return {
+        "copies": [one._asdict() for one in found.copies],
+        "follows": None if follows is None else follows._asdict(),
+    }
+
+
+def _copy_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is known of copies elsewhere, and of what a standby follows."""
+    now_ms = time.time() * 1000
+
+    def ago(time_ms: int) -> str:
+        return f"{durations.duration_text(max(0, now_ms - time_ms))} ago" if time_ms else "never"
+
+    for one in facts["copies"]:
+        behind = f"{count_text(one['behind'], 'commit')} behind, " if one["behind"] else ""
+        text = f"{behind}shipped {ago(one['shipped_ms'])}, proved {ago(one['proved_ms'])}"
+        yield "copy", f"{one['target']}: {text}"
+    follows = facts["follows"]
+    if follows is not None:
+        text = f"commit {follows['commit_number']} was made {ago(follows['time_ms'])}"
+        yield "standby", f"of {follows['source']}: {text}"
 
 
 def _groups(snapshot: Snapshot, max_lag: int | None, problems: list[Problem]) -> dict[str, Any]:
@@ -265,6 +303,7 @@ def _print(path: Path, state: str, facts: dict[str, Any], problems: list[Problem
         rows.append(("backup", f"{time_text(backup['time_ms'])}, {age} old{later}"))
     else:
         rows.append(("backup", "none known"))
+    rows += _copy_rows(facts) if "copies" in facts else ()
     rows.append(("checked", _checked_text(path, facts)))
     for name, text in rows:
         output.line(f"  {name:<9}  {text}")

@@ -70,6 +70,11 @@ _RELOADING: Final = "STREAMKEEP_RELOADING"
 @click.option(
     "--until-idle", is_flag=True, help="Run what is due, one job after the other, then end."
 )
+@click.option(
+    "--ship",
+    metavar="TARGET",
+    help="Keep a copy of the store in a folder or a bucket, as `streamkeep ship` does.",
+)
 def work(
     target: str,
     concurrency: int,
@@ -80,6 +85,7 @@ def work(
     reload: bool,
     log_json: bool,
     until_idle: bool,
+    ship: str | None,
 ) -> None:
     """Take jobs of a queue and run their handlers.
 
@@ -109,6 +115,8 @@ def work(
         raise click.UsageError(
             "--until-idle runs one job after the other, in this process; leave out -c and the mode"
         )
+    if ship is not None and chosen == "processes":
+        raise click.UsageError("--ship needs threads or asyncio; run `streamkeep ship` beside it")
     if reload and os.environ.pop(_RELOADING, None) is None:
         _work_again_and_again()
         return
@@ -126,13 +134,28 @@ def work(
             grace=grace / 1000,
             report=report,
         )
-        if until_idle:
-            worker.run_until_idle()
-        else:
-            _on_signals(worker.stop)
-            worker.run()
+        with _shipping(found, ship):
+            if until_idle:
+                worker.run_until_idle()
+            else:
+                _on_signals(worker.stop)
+                worker.run()
         for queue in found:
             queue.close()
+
+
+@contextmanager
+def _shipping(queues: list[Queue], target: str | None) -> Iterator[None]:
+    """Keep a copy of the store of the queues, if a target is named."""
+    if target is None:
+        yield
+        return
+    from streamkeep.recovery import shipping
+
+    if len({queue.store.uuid for queue in queues}) > 1:
+        raise click.UsageError("--ship needs queues of one store")
+    with shipping(queues[0].store, target):
+        yield
 
 
 def _run_processes(

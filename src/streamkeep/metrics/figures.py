@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.store.durability import CopyState
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.tables.group import find_group
 from streamkeep.engine.tables.pel_walks import OrderWalk
+from streamkeep.format.rows.backup import StandbyRow
 from streamkeep.jobs.layout import Names
 from streamkeep.jobs.queue import queue_names
 from streamkeep.jobs.stats import QueueStats, stats_of
@@ -93,6 +95,8 @@ class StoreFigures(NamedTuple):
     snapshots: int
     oldest_snapshot_commits: int
     failures: int
+    copies: tuple[CopyState, ...]
+    follows: StandbyRow | None
 
 
 class Figures(NamedTuple):
@@ -163,6 +167,8 @@ def store_figures(store: Store[Any]) -> StoreFigures:
         len(found.readers),
         max(oldest, default=0),
         len(found.failures),
+        found.copies,
+        found.follows,
     )
 
 

@@ -106,6 +106,31 @@ def _of_store(figures: Figures) -> Iterator[Metric]:
         ),
     ):
         yield Metric(f"streamkeep_{name}", "gauge", text, [({}, value)])
+    yield Metric(
+        "streamkeep_copy_behind_commits",
+        "gauge",
+        "Commits that a copy elsewhere does not have yet.",
+        [({"target": one.target}, one.behind) for one in store.copies],
+    )
+    yield Metric(
+        "streamkeep_copy_shipped_timestamp_seconds",
+        "gauge",
+        "Time at which commits reached a copy elsewhere.",
+        [({"target": one.target}, one.shipped_ms / 1000) for one in store.copies],
+    )
+    yield Metric(
+        "streamkeep_copy_proved_timestamp_seconds",
+        "gauge",
+        "Time at which a copy elsewhere was verified.",
+        [({"target": one.target}, one.proved_ms / 1000) for one in store.copies],
+    )
+    follows = store.follows
+    yield Metric(
+        "streamkeep_standby_commit_timestamp_seconds",
+        "gauge",
+        "Time of the newest commit that a standby has.",
+        [] if follows is None else [({"source": follows.source}, follows.time_ms / 1000)],
+    )
 
 
 def _of_streams(figures: Figures) -> Iterator[Metric]:

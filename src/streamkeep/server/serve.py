@@ -32,6 +32,7 @@ import streamkeep
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.recovery import shipping
 from streamkeep.recovery.backups.backup import backup
 from streamkeep.server.access import Access
 from streamkeep.server.resp.connection import Connection
@@ -64,6 +65,7 @@ class Options:
         plain: refuse TLS: an address other than loopback is served without.
         backup: the folder for BGSAVE.
         unix_mode: who may connect to the Unix socket.
+        ship: keep a copy of the store there; None for none.
         archive_every: maintain and archive the store at this interval, in seconds.
         write: callers over HTTP may change the store.
         hosts: further names by which HTTP may be called, such as that of the machine.
@@ -80,6 +82,7 @@ class Options:
     write: bool = False
     hosts: tuple[str, ...] = ()
     unix_mode: int = 0o600
+    ship: str | None = None
     archive_every: float | None = None
     max_clients: int = 10_000
     timeout_s: int = 0
@@ -97,7 +100,10 @@ def run(path: Path, options: Options, *, sync: Sync, create: bool = True) -> Non
     """
     check(options)
     every = options.archive_every
-    with streamkeep.open(path, sync=sync, create=create, lease=False, archive_every=every) as store:
+    with (
+        streamkeep.open(path, sync=sync, create=create, lease=False, archive_every=every) as store,
+        contextlib.nullcontext() if options.ship is None else shipping(store, options.ship),
+    ):
         # No collection looks at what was imported: that takes 12 ms, in which no client is served.
         gc.freeze()
         try:
