@@ -23,16 +23,7 @@ from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
 from streamkeep.format.segment.remote import segment_name
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL
-from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import (
-    Bytes,
-    Id,
-    Number,
-    PathOrUri,
-    path_of,
-    store_argument,
-    yes_option,
-)
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -61,7 +52,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 number_option = click.option(
     "--stream-number",
-    type=Number(min=1),
+    type=arguments.Number(min=1),
     help="The stream of this number instead of KEY. A deleted stream has no other name.",
 )
 
@@ -70,14 +61,14 @@ def range_options(function: Function) -> Function:
     """Add --start and --end."""
     function = click.option(
         "--end",
-        type=Id("to"),
+        type=arguments.Id("to"),
         default="+",
         metavar="ID|TIME",
         help="Only up to this ID, included, or the first millisecond of this time.",
     )(function)
     return click.option(
         "--start",
-        type=Id("from"),
+        type=arguments.Id("from"),
         default="-",
         metavar="ID|TIME",
         help="Only from this ID or time on.",
@@ -86,7 +77,7 @@ def range_options(function: Function) -> Function:
 
 block_limit_option = click.option(
     "--max-block-bytes",
-    type=Number(min=1),
+    type=arguments.Number(min=1),
     default=MAX_BLOCK_BYTES,
     show_default=True,
     help="Refuse a segment with a block that takes more memory; a small file can hold much.",
@@ -99,7 +90,9 @@ def check_chosen(key: bytes | None, stream_number: int | None) -> None:
         raise click.UsageError("KEY and --stream-number cannot be used together")
 
 
-optional_key = click.argument("key", metavar="[KEY]", type=Bytes(), default=None, required=False)
+optional_key = click.argument(
+    "key", metavar="[KEY]", type=arguments.Bytes(), default=None, required=False
+)
 
 
 def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
@@ -137,7 +130,7 @@ _MOST_BLOCK: Final = 64 << 20
 
 
 @archive.command("run")
-@store_argument
+@arguments.store_argument
 @click.option(
     "--level",
     type=click.IntRange(-7, 22),
@@ -147,14 +140,14 @@ _MOST_BLOCK: Final = 64 << 20
 )
 @click.option(
     "--block-bytes",
-    type=Number(4096, _MOST_BLOCK),
+    type=arguments.Number(4096, _MOST_BLOCK),
     default=DEFAULT_BLOCK_BYTES,
     show_default=True,
     help="Bytes compressed together: a higher number makes smaller files, and slower single reads.",
 )
 @click.option(
     "--target-bytes",
-    type=Number(1 << 20, 1 << 32),
+    type=arguments.Number(1 << 20, 1 << 32),
     default=TARGET_BYTES,
     show_default=True,
     help="Bytes of macro nodes after which a segment ends; writers wait for each to be committed.",
@@ -300,7 +293,7 @@ _NO_SPAN: Final = "-"
 
 
 @archive.command("list")
-@store_argument
+@arguments.store_argument
 @optional_key
 @number_option
 @range_options
@@ -455,7 +448,7 @@ def _ratio(size: int, raw: int) -> str:
 
 
 @archive.command("verify", finishes=True)
-@store_argument
+@arguments.store_argument
 @optional_key
 @number_option
 def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> None:
@@ -511,17 +504,17 @@ def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> No
 
 
 @archive.command("adopt", finishes=True)
-@store_argument
+@arguments.store_argument
 @click.argument(
     "paths",
     metavar="PATH...",
-    type=PathOrUri(exists=True),
+    type=arguments.PathOrUri(exists=True),
     nargs=-1,
     required=True,
 )
 @click.option(
     "--key",
-    type=Bytes(),
+    type=arguments.Bytes(),
     metavar="KEY",
     help="The stream that they will belong to, created if missing; by default their own.",
 )
@@ -581,7 +574,7 @@ def adopt(
 
 
 @archive.command("export", finishes=True)
-@store_argument
+@arguments.store_argument
 @click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path))
 @optional_key
 @number_option
@@ -628,17 +621,17 @@ def export(
 
 
 @archive.command("remove")
-@store_argument
+@arguments.store_argument
 @optional_key
 @number_option
 @click.option(
     "--before",
-    type=Id("from"),
+    type=arguments.Id("from"),
     required=True,
     metavar="ID|TIME",
     help="Remove segments whose entries are all older than this; + for all segments.",
 )
-@yes_option
+@arguments.yes_option
 def remove(
     store_path: Path, key: bytes | None, stream_number: int | None, before: bytes, yes: bool
 ) -> None:
@@ -686,11 +679,11 @@ def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:
 
 
 @archive.command("restore")
-@store_argument
-@click.argument("key", metavar="NEWKEY", type=Bytes())
+@arguments.store_argument
+@click.argument("key", metavar="NEWKEY", type=arguments.Bytes())
 @click.option(
     "--source",
-    type=Bytes(),
+    type=arguments.Bytes(),
     metavar="KEY",
     help="The stream whose archive is restored; by default NEWKEY.",
 )
@@ -698,7 +691,7 @@ def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:
 @click.option(
     "--into",
     type=click.Path(),
-    callback=path_of,
+    callback=arguments.path_of,
     metavar="STORE",
     help="Restore into this store, which is created if it is missing.",
 )

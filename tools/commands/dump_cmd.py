@@ -20,16 +20,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.json_form import json_bytes, json_pairs
 from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
-from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import (
-    Bytes,
-    Id,
-    as_options,
-    count_option,
-    given_store,
-    optional_store,
-    refuse_options,
-)
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -61,8 +52,8 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 
 
 @command()
-@optional_store
-@click.argument("key", metavar="[KEY]", required=False, type=Bytes())
+@arguments.optional_store
+@click.argument("key", metavar="[KEY]", required=False, type=arguments.Bytes())
 @click.option(
     "--format",
     type=click.Choice(DUMP_FORMATS),
@@ -77,9 +68,9 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     help="Write to FILE, which appears when it is complete; - is standard output.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists, when it is complete.")
-@click.option("--start", type=Id("from"), help="From this ID or time on.")
-@click.option("--end", type=Id("to"), help="Up to this ID or time, included.")
-@count_option("At most N entries per stream, or N rows of --table.", least=0)
+@click.option("--start", type=arguments.Id("from"), help="From this ID or time on.")
+@click.option("--end", type=arguments.Id("to"), help="Up to this ID or time, included.")
+@arguments.count_option("At most N entries per stream, or N rows of --table.", least=0)
 @click.option(
     "--history",
     is_flag=True,
@@ -96,14 +87,14 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 @click.option(
     "--field",
     "fields",
-    type=Bytes(),
+    type=arguments.Bytes(),
     multiple=True,
     help="For csv and parquet: this field becomes a column, others are left out. May be repeated.",
 )
 @click.option(
     "--type",
     "types",
-    type=Bytes(),
+    type=arguments.Bytes(),
     multiple=True,
     metavar="FIELD=TYPE",
     help="For parquet: the type of a --field, such as count=int64; by default text.",
@@ -122,8 +113,8 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
     show_default=True,
     help="For parquet: what becomes of a --field that an entry has more than once.",
 )
-@click.option("--node", type=Id(), help="Show the macro node of KEY that holds ID.")
-@click.option("--group", type=Bytes(), metavar="GROUP", help="Show a group of KEY.")
+@click.option("--node", type=arguments.Id(), help="Show the macro node of KEY that holds ID.")
+@click.option("--group", type=arguments.Bytes(), metavar="GROUP", help="Show a group of KEY.")
 @click.option("--table", type=click.Choice(TABLE_NAMES), help="Show rows of a sub-database.")
 @_file_option("segment", "Show an archive segment.")
 @_file_option("journal", "Show a log file of the journal.")
@@ -195,17 +186,17 @@ def dump(
                 "--node, --group, --table, --segment, --journal and --checkpoint show one thing, "
                 "and do not go with --format and --output"
             )
-        refuse_options(
+        arguments.refuse_options(
             "is for entries that are written in another format",
             *("overwrite", "start", "end", "history", "server"),
             *("fields", "types", "errors", "repeated"),
         )
         if table is None:
-            refuse_options("is for entries and for rows of --table", "count")
+            arguments.refuse_options("is for entries and for rows of --table", "count")
         if segment is None:
-            refuse_options("is for the blocks of --segment", "max_block_bytes")
+            arguments.refuse_options("is for the blocks of --segment", "max_block_bytes")
         if segment or journal or checkpoint:
-            refuse_options("does not go with a file that is shown", "store_path", "key")
+            arguments.refuse_options("does not go with a file that is shown", "store_path", "key")
         if segment is not None:
             items = inspect_segment(segment, as_bytes=as_bytes, max_block_bytes=max_block_bytes)
             _print(items)
@@ -214,11 +205,11 @@ def dump(
         elif checkpoint is not None:
             _print(inspect_checkpoints(checkpoint))
         else:
-            path = given_store(store_path)
+            path = arguments.given_store(store_path)
             _look(path, key, node, group, table, count, as_bytes=as_bytes)
         return
-    store_path = given_store(store_path)
-    refuse_options("is for the blocks of --segment", "max_block_bytes")
+    store_path = arguments.given_store(store_path)
+    arguments.refuse_options("is for the blocks of --segment", "max_block_bytes")
     if as_bytes:
         raise click.UsageError("--bytes needs --node, --group, --table, --segment, ...")
     if common.as_json() and target == STDOUT:
@@ -257,16 +248,16 @@ def dump(
                 progress=moved,
             )
         except ArgumentError as error:
-            raise click.UsageError(as_options(str(error))) from error
+            raise click.UsageError(arguments.as_options(str(error))) from error
         except TargetExistsError as error:
-            hint = as_options(error.hint)
+            hint = arguments.as_options(error.hint)
             code = type(error).__name__
             raise Failure(str(error), hint=hint, status=Exit.UNREADABLE, code=code) from error
         except TransferError as error:
-            hint = as_options(error.hint)
+            hint = arguments.as_options(error.hint)
             raise Failure(str(error), hint=hint, code=type(error).__name__) from error
         except ValueMismatchError as error:
-            raise Failure(as_options(str(error)), code=type(error).__name__) from error
+            raise Failure(arguments.as_options(str(error)), code=type(error).__name__) from error
         except CorruptionError as error:
             for one in getattr(error, "__notes__", ()):
                 output.note(one)

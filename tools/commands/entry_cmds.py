@@ -18,20 +18,7 @@ import click
 from streamkeep.format.core.errors import NoSuchKeyError
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import entries_text
-from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import (
-    Bytes,
-    Duration,
-    Id,
-    Number,
-    condition_of,
-    count_option,
-    key_argument,
-    policy_options,
-    refuse_options,
-    store_argument,
-    where_option,
-)
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_output import check_exists, no_stream, print_entry
 from streamkeep.tools.base.opening import open_store
@@ -42,9 +29,11 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot
 
-maxlen_option = click.option("--maxlen", type=Number(min=0), help="Keep the newest N entries.")
+maxlen_option = click.option(
+    "--maxlen", type=arguments.Number(min=0), help="Keep the newest N entries."
+)
 minid_option = click.option(
-    "--minid", type=Id("from"), help="Keep entries from this ID, or this time, on."
+    "--minid", type=arguments.Id("from"), help="Keep entries from this ID, or this time, on."
 )
 exact_option = click.option(
     "--exact/--approximate",
@@ -54,7 +43,7 @@ exact_option = click.option(
 )
 limit_option = click.option(
     "--limit",
-    type=Number(min=0),
+    type=arguments.Number(min=0),
     help="Trim at most about N entries, with --approximate only; 0 for no limit.",
 )
 
@@ -77,17 +66,17 @@ def check_trimming(
     if policy is not None and maxlen is None and minid is None:
         raise click.UsageError(f"--{policy.lower()} needs --maxlen or --minid")
     if maxlen is None and minid is None:
-        refuse_options("needs --maxlen or --minid", "exact")
+        arguments.refuse_options("needs --maxlen or --minid", "exact")
 
 
 @command()
-@store_argument
-@key_argument
-@click.argument("fields", metavar="FIELD VALUE...", type=Bytes(), nargs=-1, required=True)
+@arguments.store_argument
+@arguments.key_argument
+@click.argument("fields", metavar="FIELD VALUE...", type=arguments.Bytes(), nargs=-1, required=True)
 @click.option(
     "--id",
     "entry_id",
-    type=Id(),
+    type=arguments.Id(),
     default="*",
     help="*: from the clock (the default); ms-*: the next one in that millisecond; or a full ID.",
 )
@@ -95,18 +84,18 @@ def check_trimming(
 @minid_option
 @exact_option
 @limit_option
-@policy_options
+@arguments.policy_options
 @click.option("--nomkstream", is_flag=True, help="Do nothing when there is no stream KEY.")
 @click.option(
     "--idmp",
     nargs=2,
-    type=Bytes(),
+    type=arguments.Bytes(),
     metavar="PRODUCER IID",
     help="Add nothing when PRODUCER has sent the message IID before.",
 )
 @click.option(
     "--idmpauto",
-    type=Bytes(),
+    type=arguments.Bytes(),
     metavar="PRODUCER",
     help="Add nothing when PRODUCER has sent the same fields before.",
 )
@@ -177,23 +166,23 @@ def add(
 
 
 @command()
-@store_argument
-@key_argument
-@click.option("--older-than", type=Duration(), help="Remove entries that are older.")
+@arguments.store_argument
+@arguments.key_argument
+@click.option("--older-than", type=arguments.Duration(), help="Remove entries that are older.")
 @maxlen_option
 @minid_option
 @click.option(
     "--range",
     "id_range",
     nargs=2,
-    type=(Id("from"), Id("to")),
+    type=(arguments.Id("from"), arguments.Id("to")),
     metavar="START END",
     help="Remove the entries from START to END, anywhere in the stream. Both are included; "
     "( before one leaves it out.",
 )
 @exact_option
 @limit_option
-@policy_options
+@arguments.policy_options
 def trim(
     store_path: Path,
     key: bytes,
@@ -226,10 +215,10 @@ def trim(
       streamkeep trim orders.store orders --range 2024-06-10 '(2024-06-11'
     """
     if older_than is not None:
-        refuse_options("cannot be used with --older-than", "minid")
+        arguments.refuse_options("cannot be used with --older-than", "minid")
         minid = b"%d-0" % max(0, round(time.time() * 1000) - older_than)
     if id_range is not None:
-        refuse_options(
+        arguments.refuse_options(
             "cannot be used with --range", "older_than", "maxlen", "minid", "exact", "limit"
         )
         if policy is not None:
@@ -312,14 +301,14 @@ def print_stream(
 
 
 @command("range")
-@store_argument
-@key_argument
-@click.argument("start", metavar="[START]", type=Id("from"), default="-")
-@click.argument("end", metavar="[END]", type=Id("to"), default="+")
-@count_option("Print at most N entries.")
+@arguments.store_argument
+@arguments.key_argument
+@click.argument("start", metavar="[START]", type=arguments.Id("from"), default="-")
+@click.argument("end", metavar="[END]", type=arguments.Id("to"), default="+")
+@arguments.count_option("Print at most N entries.")
 @click.option("--reverse", is_flag=True, help="Newest first (XREVRANGE).")
 @history_option
-@where_option
+@arguments.where_option
 @time_option
 def range_(
     store_path: Path,
@@ -353,16 +342,16 @@ def range_(
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         reader = store if history else snapshot  # the store renews its snapshot from time to time
-        condition = condition_of(where)
+        condition = arguments.condition_of(where)
         found = reader.scan(key, start, end, reverse=reverse, history=history, where=condition)
         entries = islice(found, count)
         print_stream(snapshot, key, entries, show_time=show_time)
 
 
 @command()
-@store_argument
-@key_argument
-@count_option("How many entries; with 0 and --follow only new ones.", least=0, default=10)
+@arguments.store_argument
+@arguments.key_argument
+@arguments.count_option("How many entries; with 0 and --follow only new ones.", least=0, default=10)
 @click.option(
     "-f", "--follow", is_flag=True, help="Continue with new entries as they come, until Ctrl-C."
 )

@@ -15,16 +15,7 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, entries_text
-from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import (
-    Bytes,
-    Duration,
-    Id,
-    condition_of,
-    store_argument,
-    where_option,
-    yes_option,
-)
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import confirm_loss, open_store
@@ -35,21 +26,21 @@ if TYPE_CHECKING:
 
 
 @command()
-@store_argument
-@click.argument("key", metavar="[KEY", type=Bytes(), required=False)
-@click.argument("ids", metavar="ID...]", type=Id(), nargs=-1)
-@where_option
+@arguments.store_argument
+@click.argument("key", metavar="[KEY", type=arguments.Bytes(), required=False)
+@click.argument("ids", metavar="ID...]", type=arguments.Id(), nargs=-1)
+@arguments.where_option
 @click.option(
     "--finish", is_flag=True, help="Finish an erasure that was interrupted; takes no KEY and no ID."
 )
 @click.option(
     "--timeout",
-    type=Duration(),
+    type=arguments.Duration(),
     default="1m",
     show_default=True,
     help="How long to wait for readers of old snapshots.",
 )
-@yes_option
+@arguments.yes_option
 def erase(
     store_path: Path,
     key: bytes | None,
@@ -82,7 +73,7 @@ def erase(
       streamkeep erase orders.store orders --where user=42
       streamkeep erase orders.store --finish
     """
-    condition = condition_of(where)
+    condition = arguments.condition_of(where)
     if finish == (key is not None) or (key is not None and bool(ids) == bool(where)):
         raise click.UsageError("give KEY and IDs, KEY and --where, or --finish")
     wanted = given_ids(ids, key) if key is not None and ids else []

@@ -15,14 +15,7 @@ from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.core.times import TIME_UNITS, TimeUnit
 from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.format.redis.stream_dump import Losses
-from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import (
-    Bytes,
-    Number,
-    as_options,
-    store_argument,
-    was_given,
-)
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.statuses import Failure
@@ -39,8 +32,8 @@ STDIN: Final = "-"
 
 
 @command()
-@store_argument
-@click.argument("words", metavar="[KEY] [FILE]", nargs=-1, type=Bytes())
+@arguments.store_argument
+@click.argument("words", metavar="[KEY] [FILE]", nargs=-1, type=arguments.Bytes())
 @click.option(
     "--format",
     type=click.Choice(LOAD_FORMATS),
@@ -73,14 +66,14 @@ STDIN: Final = "-"
 @click.option("--drop-empty", is_flag=True, help="Leave out empty CSV cells.")
 @click.option(
     "--batch",
-    type=Number(min=1),
+    type=arguments.Number(min=1),
     default=1000,
     show_default=True,
     help="Append N entries per transaction.",
 )
 @click.option(
     "--from-line",
-    type=Number(min=1),
+    type=arguments.Number(min=1),
     default=1,
     help="Begin at line N; of CSV the line with the names is read, too. For resp: at command N.",
 )
@@ -168,15 +161,15 @@ def load(
                 source,
                 format=chosen,
                 key=key,
-                existing=existing if was_given(ctx, "existing") else None,
+                existing=existing if arguments.was_given(ctx, "existing") else None,
                 database=database,
                 time_column=time_column,
-                time_unit=time_unit if was_given(ctx, "time_unit") else None,
+                time_unit=time_unit if arguments.was_given(ctx, "time_unit") else None,
                 id_column=id_column,
                 sort=sort,
                 drop_empty=drop_empty,
-                batch=batch if was_given(ctx, "batch") else None,
-                from_line=from_line if was_given(ctx, "from_line") else None,
+                batch=batch if arguments.was_given(ctx, "batch") else None,
+                from_line=from_line if arguments.was_given(ctx, "from_line") else None,
                 skip=skip,
                 max_line=max_line,
                 sync=given(ctx).sync,
@@ -184,9 +177,9 @@ def load(
                 progress=moved,
             )
         except ArgumentError as error:
-            raise click.UsageError(as_options(str(error))) from error
+            raise click.UsageError(arguments.as_options(str(error))) from error
         except LoadError as error:
-            text, hint = as_options(str(error)), as_options(error.hint)
+            text, hint = arguments.as_options(str(error)), arguments.as_options(error.hint)
             raise Failure(text, hint=hint, code=type(error).__name__) from error
         except KeyExistsError as error:
             hint = "--existing skip leaves it, --existing replace replaces it"
@@ -196,7 +189,7 @@ def load(
             if isinstance(error, KeyboardInterrupt):
                 output.note("")
             for one in getattr(error, "__notes__", ()):
-                output.note(as_options(one))
+                output.note(arguments.as_options(one))
             raise
     if report.unfinished:
         output.note(

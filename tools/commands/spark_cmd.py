@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from functools import partial, reduce
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,18 +15,7 @@ import click
 
 from streamkeep.format import quoting
 from streamkeep.format.humanize import count_text, entries_text, size_text
-from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import (
-    Bytes,
-    Duration,
-    Id,
-    Number,
-    key_argument,
-    optional_store,
-    refuse_options,
-    store_argument,
-    yes_option,
-)
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import confirm_loss, note_opened
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -72,61 +62,48 @@ def _job_option(name: str, **settings: Any) -> Callable[[Function], Function]:
     return click.option(name, expose_value=False, callback=keep, **settings)
 
 
-def job_options(function: Function) -> Function:
-    """Add the options of all jobs: where Spark runs, and its settings."""
-    for add in (
-        _job_option(
-            "--conf",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="A setting of Spark; may be given again.",
-        ),
-        _job_option(
-            "--ship-code", is_flag=True, help="Send this package to executors that do not have it."
-        ),
-        _job_option(
-            "--master",
-            default="local[*]",
-            show_default=True,
-            help="Where Spark runs: all cores of this machine, or spark://host:port and so on.",
-        ),
-    ):
-        function = add(function)
-    return function
+def _all_of(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Return several options as one decorator."""
+    return lambda function: reduce(lambda made, add: add(made), reversed(options), function)
 
 
-def stream_options(function: Function) -> Function:
-    """Add --stream and --pattern."""
-    for add in (
-        click.option(
-            "--pattern", metavar="REGEX", help="Take the streams whose whole key this matches."
-        ),
-        click.option(
-            "--stream",
-            "streams",
-            type=Bytes(),
-            multiple=True,
-            metavar="KEY",
-            help="Take this stream; may be given again. All without it.",
-        ),
-    ):
-        function = add(function)
-    return function
-
-
+# Where Spark runs, and its settings.
+job_options = _all_of(
+    _job_option(
+        "--master",
+        default="local[*]",
+        show_default=True,
+        help="Where Spark runs: all cores of this machine, or spark://host:port and so on.",
+    ),
+    _job_option(
+        "--ship-code", is_flag=True, help="Send this package to executors that do not have it."
+    ),
+    _job_option(
+        "--conf",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting of Spark; may be given again.",
+    ),
+)
+stream_options = _all_of(
+    click.option(
+        "--stream",
+        "streams",
+        type=arguments.Bytes(),
+        multiple=True,
+        metavar="KEY",
+        help="Take this stream; may be given again. All without it.",
+    ),
+    click.option(
+        "--pattern", metavar="REGEX", help="Take the streams whose whole key this matches."
+    ),
+)
 data_loss_option = click.option(
     "--fail-on-data-loss/--no-fail-on-data-loss",
     default=True,
     show_default=True,
     help="Refuse a stream of which entries were lost before they could be read.",
 )
-
-
-def texts(streams: tuple[bytes, ...]) -> list[str] | None:
-    """Return keys as the text that jobs take; None for no keys."""
-    from streamkeep.arrow.keys import key_text
-
-    return [key_text(one) for one in streams] or None
 
 
 tail_export_option = click.option(
@@ -213,10 +190,23 @@ def check_lake(lake: str) -> None:
         raise Failure(str(error), status=Exit.MISSING, code=code) from error
 
 
-def check_streams(streams: tuple[bytes, ...], pattern: str | None) -> None:
-    """Refuse two ways to choose streams."""
+def chosen(streams: tuple[bytes, ...], pattern: str | None) -> dict[str, Any]:
+    """Return `stream_options` as the arguments of a job; refuse two ways to choose streams."""
+    from streamkeep.arrow.keys import key_text
+
     if streams and pattern is not None:
         raise click.UsageError("give --stream or --pattern, not both")
+    return {"streams": [key_text(one) for one in streams] or None, "pattern": pattern}
+
+
+def run(name: str, *args: Any, steps: bool = True, **options: Any) -> Report:
+    """Start Spark, and run a job of `streamkeep.pipeline`; its options have the names of ours."""
+    with running() as session, ExitStack() as stack:
+        if steps:
+            options["progress"] = stack.enter_context(output.steps(name))
+        job = getattr(import_module(f"streamkeep.pipeline.jobs.{name}"), name)
+        report: Report = job(session, *args, **options)
+    return report
 
 
 def tell(report: Report, summary: str) -> None:
@@ -256,7 +246,7 @@ _MIB: Final = 1 << 20
 @click.option("--follow", is_flag=True, help="Continue until interrupted, round after round.")
 @click.option(
     "--every",
-    type=Duration(),
+    type=arguments.Duration(),
     default="1m",
     show_default=True,
     help="Begin a round this often, with --follow.",
@@ -295,10 +285,10 @@ def to_lake(
         expected = "LAKE alone: --fleet names the stores" if fleet else "STORE and LAKE"
         raise click.UsageError(f"{len(places)} arguments, expected {expected}")
     if fleet is not None:
-        refuse_options("cannot be used with --fleet", "tail_export")
-    check_streams(streams, pattern)
+        arguments.refuse_options("cannot be used with --fleet", "tail_export")
+    options = chosen(streams, pattern)
     if not follow:
-        refuse_options("needs --follow", "every")
+        arguments.refuse_options("needs --follow", "every")
     for store in stores:
         check_store(Path(store))
     check_place(lake)
@@ -315,11 +305,10 @@ def to_lake(
                     session,
                     fleet or stores[0],
                     lake,
-                    streams=texts(streams),
-                    pattern=pattern,
                     columns=promoted,
                     fail_on_data_loss=fail_on_data_loss,
                     progress=advance,
+                    **options,
                 )
             if follow:  # one bad stream must not end it
                 known, found = found, report.problems
@@ -353,7 +342,7 @@ def to_lake(
 )
 @click.option(
     "--keep",
-    type=Duration(),
+    type=arguments.Duration(),
     default="7d",
     show_default=True,
     help="Keep replaced files so long, in whole hours, for readers of older versions and for "
@@ -378,17 +367,7 @@ def compact(lake: str, target: int, keep: int, fill: bool) -> None:
     if rest:
         raise click.BadParameter("whole hours, such as 12h or 7d", param_hint="--keep")
     check_lake(lake)
-    with running() as session, output.steps("compact") as advance:
-        from streamkeep.pipeline.jobs.compact import compact as job
-
-        report = job(
-            session,
-            lake,
-            target_bytes=target * _MIB,
-            retention_hours=hours,
-            fill=fill,
-            progress=advance,
-        )
+    report = run("compact", lake, target_bytes=target * _MIB, retention_hours=hours, fill=fill)
     replaced = count_text(report.details["files_replaced"], "file")
     before = size_text(report.details["bytes_replaced"])
     done = f"{replaced} of {before} became {report.files:,} of {size_text(report.size_bytes)}"
@@ -399,15 +378,11 @@ def compact(lake: str, target: int, keep: int, fill: bool) -> None:
 
 
 @spark.command("audit")
-@optional_store
+@arguments.optional_store
 @click.option("--lake", metavar="LAKE", help="Check this lake, too, or alone.")
 @click.option("--fleet", metavar="URI", help="Check the archives of this fleet, and its lake.")
 @job_options
-def audit(
-    store_path: Path | None,
-    lake: str | None,
-    fleet: str | None,
-) -> None:
+def audit(store_path: Path | None, lake: str | None, fleet: str | None) -> None:
     """Read and check every file of an archive and of a lake.
 
     Checks checksums, order and counts of entries against the manifest and the log. Use
@@ -429,16 +404,8 @@ def audit(
         check_store(store_path)
     if lake is not None:
         check_lake(lake)
-    with running() as session, output.steps("audit") as advance:
-        from streamkeep.pipeline.jobs.audit import audit as job
-
-        report = job(
-            session,
-            None if store_path is None else str(store_path),
-            lake=lake,
-            fleet=fleet,
-            progress=advance,
-        )
+    store = None if store_path is None else str(store_path)
+    report = run("audit", store, lake=lake, fleet=fleet)
     segments = count_text(report.details["segments"], "segment")
     files = count_text(report.details["lake_files"], "file of the lake", "files of the lake")
     tell(
@@ -450,31 +417,31 @@ def audit(
 
 @spark.command("restore")
 @click.argument("source", metavar="SOURCE")
-@store_argument
-@key_argument
-@click.option("--as", "into", type=Bytes(), metavar="KEY", help="Write to this stream instead.")
+@arguments.store_argument
+@arguments.key_argument
+@click.option(
+    "--as", "into", type=arguments.Bytes(), metavar="KEY", help="Write to this stream instead."
+)
 @click.option("--store-id", metavar="UUID", help="Of the store, if the lake has several.")
 @click.option(
     "--incarnation",
-    type=Number(min=1),
+    type=arguments.Number(min=1),
     help="Number of the stream, if it was deleted and made again.",
 )
 @click.option(
-    "--start", type=Id("from"), default="-", show_default=True, help="First ID, or a time."
+    "--start",
+    type=arguments.Id("from"),
+    default="-",
+    show_default=True,
+    help="First ID, or a time.",
 )
-@click.option("--end", type=Id("to"), default="+", show_default=True, help="Last ID, or a time.")
+@click.option(
+    "--end", type=arguments.Id("to"), default="+", show_default=True, help="Last ID, or a time."
+)
 @staging_option
 @job_options
 def restore(
-    source: str,
-    store_path: Path,
-    key: bytes,
-    into: bytes | None,
-    store_id: str | None,
-    incarnation: int | None,
-    start: bytes,
-    end: bytes,
-    staging: str | None,
+    source: str, store_path: Path, key: bytes, start: bytes, end: bytes, **options: Any
 ) -> None:
     """Write entries of a lake back into a stream of STORE.
 
@@ -489,22 +456,8 @@ def restore(
     """
     if not (Path(source) / "data.mdb").is_file():
         check_lake(source)
-    with running() as session, output.steps("restore") as advance:
-        from streamkeep.pipeline.jobs.restore import restore as job
-
-        report = job(
-            session,
-            source,
-            str(store_path),
-            key,
-            into=into,
-            store_id=store_id,
-            incarnation=incarnation,
-            start=start.decode(),
-            end=end.decode(),
-            staging=staging,
-            progress=advance,
-        )
+    options |= {"start": start.decode(), "end": end.decode()}
+    report = run("restore", source, str(store_path), key, **options)
     first, last = report.details["first_id"], report.details["last_id"]
     span = f", {first} to {last}" if first else ""
     already = report.details["already"]
@@ -514,8 +467,8 @@ def restore(
 
 
 @spark.command("erase")
-@key_argument
-@click.argument("ids", metavar="ID...", nargs=-1, type=Bytes())
+@arguments.key_argument
+@click.argument("ids", metavar="ID...", nargs=-1, type=arguments.Bytes())
 @click.option(
     "--store", "store_path", type=click.Path(path_type=Path), help="Erase from this store."
 )
@@ -528,16 +481,16 @@ def restore(
     metavar="SQL",
     help="Erase the entries of the lake that meet this condition, too: \"name = 'x'\".",
 )
-@yes_option
+@arguments.yes_option
 @job_options
 def erase(
     key: bytes,
     ids: tuple[bytes, ...],
     store_path: Path | None,
     lake: str | None,
-    store_id: str | None,
     where: str | None,
     yes: bool,
+    **options: Any,
 ) -> None:
     """Erase entries from store, archive and lake, with proof.
 
@@ -565,19 +518,9 @@ def erase(
         "Erase?",
         yes=yes,
     )
-    with running() as session, output.steps("erase") as advance:
-        from streamkeep.pipeline.jobs.erase import erase as job
-
-        report = job(
-            session,
-            key,
-            [one.decode(errors="backslashreplace") for one in ids],
-            store=None if store_path is None else str(store_path),
-            lake=lake,
-            store_id=store_id,
-            where=where,
-            progress=advance,
-        )
+    texts = [one.decode(errors="backslashreplace") for one in ids]
+    store = None if store_path is None else str(store_path)
+    report = run("erase", key, texts, store=store, lake=lake, where=where, **options)
     details = report.details
     tell(
         report,
@@ -588,7 +531,7 @@ def erase(
 
 
 @spark.command("report")
-@store_argument
+@arguments.store_argument
 @click.option(
     "--output",
     "folder",
@@ -617,9 +560,7 @@ def report(
     folder: str,
     streams: tuple[bytes, ...],
     pattern: str | None,
-    measures: tuple[str, ...],
-    by: tuple[str, ...],
-    tail_export: str | None,
+    **options: Any,
 ) -> None:
     """Draw plots of streams on a page.
 
@@ -631,21 +572,9 @@ def report(
       streamkeep spark report orders.store --output report
       streamkeep spark report orders.store --output report --measure price --by sku
     """
-    check_streams(streams, pattern)
+    options |= chosen(streams, pattern)
     check_store(store_path)
-    with running() as session:
-        from streamkeep.pipeline.jobs.report import report as job
-
-        done = job(
-            session,
-            str(store_path),
-            folder,
-            streams=texts(streams),
-            pattern=pattern,
-            measures=measures,
-            by=by,
-            tail_export=tail_export,
-        )
+    done = run("report", str(store_path), folder, steps=False, **options)
     tell(
         done,
         f"{done.details['page']}: {entries_text(done.entries)} of "
@@ -654,7 +583,7 @@ def report(
 
 
 @spark.command("tail")
-@store_argument
+@arguments.store_argument
 @click.option(
     "--to",
     "target",
@@ -669,14 +598,14 @@ def report(
 @click.option("--once", is_flag=True, help="End when all present entries have been written.")
 @click.option(
     "--every",
-    type=Duration(),
+    type=arguments.Duration(),
     default="0",
     show_default=True,
     help="Wait this long from one batch to the next; 0 for as soon as possible.",
 )
 @click.option(
     "--max-entries",
-    type=Number(min=1),
+    type=arguments.Number(min=1),
     default=1_000_000,
     show_default=True,
     help="Take N entries at a time.",
@@ -696,14 +625,9 @@ def tail(
     path: str | None,
     streams: tuple[bytes, ...],
     pattern: str | None,
-    from_start: bool,
     once: bool,
     every: int,
-    max_entries: int,
-    checkpoint: str | None,
-    fail_on_data_loss: bool,
-    tail_export: str | None,
-    staging: str | None,
+    **options: Any,
 ) -> None:
     """Follow streams with a streaming query, to files or a store.
 
@@ -716,27 +640,10 @@ def tail(
       streamkeep spark tail orders.store --to delta --path orders.delta --from-start --once
       streamkeep spark tail orders.store --to store --path copy.store --from-start --once
     """
-    check_streams(streams, pattern)
+    options |= chosen(streams, pattern)
     if (path is None) != (target == "console"):
         raise click.UsageError(f"--to {target} takes {'no' if path else 'a'} --path")
     check_store(store_path)
-    with running() as session:
-        from streamkeep.pipeline.jobs.tail import tail as job
-
-        report = job(
-            session,
-            str(store_path),
-            target,
-            path,
-            streams=texts(streams),
-            pattern=pattern,
-            checkpoint=checkpoint,
-            from_start=from_start,
-            available_now=once,
-            every_s=every / 1000,
-            max_entries=max_entries,
-            fail_on_data_loss=fail_on_data_loss,
-            tail_export=tail_export,
-            staging=staging,
-        )
+    options |= {"available_now": once, "every_s": every / 1000}
+    report = run("tail", str(store_path), target, path, steps=False, **options)
     tell(report, f"{entries_text(report.entries)} followed")

@@ -15,15 +15,7 @@ from streamkeep.format.humanize import count_text, size_text
 from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.progress import Progress
-from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import (
-    Bytes,
-    given_store,
-    optional_store,
-    path_of,
-    refuse_options,
-    store_argument,
-)
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.statuses import Exit, Failure
 
@@ -47,7 +39,7 @@ class Mode(click.ParamType):  # type: ignore[type-arg]  # generic in newer versi
 
 
 @command()
-@store_argument
+@arguments.store_argument
 @click.option("--mode", type=Mode(), help="Mode of all files, such as 660 or 600.")
 @click.option("--group", help="Group of all files, by name or number; the mode is then 660.")
 def create(store_path: Path, mode: int | None, group: str | None) -> None:
@@ -102,13 +94,15 @@ def explain(code: str) -> None:
 
 
 @command(finishes=True)
-@optional_store
+@arguments.optional_store
 @click.option(
     "--quick",
     is_flag=True,
     help="Check all rows, checksums and counts, but entries only at both ends of each stream.",
 )
-@click.option("--stream", "key", type=Bytes(), metavar="KEY", help="Check only this stream.")
+@click.option(
+    "--stream", "key", type=arguments.Bytes(), metavar="KEY", help="Check only this stream."
+)
 @click.option(
     "--explain",
     "code",
@@ -138,10 +132,10 @@ def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | No
     from streamkeep.recovery.fsck.store import check
 
     if code is not None:
-        refuse_options("cannot be used with --explain", "store_path", "quick", "key")
+        arguments.refuse_options("cannot be used with --explain", "store_path", "quick", "key")
         explain(code)
         return
-    store_path = given_store(store_path)
+    store_path = arguments.given_store(store_path)
     began = time.perf_counter()
     counts = dict.fromkeys(Severity, 0)
     with output.progress("checking", 100, sized=False, unit="pages") as advance:
@@ -196,12 +190,12 @@ def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
 
 
 @command(finishes=True)
-@store_argument
+@arguments.store_argument
 @click.option(
     "--output",
     "target",
     type=click.Path(),
-    callback=path_of,
+    callback=arguments.path_of,
     metavar="NEW",
     help="Write the repaired store here; the folder must not exist.",
 )
@@ -209,7 +203,7 @@ def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
 @click.option(
     "--scratch",
     type=click.Path(exists=True, file_okay=False),
-    callback=path_of,
+    callback=arguments.path_of,
     metavar="FOLDER",
     help="Where --dry-run writes a temporary copy as large as STORE; by default next to it.",
 )
@@ -339,8 +333,8 @@ def _verdict(repaired: Repaired) -> str:
 
 
 @command()
-@store_argument
-@click.argument("target", metavar="TARGET", type=click.Path(), callback=path_of)
+@arguments.store_argument
+@click.argument("target", metavar="TARGET", type=click.Path(), callback=arguments.path_of)
 @click.option("--no-verify", is_flag=True, help="Do not check the copy with fsck.")
 def backup(store_path: Path, target: Path, no_verify: bool) -> None:
     """Copy STORE, which may be in use, to the folder TARGET.
@@ -400,8 +394,8 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
 
 
 @command()
-@click.argument("backup_path", metavar="BACKUP", type=click.Path(), callback=path_of)
-@store_argument
+@click.argument("backup_path", metavar="BACKUP", type=click.Path(), callback=arguments.path_of)
+@arguments.store_argument
 def restore(backup_path: Path, store_path: Path) -> None:
     """Copy BACKUP, and put it where STORE was.
 
@@ -432,7 +426,7 @@ def restore(backup_path: Path, store_path: Path) -> None:
 
 
 @command()
-@store_argument
+@arguments.store_argument
 def compact(store_path: Path) -> None:
     """Copy the data file of STORE without its free pages.
 

@@ -13,17 +13,7 @@ from streamkeep.format import quoting
 from streamkeep.format.core import json_form
 from streamkeep.format.core.json_form import json_bytes, pending_json
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
-from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import (
-    Bytes,
-    Duration,
-    Id,
-    count_option,
-    group_argument,
-    key_argument,
-    refuse_options,
-    store_argument,
-)
+from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.entry_output import print_entry
 from streamkeep.tools.base.opening import open_store
@@ -34,8 +24,8 @@ if TYPE_CHECKING:
 
 
 @command()
-@store_argument
-@click.argument("pattern", metavar="[PATTERN]", type=Bytes(), default="*")
+@arguments.store_argument
+@click.argument("pattern", metavar="[PATTERN]", type=arguments.Bytes(), default="*")
 def streams(store_path: Path, pattern: bytes) -> None:
     """List the streams of STORE whose key matches PATTERN (KEYS).
 
@@ -88,10 +78,10 @@ def stream_json(stat: StreamStat) -> dict[str, Any]:
 
 
 @command()
-@store_argument
-@key_argument
+@arguments.store_argument
+@arguments.key_argument
 @click.option("--full", is_flag=True, help="Print entries and groups, too.")
-@count_option(
+@arguments.count_option(
     "How many entries, and pending entries of each group, --full prints; 0 for all.",
     least=0,
     default=10,
@@ -109,7 +99,7 @@ def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
       streamkeep info orders.store orders --full --count 3
     """
     if not full:
-        refuse_options("needs --full", "count")
+        arguments.refuse_options("needs --full", "count")
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         counters = snapshot.xinfo_stream(key)
         ends = {"first-entry": next(snapshot.scan(key), None)}
@@ -269,18 +259,20 @@ _BATCH: Final = 1000
 
 
 @command()
-@store_argument
-@key_argument
-@group_argument
-@click.option("--start", type=Id("from"), help="From this ID or time on.")
-@click.option("--end", type=Id("to"), help="Up to this ID or time.")
-@count_option(f"Print at most N of them; {LISTED} by default, 0 for all.", least=0)
+@arguments.store_argument
+@arguments.key_argument
+@arguments.group_argument
+@click.option("--start", type=arguments.Id("from"), help="From this ID or time on.")
+@click.option("--end", type=arguments.Id("to"), help="Up to this ID or time.")
+@arguments.count_option(f"Print at most N of them; {LISTED} by default, 0 for all.", least=0)
 @click.option(
     "--idle",
-    type=Duration(),
+    type=arguments.Duration(),
     help="Only entries that were delivered at least so long ago, or have no owner.",
 )
-@click.option("--consumer", type=Bytes(), metavar="CONSUMER", help="Only entries of this consumer.")
+@click.option(
+    "--consumer", type=arguments.Bytes(), metavar="CONSUMER", help="Only entries of this consumer."
+)
 def pending(
     store_path: Path,
     key: bytes,

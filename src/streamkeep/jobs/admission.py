@@ -15,15 +15,6 @@ from typing import Final
 
 from streamkeep.engine.commands.xadd import ANY_ID, xadd
 from streamkeep.jobs import layout
-from streamkeep.jobs.layout import (
-    Fields,
-    held_prefix,
-    number_of,
-    pack_time,
-    place_of,
-    short,
-    unpack_time,
-)
 from streamkeep.jobs.state import JOB_PREFIX, Step, job_id_of
 
 NORMAL_NUMBER: Final = 1
@@ -33,17 +24,17 @@ _GATE: Final = struct.Struct(">QQQ")  # jobs that are through, jobs that are hel
 # --- into the schedule, or the stream -----------------------------------------------------------
 
 
-def delay(step: Step, fields: Fields, priority: int, due_ms: int) -> str:
+def delay(step: Step, fields: layout.Fields, priority: int, due_ms: int) -> str:
     """Store a job until its time; return its ID."""
     number = _give_number(step, fields, priority)
     step.put_numbered(number, fields)
-    step.schedule(due_ms, layout.DELAYED, pack_time(number))
-    step.put_row(layout.PLACE + short(fields[layout.ID]), b"s" + pack_time(due_ms))
+    step.schedule(due_ms, layout.DELAYED, layout.pack_time(number))
+    step.put_row(layout.PLACE + layout.short(fields[layout.ID]), b"s" + layout.pack_time(due_ms))
     step.counters.delayed += 1
     return fields[layout.ID].decode()
 
 
-def admit(step: Step, fields: Fields, priority: int, passed: int = 0) -> str:
+def admit(step: Step, fields: layout.Fields, priority: int, passed: int = 0) -> str:
     """Let a job through its gates into the stream, or hold it; return its ID.
 
     Args:
@@ -60,25 +51,28 @@ def admit(step: Step, fields: Fields, priority: int, passed: int = 0) -> str:
             pairs += (name, value)
     added = xadd(step.writer(), step.stream(priority), pairs, ANY_ID, False, None, None)
     assert added is not None
-    place = place_of(priority, added)
+    place = layout.place_of(priority, added)
     if layout.ID in fields:
-        step.put_row(layout.PLACE + short(fields[layout.ID]), place.pack())
+        step.put_row(layout.PLACE + layout.short(fields[layout.ID]), place.pack())
     return job_id_of(place, fields)
 
 
-def gates_of(fields: Fields) -> list[tuple[bytes, int]]:
+def gates_of(fields: layout.Fields) -> list[tuple[bytes, int]]:
     """Return the gates of a job in their order, each with its limit."""
     gates: list[tuple[bytes, int]] = []
     if layout.KEY in fields:
-        gates.append((b"k" + short(fields[layout.KEY]), 1))
+        gates.append((b"k" + layout.short(fields[layout.KEY]), 1))
     if layout.CONCURRENCY in fields:
         gates.append(
-            (b"t" + short(fields.get(layout.TASK, b"")), number_of(fields, layout.CONCURRENCY))
+            (
+                b"t" + layout.short(fields.get(layout.TASK, b"")),
+                layout.number_of(fields, layout.CONCURRENCY),
+            )
         )
     return gates
 
 
-def _give_number(step: Step, fields: Fields, priority: int) -> int:
+def _give_number(step: Step, fields: layout.Fields, priority: int) -> int:
     """Give a job a number, unless it has one, and note what its stream would say; return it."""
     number = step.number_of(fields)
     if not number:
@@ -89,7 +83,7 @@ def _give_number(step: Step, fields: Fields, priority: int) -> int:
     return number
 
 
-def priority_of(fields: Fields) -> int:
+def priority_of(fields: layout.Fields) -> int:
     """Return the number of the priority of a numbered job."""
     return (
         layout.PRIORITIES.index(fields[layout.PRIORITY].decode())
@@ -125,21 +119,21 @@ def _enter(step: Step, gate: bytes, limit: int) -> bool:
     return True
 
 
-def _hold(step: Step, fields: Fields, priority: int, gate: bytes, index: int) -> str:
+def _hold(step: Step, fields: layout.Fields, priority: int, gate: bytes, index: int) -> str:
     """Hold a job at a gate; return its ID."""
     number = _give_number(step, fields, priority)
     inside, held, limit = _load_gate(step, gate)
     order = step.take_number()  # a delayed job has an older number, and came later
     step.put_numbered(number, fields)
-    key = held_prefix(gate) + pack_time(order)
-    step.put_row(key, pack_time(number) + bytes((index,)))
-    step.put_row(layout.PLACE + short(fields[layout.ID]), b"h" + key)
+    key = layout.held_prefix(gate) + layout.pack_time(order)
+    step.put_row(key, layout.pack_time(number) + bytes((index,)))
+    step.put_row(layout.PLACE + layout.short(fields[layout.ID]), b"h" + key)
     _save_gate(step, gate, inside, held + 1, limit)
     step.counters.held += 1
     return fields[layout.ID].decode()
 
 
-def release(step: Step, fields: Fields) -> None:
+def release(step: Step, fields: layout.Fields) -> None:
     """Free the gates of a job that has ended, and admit the next jobs."""
     for gate, limit in reversed(gates_of(fields)):
         inside, held, _ = _load_gate(step, gate)
@@ -151,7 +145,7 @@ def _let_in(step: Step, gate: bytes, limit: int) -> None:
     """Let held jobs through a gate as far as its limit goes."""
     inside, held, _ = _load_gate(step, gate)
     while held and inside < limit:
-        prefix = held_prefix(gate)
+        prefix = layout.held_prefix(gate)
         found = step.rows(prefix, prefix + b"\xff" * 8, 1)
         if not found:
             held = 0
@@ -160,7 +154,7 @@ def _let_in(step: Step, gate: bytes, limit: int) -> None:
         step.delete_row(key)
         held -= 1
         step.counters.held -= 1
-        fields = step.take_numbered(unpack_time(value))
+        fields = step.take_numbered(layout.unpack_time(value))
         if fields is None:
             continue
         inside += 1
@@ -170,14 +164,14 @@ def _let_in(step: Step, gate: bytes, limit: int) -> None:
     _save_gate(step, gate, inside, held, limit)
 
 
-def cancel_held(step: Step, key: bytes) -> Fields | None:
+def cancel_held(step: Step, key: bytes) -> layout.Fields | None:
     """Remove a held job; return its fields."""
     value = step.row(key)
     if value is None:
         return None
     step.delete_row(key)
     step.counters.held -= 1
-    fields = step.take_numbered(unpack_time(value))
+    fields = step.take_numbered(layout.unpack_time(value))
     gate = key[2 : 2 + key[1]]
     inside, held, limit = _load_gate(step, gate)
     _save_gate(step, gate, inside, max(held - 1, 0), limit)

@@ -8,31 +8,10 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
-from streamkeep.jobs import layout
+from streamkeep.jobs import ending, layout
 from streamkeep.jobs.admission import cancel_held
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import is_delivered
-from streamkeep.jobs.ending import (
-    CANCELLED,
-    ENDS,
-    Stored,
-    forget,
-    give_up_names,
-    load_result,
-    put_result,
-)
-from streamkeep.jobs.layout import (
-    Fields,
-    JobState,
-    Names,
-    Place,
-    due_key,
-    pack_time,
-    parked_prefix,
-    part_of,
-    unpack_fields,
-    unpack_time,
-)
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, find_place, number_in
 
@@ -44,7 +23,7 @@ DELAYED_STATE: Final = "delayed"
 HELD_STATE: Final = "held"
 DONE_STATE: Final = "done"
 UNKNOWN: Final = "unknown"
-STATES: Final[dict[str, JobState]] = {
+STATES: Final[dict[str, layout.JobState]] = {
     WAITING: "waiting",
     HELD_STATE: "waiting",
     PARKED: "waiting",
@@ -70,24 +49,26 @@ class Found(NamedTuple):
     """
 
     state: str
-    fields: Fields
-    place: Place | None = None
+    fields: layout.Fields
+    place: layout.Place | None = None
     due_ms: int = 0
     consumer: str = ""
     deliveries: int = 0
 
 
-def find(reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str) -> Found:
+def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: str) -> Found:
     """Return where a job is."""
     number = number_in(job_id)
     if number:
-        where = reader.row_get(names.space, layout.PLACE + part_of(job_id, "the ID of a job"))
+        where = reader.row_get(
+            names.space, layout.PLACE + layout.part_of(job_id, "the ID of a job")
+        )
         if where is not None and where[:1] in b"sh":
-            data = reader.row_get(names.space, layout.NUMBERED + pack_time(number))
-            fields = {} if data is None else unpack_fields(data)
+            data = reader.row_get(names.space, layout.NUMBERED + layout.pack_time(number))
+            fields = {} if data is None else layout.unpack_fields(data)
             if where[:1] == b"h":
                 return Found(HELD_STATE, fields)
-            return Found(DELAYED_STATE, fields, due_ms=unpack_time(where[1:]))
+            return Found(DELAYED_STATE, fields, due_ms=layout.unpack_time(where[1:]))
     found = find_place(reader, names, job_id)
     if found is not None:
         place, fields = found
@@ -98,14 +79,14 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: str) ->
             text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
             state = RUNNING
             if not text:
-                parked = parked_prefix(fields.get(layout.TASK, b"")) + place.pack()
+                parked = layout.parked_prefix(fields.get(layout.TASK, b"")) + place.pack()
                 state = RETRYING if reader.row_get(names.space, parked) is None else PARKED
             return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
         if not is_delivered(reader, name, place):
             return Found(WAITING, fields, place)
-    ended = load_result(reader, names.space, job_id)
+    ended = ending.load_result(reader, names.space, job_id)
     if ended is not None and ended.expires_ms > reader.txn.now_ms():
-        return Found(ENDS[ended.state], {})
+        return Found(ending.ENDS[ended.state], {})
     return Found(UNKNOWN if found is None else DONE_STATE, {})  # see `ended_entries`
 
 
@@ -114,36 +95,40 @@ def cancel(step: Step, job_id: str) -> bool:
     found = find(step.txn, step.names, job_id)
     if found.state == DELAYED_STATE:
         number = number_in(job_id)
-        step.unschedule(due_key(found.due_ms, layout.DELAYED, pack_time(number)))
+        step.unschedule(layout.due_key(found.due_ms, layout.DELAYED, layout.pack_time(number)))
         step.take_numbered(number)
         step.counters.delayed -= 1
-        give_up_names(step, found.fields)
+        ending.give_up_names(step, found.fields)
     elif found.state == HELD_STATE:
-        where = step.txn.row_get(step.space, layout.PLACE + part_of(job_id, "the ID of a job"))
+        where = step.txn.row_get(
+            step.space, layout.PLACE + layout.part_of(job_id, "the ID of a job")
+        )
         assert where is not None
         cancel_held(step, where[1:])
-        give_up_names(step, found.fields)
+        ending.give_up_names(step, found.fields)
     elif found.state == WAITING and found.place is not None:
         step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
-        forget(step, found.place, found.fields, 1)
+        ending.forget(step, found.place, found.fields, 1)
     elif found.state == PARKED and found.place is not None and not found.deliveries:
-        step.delete_row(parked_prefix(found.fields.get(layout.TASK, b"")) + found.place.pack())
+        step.delete_row(
+            layout.parked_prefix(found.fields.get(layout.TASK, b"")) + found.place.pack()
+        )
         step.counters.parked -= 1
         name = step.stream(found.place.priority)
         step.txn.xackdel(name, layout.GROUP, found.place.entry_id, ref_policy="ACKED")
-        forget(step, found.place, found.fields, 1)
+        ending.forget(step, found.place, found.fields, 1)
     else:
         return False
     note_cancelled(step, job_id, found.fields)
     return True
 
 
-def note_cancelled(step: Step, job_id: str, fields: Fields) -> None:
+def note_cancelled(step: Step, job_id: str, fields: layout.Fields) -> None:
     """Count a job that was removed before it started, and tell who waits for it, or for room."""
     step.counters.cancelled += 1
     facts = {name: fields[name] for name in fields if name in (layout.TASK, layout.QUEUED)}
-    stored = Stored(step.now_ms + DEFAULT_RESULT_TTL_MS, CANCELLED, JSON, b"null")
-    put_result(step, job_id, stored, facts)
+    stored = ending.Stored(step.now_ms + DEFAULT_RESULT_TTL_MS, ending.CANCELLED, JSON, b"null")
+    ending.put_result(step, job_id, stored, facts)
     step.txn.wake(step.names.result_bell(job_id))
     if step.settings.limited:
         step.txn.wake(step.names.room_bell)

@@ -8,27 +8,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
-from streamkeep.jobs import cancelling, layout, limits
+from streamkeep.jobs import cancelling, layout, limits, state
 from streamkeep.jobs.admission import NORMAL_NUMBER
 from streamkeep.jobs.ending import forget
-from streamkeep.jobs.layout import (
-    Fields,
-    Names,
-    due_key,
-    pack_time,
-    part_of,
-    place_of,
-    unpack_place,
-    unpack_time,
-)
-from streamkeep.jobs.state import (
-    JOB_PREFIX,
-    Step,
-    find_place,
-    job_id_of,
-    number_in,
-    rows_below,
-)
 from streamkeep.jobs.strays import retries
 
 Result = TypeVar("Result")
@@ -77,13 +59,13 @@ class Letter(NamedTuple):
     deaths: int
     queued_ms: int
     failed_ms: int
-    fields: Fields
+    fields: layout.Fields
 
 
 Wanted = Callable[[Letter], bool]
 
 
-def letter_of(entry_id: bytes, fields: Fields) -> Letter:
+def letter_of(entry_id: bytes, fields: layout.Fields) -> Letter:
     """Return a dead letter of its entry; what is missing is empty or 0."""
 
     def text(name: bytes) -> str:
@@ -116,7 +98,7 @@ def letters(snapshot: Snapshot[Any], name: bytes) -> Iterator[Letter]:
 
 def chosen(
     snapshot: Snapshot[Any],
-    names: Names,
+    names: layout.Names,
     named: tuple[str | Letter, ...],
     reason: str | None,
     task: str | None,
@@ -161,16 +143,18 @@ def _ids(named: tuple[str | Letter, ...], letters: list[Letter]) -> set[str]:
     return ids.union(by_name[one].id for one in named if isinstance(one, str) and one in by_name)
 
 
-def change_all(step: Step, letters: list[Letter], change: Callable[[Step, Letter], bool]) -> int:
+def change_all(
+    step: state.Step, letters: list[Letter], change: Callable[[state.Step, Letter], bool]
+) -> int:
     return sum(change(step, one) for one in letters)
 
 
-def _is_there(step: Step, letter: Letter) -> bool:
+def _is_there(step: state.Step, letter: Letter) -> bool:
     """Return whether it is still there; another call may have removed it."""
     return bool(step.txn.xrange(step.names.dead, letter.id, letter.id, 1))
 
 
-def requeue(step: Step, letter: Letter) -> bool:
+def requeue(step: state.Step, letter: Letter) -> bool:
     limits.check_open(step)  # it may be full: nobody put these jobs just now
     if not _is_there(step, letter):
         return False
@@ -186,11 +170,11 @@ def requeue(step: Step, letter: Letter) -> bool:
     return drop(step, letter)
 
 
-def drop(step: Step, letter: Letter) -> bool:
+def drop(step: state.Step, letter: Letter) -> bool:
     return bool(step.txn.xdel(step.names.dead, letter.id))
 
 
-def purge_waiting(step: Step) -> int:
+def purge_waiting(step: state.Step) -> int:
     """Remove jobs that wait in the streams."""
     removed = 0
     for priority in step.settings.streams:
@@ -200,27 +184,27 @@ def purge_waiting(step: Step) -> int:
         # Delivered first, so that the counters of the group stay exact.
         for _, entries in step.txn.xreadgroup(layout.GROUP, _CONSUMER, {name: ">"}, count=AT_ONCE):
             for entry in entries:
-                place = place_of(priority, bytes(entry.id))
+                place = layout.place_of(priority, bytes(entry.id))
                 step.txn.xackdel(name, layout.GROUP, place.entry_id, ref_policy="ACKED")
                 forget(step, place, entry.fields, 1)
-                cancelling.note_cancelled(step, job_id_of(place, entry.fields), entry.fields)
+                cancelling.note_cancelled(step, state.job_id_of(place, entry.fields), entry.fields)
                 removed += 1
     return removed
 
 
-def purge_numbered(step: Step) -> int:
+def purge_numbered(step: state.Step) -> int:
     """Remove jobs that are delayed or held, and those that have just come into a stream."""
     removed = purge_waiting(step)
     numbered = step.rows(layout.NUMBERED, layout.NUMBERED + b"\xff" * 8, AT_ONCE)
-    ids = [f"{JOB_PREFIX}{unpack_time(key[1:])}" for key, _ in numbered]
+    ids = [f"{state.JOB_PREFIX}{layout.unpack_time(key[1:])}" for key, _ in numbered]
     return removed + cancel_all(step, ids)
 
 
-def cancel_all(step: Step, job_ids: list[str]) -> int:
+def cancel_all(step: state.Step, job_ids: list[str]) -> int:
     return sum(cancelling.cancel(step, one) for one in job_ids)
 
 
-def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
+def hurry(step: state.Step, job_id: str, key: bytes | None) -> bool | None:
     """Let a job start now; return False if it does not wait for a time, None if it has run since.
 
     Args:
@@ -228,11 +212,11 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
     """
     found = cancelling.find(step.txn, step.names, job_id)
     if found.state == cancelling.DELAYED_STATE:
-        reference = pack_time(number_in(job_id))
-        step.unschedule(due_key(found.due_ms, layout.DELAYED, reference))
+        reference = layout.pack_time(state.number_in(job_id))
+        step.unschedule(layout.due_key(found.due_ms, layout.DELAYED, reference))
         step.schedule(step.now_ms, layout.DELAYED, reference)
-        where = layout.PLACE + part_of(job_id, "the ID of a job")
-        step.txn.row_put(step.space, where, b"s" + pack_time(step.now_ms))
+        where = layout.PLACE + layout.part_of(job_id, "the ID of a job")
+        step.txn.row_put(step.space, where, b"s" + layout.pack_time(step.now_ms))
         return True
     if found.state != cancelling.RETRYING or found.place is None:
         return False
@@ -244,19 +228,21 @@ def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
     return True
 
 
-def parked(reader: Snapshot[Any] | Transaction[Any], names: Names) -> list[str]:
+def parked(reader: Snapshot[Any] | Transaction[Any], names: layout.Names) -> list[str]:
     """Return the IDs of the jobs whose task no worker has known that took them."""
     found: list[str] = []
-    for key, _ in rows_below(reader, names.space, layout.PARKED):
-        place = unpack_place(key[-layout.PLACE_SIZE :])
+    for key, _ in state.rows_below(reader, names.space, layout.PARKED):
+        place = layout.unpack_place(key[-layout.PLACE_SIZE :])
         entries = reader.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
-        found += [job_id_of(place, one.fields) for one in entries]
+        found += [state.job_id_of(place, one.fields) for one in entries]
     return found
 
 
-def retry_row(reader: Snapshot[Any] | Transaction[Any], names: Names, job_id: str) -> bytes | None:
+def retry_row(
+    reader: Snapshot[Any] | Transaction[Any], names: layout.Names, job_id: str
+) -> bytes | None:
     """Return the key of the row that says when a job is retried; None if it is not."""
-    found = find_place(reader, names, job_id)
+    found = state.find_place(reader, names, job_id)
     if found is None:
         return None
     return next((key for key, place in retries(reader, names.space) if place == found[0]), None)

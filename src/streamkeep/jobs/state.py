@@ -26,20 +26,6 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.id_codec import id_text
 from streamkeep.format.core.values import utf8
 from streamkeep.jobs import layout
-from streamkeep.jobs.layout import (
-    Counters,
-    Due,
-    Fields,
-    Names,
-    Place,
-    due_key,
-    pack_fields,
-    pack_time,
-    parse_due,
-    part_of,
-    unpack_fields,
-    unpack_place,
-)
 
 SOON_MS: Final = 1000  # a waiting worker looks at the schedule this often, as at the store
 EVERYONE: Final = wait_table.EVERYONE
@@ -78,12 +64,12 @@ def parse_settings(data: bytes) -> Settings:
     return Settings(**known)
 
 
-def load_settings(reader: Transaction[Any] | Snapshot[Any], names: Names) -> Settings:
+def load_settings(reader: Transaction[Any] | Snapshot[Any], names: layout.Names) -> Settings:
     """Return the settings of a queue."""
     return _settings_in(reader.txn, names)
 
 
-def _settings_in(txn: Txn, names: Names) -> Settings:
+def _settings_in(txn: Txn, names: layout.Names) -> Settings:
     data = row_get(txn, names.prefix + layout.SETTINGS)
     return DEFAULT_SETTINGS if data is None else parse_settings(data)
 
@@ -107,7 +93,7 @@ class KnownRows(CachedRow):
         """Write nothing: a step writes what it changes."""
 
 
-def _known_rows(txn: Txn, names: Names) -> KnownRows:
+def _known_rows(txn: Txn, names: layout.Names) -> KnownRows:
     """Return what is known, which is read if need be."""
     key = (0, names.prefix)  # no stream has the number 0
     found: object = None
@@ -125,7 +111,7 @@ def _known_rows(txn: Txn, names: Names) -> KnownRows:
 class Step:
     """What a transaction does with one queue; on a snapshot, it can only read."""
 
-    def __init__(self, txn: Transaction[Any] | Snapshot[Any], names: Names) -> None:
+    def __init__(self, txn: Transaction[Any] | Snapshot[Any], names: layout.Names) -> None:
         self.txn = cast("Transaction[Any]", txn)
         self.raw: Txn = txn.txn
         self.names = names
@@ -135,15 +121,15 @@ class Step:
         self._work_of_the_dead: dict[bytes, int] | None = None
         self._known = _known_rows(self.raw, names)
         self.settings = self._known.settings
-        self._counters: Counters | None = None
+        self._counters: layout.Counters | None = None
 
     # --- settings and counters ------------------------------------------------------------------
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> layout.Counters:
         """The counters; `save` writes what changed."""
         if self._counters is None:
-            self._counters = Counters(self._known.counters)
+            self._counters = layout.Counters(self._known.counters)
         return self._counters
 
     def save(self) -> None:
@@ -158,8 +144,8 @@ class Step:
 
     def _keep_minute(self, minute: int, data: bytes) -> None:
         """Store the figures of a minute, and remove some that are older than a day."""
-        self.put_row(layout.MINUTE + pack_time(minute), data)
-        last = layout.MINUTE + pack_time(max(0, minute - _MINUTES_KEPT))
+        self.put_row(layout.MINUTE + layout.pack_time(minute), data)
+        last = layout.MINUTE + layout.pack_time(max(0, minute - _MINUTES_KEPT))
         for key, _ in self.rows(layout.MINUTE, last, 2):
             self.delete_row(key)
 
@@ -194,7 +180,7 @@ class Step:
 
     # --- streams --------------------------------------------------------------------------------
 
-    def died_running(self, place: Place, deliveries: int) -> bool:
+    def died_running(self, place: layout.Place, deliveries: int) -> bool:
         """Return whether a worker that is dead was running a delivery; note that this counts."""
         leases = self.raw.context.leases
         if leases is None:
@@ -246,7 +232,7 @@ class Step:
 
     def schedule(self, due_ms: int, kind: bytes, reference: bytes, value: bytes = b"") -> None:
         """Add a row to the schedule, and wake workers that would sleep too long."""
-        self.put_row(due_key(due_ms, kind, reference), value)
+        self.put_row(layout.due_key(due_ms, kind, reference), value)
         self._known.first_due_ms = min(self._known.first_due_ms, due_ms)
         if due_ms <= self.now_ms:
             self.wake_workers()
@@ -257,36 +243,36 @@ class Step:
         """Remove a row of the schedule; return whether there was one."""
         return self.delete_row(key)
 
-    def due(self, count: int) -> list[tuple[Due, bytes]]:
+    def due(self, count: int) -> list[tuple[layout.Due, bytes]]:
         """Return rows of the schedule whose time has come, the oldest first, with their values."""
         known = self._known
         if self.now_ms < known.first_due_ms:
             return []
-        last = layout.SCHEDULE + pack_time(self.now_ms) + b"\xff"
+        last = layout.SCHEDULE + layout.pack_time(self.now_ms) + b"\xff"
         found = self.rows(layout.SCHEDULE, last, count)
         if not found:
             first = self.rows(layout.SCHEDULE, layout.SCHEDULE + b"\xff" * 8, 1)
-            known.first_due_ms = parse_due(first[0][0]).due_ms if first else layout.MOST_DUE
-        return [(parse_due(key), value) for key, value in found]
+            known.first_due_ms = layout.parse_due(first[0][0]).due_ms if first else layout.MOST_DUE
+        return [(layout.parse_due(key), value) for key, value in found]
 
     # --- numbered jobs --------------------------------------------------------------------------
 
-    def number_of(self, fields: Fields) -> int:
+    def number_of(self, fields: layout.Fields) -> int:
         """Return the number of a job that has one in its field `id`; 0 if it has none."""
         return number_in(fields.get(b"id", b"").decode(errors="replace"))
 
-    def put_numbered(self, number: int, fields: Fields) -> None:
+    def put_numbered(self, number: int, fields: layout.Fields) -> None:
         """Store a job that is in no stream."""
-        self.put_row(layout.NUMBERED + pack_time(number), pack_fields(fields))
+        self.put_row(layout.NUMBERED + layout.pack_time(number), layout.pack_fields(fields))
 
-    def take_numbered(self, number: int) -> Fields | None:
+    def take_numbered(self, number: int) -> layout.Fields | None:
         """Remove a job that is in no stream, and return its fields; None if it is gone."""
-        key = layout.NUMBERED + pack_time(number)
+        key = layout.NUMBERED + layout.pack_time(number)
         data = self.row(key)
         if data is None:
             return None
         self.delete_row(key)
-        return unpack_fields(data)
+        return layout.unpack_fields(data)
 
     def take_number(self) -> int:
         """Return the next number of a job."""
@@ -296,7 +282,7 @@ class Step:
 
 
 def count_waiting(
-    reader: Transaction[Any] | Snapshot[Any], names: Names, settings: Settings
+    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, settings: Settings
 ) -> int:
     """Return how many entries of the streams no worker has taken yet."""
     waiting = 0
@@ -312,7 +298,7 @@ def count_waiting(
 
 
 def count_running(
-    reader: Transaction[Any] | Snapshot[Any], names: Names, settings: Settings
+    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, settings: Settings
 ) -> int:
     """Return how many entries a worker has.
 
@@ -326,7 +312,7 @@ def count_running(
 
 
 def _groups(
-    reader: Transaction[Any] | Snapshot[Any], names: Names, settings: Settings
+    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, settings: Settings
 ) -> list[tuple[Stream, Group]]:
     found = [find_group_of(reader, names.streams[priority]) for priority in settings.streams]
     return [one for one in found if one is not None]
@@ -360,7 +346,7 @@ def delivered_up_to(reader: Transaction[Any] | Snapshot[Any], name: bytes) -> by
 # --- IDs of jobs --------------------------------------------------------------------------------
 
 
-def job_id_of(place: Place, fields: Fields) -> str:
+def job_id_of(place: layout.Place, fields: layout.Fields) -> str:
     """Return the ID of the job of an entry."""
     own = fields.get(b"id")
     if own is None:
@@ -377,7 +363,7 @@ def number_in(job_id: object) -> int:
     return number if (number := int(digits)) < 1 << 64 else 0
 
 
-def place_in(job_id: object) -> Place | None:
+def place_in(job_id: object) -> layout.Place | None:
     """Return the place that an ID names; None for a numbered job, and for what is no ID."""
     text = _text_of(job_id)
     if len(text) > 2 * _MOST_DIGITS:  # an int of 5,000 digits would be an error of Python
@@ -385,7 +371,7 @@ def place_in(job_id: object) -> Place | None:
     for priority, prefix in ((0, "high-"), (2, "low-"), (1, "")):
         ms, dash, seq = text.removeprefix(prefix).partition("-")
         if text.startswith(prefix) and dash and ms.isdecimal() and seq.isdecimal():
-            place = Place(priority, int(ms), int(seq))
+            place = layout.Place(priority, int(ms), int(seq))
             return place if max(place.ms, place.seq) < 1 << 64 else None
     return None
 
@@ -396,13 +382,13 @@ def _text_of(job_id: object) -> str:
 
 
 def find_place(
-    reader: Transaction[Any] | Snapshot[Any], names: Names, job_id: object
-) -> tuple[Place, Fields] | None:
+    reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: object
+) -> tuple[layout.Place, layout.Fields] | None:
     """Return where a job is in a stream, and its fields; None if it is in none."""
     place = place_in(job_id)
     if place is None:
-        data = reader.row_get(names.space, layout.PLACE + part_of(job_id, "the ID of a job"))
-        place = None if data is None or data[:1] in b"sh" else unpack_place(data)
+        data = reader.row_get(names.space, layout.PLACE + layout.part_of(job_id, "the ID of a job"))
+        place = None if data is None or data[:1] in b"sh" else layout.unpack_place(data)
     if place is None:
         return None
     found = reader.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)

@@ -22,19 +22,6 @@ from streamkeep.format.node.node import PAIRS
 from streamkeep.jobs import layout
 from streamkeep.jobs.admission import admit, gates_of, priority_of
 from streamkeep.jobs.ending import begin_run, bury, fail_attempt
-from streamkeep.jobs.layout import (
-    Due,
-    Fields,
-    Names,
-    Place,
-    number_of,
-    pack_time,
-    parked_prefix,
-    parse_due,
-    short,
-    unpack_place,
-    unpack_time,
-)
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.periodic import fire
 from streamkeep.jobs.state import SOON_MS, Step, count_running, load_settings
@@ -57,8 +44,8 @@ class Taken(NamedTuple):
         begun_ms: when it was taken; 0 if this is another process, which ends its run.
     """
 
-    place: Place
-    fields: Fields
+    place: layout.Place
+    fields: layout.Fields
     consumer: bytes
     deliveries: int
     deaths: int
@@ -81,7 +68,7 @@ class Taking(NamedTuple):
     most: int
     known: Collection[bytes] | None
     turn: int
-    policy_of: Callable[[Fields], Policy]
+    policy_of: Callable[[layout.Fields], Policy]
 
 
 def take(step: Step, wanted: Taking) -> list[Taken]:
@@ -125,13 +112,13 @@ def _promote(step: Step, wanted: Taking, taken: list[Taken]) -> bool:
         if row.kind == layout.DELAYED:
             step.unschedule(row.key)
             step.counters.delayed -= 1
-            fields = step.take_numbered(unpack_time(row.reference))
+            fields = step.take_numbered(layout.unpack_time(row.reference))
             if fields is not None:
                 admit(step, fields, priority_of(fields))
         elif row.kind == layout.RETRY:
             if room < 0:
                 room = 0 if step.settings.paused else _room(step, wanted.most)
-            place = unpack_place(row.reference)
+            place = layout.unpack_place(row.reference)
             step.unschedule(row.key)
             if len(taken) < room:
                 _take_again(step, wanted, taken, place)
@@ -157,10 +144,10 @@ def _take_late(step: Step, wanted: Taking, taken: list[Taken]) -> None:
         if len(taken) >= room:
             break
         step.delete_row(key)
-        _take_again(step, wanted, taken, unpack_place(parse_due(key).reference))
+        _take_again(step, wanted, taken, layout.unpack_place(layout.parse_due(key).reference))
 
 
-def _take_again(step: Step, wanted: Taking, taken: list[Taken], place: Place) -> None:
+def _take_again(step: Step, wanted: Taking, taken: list[Taken], place: layout.Place) -> None:
     """Take a job whose retry is due."""
     step.counters.retrying -= 1
     claimed = claim(step, place, wanted.consumer)
@@ -168,7 +155,7 @@ def _take_again(step: Step, wanted: Taking, taken: list[Taken], place: Place) ->
         _accept(step, wanted, taken, place, *claimed)
 
 
-def claim(step: Step, place: Place, consumer: bytes) -> tuple[Fields, int] | None:
+def claim(step: Step, place: layout.Place, consumer: bytes) -> tuple[layout.Fields, int] | None:
     """Take a pending entry that has no consumer; return its fields and its delivery count."""
     name = step.stream(place.priority)
     rows = step.txn.xpending_range(name, layout.GROUP, place.entry_id, place.entry_id, 1)
@@ -180,13 +167,13 @@ def claim(step: Step, place: Place, consumer: bytes) -> tuple[Fields, int] | Non
     return dict(found[0][1] or {}), int(rows[0]["times_delivered"]) + 1
 
 
-def _end_run(step: Step, row: Due, value: bytes) -> None:
+def _end_run(step: Step, row: layout.Due, value: bytes) -> None:
     """End a run that took too long, if it still lasts: that attempt has failed."""
     step.unschedule(row.key)
-    place = unpack_place(row.reference)
+    place = layout.unpack_place(row.reference)
     name = step.stream(place.priority)
     rows = step.txn.xpending_range(name, layout.GROUP, place.entry_id, place.entry_id, 1)
-    deliveries = unpack_time(row.reference[17:])
+    deliveries = layout.unpack_time(row.reference[17:])
     if not rows or not rows[0]["consumer"] or rows[0]["times_delivered"] != deliveries:
         return
     found = step.txn.xrange(name, place.entry_id, place.entry_id, 1)
@@ -228,7 +215,7 @@ def _take_entries(step: Step, wanted: Taking, taken: list[Taken], room: int) -> 
         for name, entries in xreadgroup(writer, streams, delivery, ReplyBudget(room, 0)):
             for ms, seq, flat, _, former in entries:
                 seen += 1
-                place = Place(by_name[name], ms, seq)
+                place = layout.Place(by_name[name], ms, seq)
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
                 _accept(step, wanted, taken, place, fields, former + 1, died=former > 0)
         room -= len(taken) - before
@@ -240,8 +227,8 @@ def _accept(
     step: Step,
     wanted: Taking,
     taken: list[Taken],
-    place: Place,
-    fields: Fields,
+    place: layout.Place,
+    fields: layout.Fields,
     deliveries: int,
     *,
     died: bool = False,
@@ -255,8 +242,8 @@ def _accept(
     counts = died and step.died_running(place, deliveries - 1)
     try:
         policy = wanted.policy_of(fields)
-        expires_ms = number_of(fields, layout.EXPIRES)
-        number_of(fields, layout.QUEUED)
+        expires_ms = layout.number_of(fields, layout.EXPIRES)
+        layout.number_of(fields, layout.QUEUED)
         gates_of(fields)
     except (ValueError, ArgumentError) as error:
         # Another program has put it. No worker can run it, and it must not hold up the others.
@@ -270,7 +257,9 @@ def _accept(
         if died:
             deaths += counts
             lost += 1
-            step.put_row(layout.DEATHS + place.pack(), pack_time(deaths) + pack_time(lost))
+            step.put_row(
+                layout.DEATHS + place.pack(), layout.pack_time(deaths) + layout.pack_time(lost)
+            )
     if deaths and deaths >= policy.max_deaths:
         _remove(step, place)
         reason = f"{deaths} workers died while they ran it"
@@ -294,15 +283,15 @@ def _accept(
     taken.append(Taken(*row))
 
 
-def deaths_of(step: Step, place: Place) -> tuple[int, int]:
+def deaths_of(step: Step, place: layout.Place) -> tuple[int, int]:
     """Return how many workers died while they ran a job, and how many while they had it."""
     data = step.row(layout.DEATHS + place.pack())
     if data is None:
         return 0, 0
-    return unpack_time(data), unpack_time(data[-8:])
+    return layout.unpack_time(data), layout.unpack_time(data[-8:])
 
 
-def _remove(step: Step, place: Place) -> None:
+def _remove(step: Step, place: layout.Place) -> None:
     step.txn.xackdel(step.stream(place.priority), layout.GROUP, place.entry_id, ref_policy="ACKED")
 
 
@@ -322,7 +311,7 @@ def park(step: Step, job: Taken) -> None:
         name.decode(errors="replace"),
         job.place.entry_id,
     )
-    step.put_row(parked_prefix(name) + job.place.pack(), b"")
+    step.put_row(layout.parked_prefix(name) + job.place.pack(), b"")
     step.counters.parked += 1
     step.wake_workers(1 << 30)
 
@@ -348,7 +337,7 @@ def _knows(known: Collection[bytes], name: bytes) -> bool:
     """Say whether a name in a key, which may have been shortened, is one of those."""
     if len(name) < layout.MOST_PART:
         return name in known
-    return name in known or any(short(one) == name for one in known)
+    return name in known or any(layout.short(one) == name for one in known)
 
 
 def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> None:
@@ -357,7 +346,7 @@ def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> N
         for key, _ in step.rows(prefix, last, room):
             step.delete_row(key)
             step.counters.parked -= 1
-            place = unpack_place(key[-17:])
+            place = layout.unpack_place(key[-17:])
             claimed = claim(step, place, wanted.consumer)
             if claimed is not None:
                 _accept(step, wanted, taken, place, *claimed)
@@ -367,14 +356,14 @@ def _take_parked(step: Step, wanted: Taking, taken: list[Taken], room: int) -> N
 # --- waiting ------------------------------------------------------------------------------------
 
 
-def pause(snapshot: Snapshot[Any], names: Names, known: Collection[bytes] | None) -> int:
+def pause(snapshot: Snapshot[Any], names: layout.Names, known: Collection[bytes] | None) -> int:
     """Return in how many milliseconds `take` may find something; -1 if only a commit decides."""
     settings = load_settings(snapshot, names)
     now_ms = snapshot.txn.now_ms()
     found = snapshot.row_range(names.space, layout.SCHEDULE, layout.SCHEDULE + b"\xff" * 8, 1)
     left = -1
     if found:
-        row = parse_due(found[0][0])
+        row = layout.parse_due(found[0][0])
         # Not longer than a moment: the wall clock may be set while the worker sleeps.
         left = min(max(row.due_ms - now_ms, 0), SOON_MS)
         if left == 0:

@@ -30,20 +30,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.errors import ArgumentError, StoreClosedError, StreamkeepError
+from streamkeep.jobs import worker_runs
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.failures import kind_of, text_of
 from streamkeep.jobs.running import return_job
 from streamkeep.jobs.take_call import Take
 from streamkeep.jobs.waiting import known_tasks, take
 from streamkeep.jobs.worker_log import Report, log
-from streamkeep.jobs.worker_runs import (
-    TOO_LONG,
-    Run,
-    aexecute,
-    end_soon,
-    execute,
-    resident_bytes,
-)
 
 if TYPE_CHECKING:
     from streamkeep.jobs.job import Job
@@ -113,7 +106,7 @@ class Worker:
         self._max_memory = max_memory
         self._report = report or Report()
         self._lock = threading.Lock()
-        self._runs: set[Run] = set()
+        self._runs: set[worker_runs.Run] = set()
         self._threads: set[threading.Thread] = set()
         self._stopping = False
         self._now = False  # stop without grace
@@ -182,7 +175,7 @@ class Worker:
 
     def _reported(self, job: Job) -> Callable[[Outcome], None]:
         """Report that a job begins; return what reports its outcome."""
-        run = Run(job, None)
+        run = worker_runs.Run(job, None)
         self._report.started(run)
         return partial(self._report.ran, run)
 
@@ -253,7 +246,9 @@ class Worker:
                 least = min(least, left)
             elif self._abandon(run):
                 self._report.too_long(run)
-                self._end_outside(run, partial(run.job.end_attempt, TOO_LONG, run.limit_text(), ""))
+                self._end_outside(
+                    run, partial(run.job.end_attempt, worker_runs.TOO_LONG, run.limit_text(), "")
+                )
                 if self._exits:
                     os._exit(EXIT_HUNG)
                 run.cancel()
@@ -263,7 +258,7 @@ class Worker:
 
     def _end_large(self) -> None:
         """End the process if the job that runs has brought it above its memory limit."""
-        used = resident_bytes()
+        used = worker_runs.resident_bytes()
         with self._lock:
             runs = list(self._runs)
         if used <= self._max_memory or not runs:
@@ -284,7 +279,7 @@ class Worker:
                 )
         os._exit(EXIT_RECYCLED)
 
-    def _abandon(self, run: Run) -> bool:
+    def _abandon(self, run: worker_runs.Run) -> bool:
         """Stop waiting for a job; return False if it has ended in the meantime."""
         with self._lock:
             if run not in self._runs:
@@ -304,11 +299,11 @@ class Worker:
                 self._return(run)
                 run.cancel()
 
-    def _return(self, run: Run) -> None:
+    def _return(self, run: worker_runs.Run) -> None:
         if self._end_outside(run, run.job.give_back):
             self._report.given_back(run)
 
-    def _end_outside(self, run: Run, end: Callable[[], object]) -> bool:
+    def _end_outside(self, run: worker_runs.Run, end: Callable[[], object]) -> bool:
         """End a job that was abandoned; return whether that was possible.
 
         If it is not, another worker takes the job when the lease of this process ends with it.
@@ -351,7 +346,7 @@ class Worker:
             self._error = self._error or error
         self.stop_once()
 
-    def _again(self, run: Run, error: Exception) -> float:
+    def _again(self, run: worker_runs.Run, error: Exception) -> float:
         """Return in how many seconds the end of a job is tried again that the store did not take.
 
         The job did its work, or has failed, and so it must not run again because a disk is full.
@@ -400,7 +395,7 @@ class Worker:
                         runner = runner or asyncio.Runner()
                         outcome = runner.run(self._cancellable(run, done))
                     else:
-                        outcome = execute(job, done, partial(self._again, run))
+                        outcome = worker_runs.execute(job, done, partial(self._again, run))
                 except asyncio.CancelledError:
                     return  # it was abandoned
                 except BaseException:
@@ -421,18 +416,18 @@ class Worker:
     def _done(self, job: Job, following: list[Job], result: Any) -> None:
         """End a job with its result, and take the next one if the worker goes on."""
         if self._stopping or self._max_memory:
-            end_soon(job, result)
+            worker_runs.end_soon(job, result)
         else:
             queues, known = self.queues, known_tasks(self.queues)
             following += Take(queues, queues[0].consumer, 1, known, begins=False).after(job, result)
 
-    async def _cancellable(self, run: Run, done: Done) -> Outcome:
+    async def _cancellable(self, run: worker_runs.Run, done: Done) -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         run.cancel = lambda: _cancel(loop, task)
-        return await aexecute(run.job, done, partial(self._again, run))
+        return await worker_runs.aexecute(run.job, done, partial(self._again, run))
 
-    def _begin(self, job: Job, thread: threading.Thread | None) -> Run:
-        run = Run(job, thread)
+    def _begin(self, job: Job, thread: threading.Thread | None) -> worker_runs.Run:
+        run = worker_runs.Run(job, thread)
         job.begin()
         with self._lock:
             self._runs.add(run)
@@ -441,7 +436,7 @@ class Worker:
         self._report.started(run)
         return run
 
-    def _end(self, run: Run) -> bool:
+    def _end(self, run: worker_runs.Run) -> bool:
         """Note that a job has ended; return False if it was abandoned."""
         with self._lock:
             self._ran += run in self._runs
@@ -451,7 +446,7 @@ class Worker:
     def _check_memory(self) -> None:
         """Stop if the process has grown too large."""
         if self._max_memory and not self._stopping:
-            used = resident_bytes()
+            used = worker_runs.resident_bytes()
             if used > self._max_memory:
                 self.recycled = True
                 self._report.too_large(used, self._max_memory)
@@ -489,9 +484,11 @@ class Worker:
         task = job.queue.core.task_of(job)
         try:
             if task is not None and task.is_async:
-                outcome = await aexecute(job, None, partial(self._again, run))
+                outcome = await worker_runs.aexecute(job, None, partial(self._again, run))
             else:
-                outcome = await _in_thread(partial(execute, job, None, partial(self._again, run)))
+                outcome = await _in_thread(
+                    partial(worker_runs.execute, job, None, partial(self._again, run))
+                )
             if self._end(run):
                 self._report.ran(run, outcome)
                 self._check_memory()

@@ -19,37 +19,18 @@ from streamkeep.engine.tables.existing import existing_stream, group_in
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.segment_files import SegmentFile, open_named
 from streamkeep.engine.txn.scan import rows_with
+from streamkeep.format.core import keys
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, TransferError
-from streamkeep.format.core.keys import (
-    CONSUMER_PEL,
-    CONSUMERS,
-    GROUPS,
-    NODES,
-    PEL,
-    PEL_ORDER,
-    STREAMS,
-    TABLES,
-    name_key,
-    node_key,
-    pack_number,
-)
 from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.format.node.envelope import ENVELOPE, Envelope, decode_envelope, trimmed_slots
 from streamkeep.format.node.node import slots
 from streamkeep.format.quoting import named
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, Segment
-from streamkeep.transfer.describe import (
-    Piece,
-    describe_checkpoint,
-    describe_envelope,
-    describe_journal,
-    describe_row,
-    describe_segment_end,
-)
+from streamkeep.transfer import describe
 from streamkeep.transfer.stores import AnySource, reading
 
-_TABLES: Final = {table.name: number for number, table in TABLES.items()}
+_TABLES: Final = {table.name: number for number, table in keys.TABLES.items()}
 TABLE_NAMES: Final = tuple(_TABLES)
 _MOST_FILE: Final = 1 << 30
 
@@ -86,7 +67,7 @@ class Slot(NamedTuple):
     pairs: list[tuple[bytes, bytes]]
 
 
-Item = Heading | Slot | Piece
+Item = Heading | Slot | describe.Piece
 
 
 # --- of a store ---------------------------------------------------------------------------------
@@ -112,15 +93,15 @@ def inspect_node(
         if not walk.seek(*to_id(entry_id)):
             raise TransferError(f"stream {named(name)} has no macro nodes")
         if walk.on_tail:
-            table, db_key = STREAMS, pack_number(stream.number)
+            table, db_key = keys.STREAMS, keys.pack_number(stream.number)
         else:
-            table, db_key = NODES, node_key(stream.number, walk.ms, walk.seq)
+            table, db_key = keys.NODES, keys.node_key(stream.number, walk.ms, walk.seq)
         value = txn.get(table, db_key) or b""
-        where = TABLES[table].name
+        where = keys.TABLES[table].name
         if as_bytes:
             members: dict[str, object] = {"table": where, "size_bytes": len(value)}
             yield Heading("row", f"{where}: {len(value):,} bytes", members)
-            yield from describe_envelope(value)
+            yield from describe.describe_envelope(value)
         else:
             yield from _node(decode_envelope(value, f"envelope in {where}"), where)
 
@@ -162,9 +143,9 @@ def inspect_group(source: AnySource, key: Key, group: Key) -> Iterator[Item]:
         txn, name = snapshot.txn, to_bytes(key, "key")
         stream = existing_stream(txn, name)
         found = group_in(txn, stream, to_bytes(group, "group"))
-        db_key = name_key(stream.db_key, found.record.name)
-        yield from _row(GROUPS, db_key, txn.get(GROUPS, db_key) or b"")
-        for table in (CONSUMERS, PEL, PEL_ORDER, CONSUMER_PEL):
+        db_key = keys.name_key(stream.db_key, found.record.name)
+        yield from _row(keys.GROUPS, db_key, txn.get(keys.GROUPS, db_key) or b"")
+        for table in (keys.CONSUMERS, keys.PEL, keys.PEL_ORDER, keys.CONSUMER_PEL):
             for row in rows_with(txn, table, found.prefix):
                 yield from _row(table, *row)
 
@@ -189,16 +170,16 @@ def inspect_table(
         txn = snapshot.txn
         prefix = b""
         if key is not None:
-            prefix = pack_number(existing_stream(txn, to_bytes(key, "key")).number)
+            prefix = keys.pack_number(existing_stream(txn, to_bytes(key, "key")).number)
         for row in islice(rows_with(txn, _TABLES[table], prefix), count):
             yield from _row(_TABLES[table], *row)
 
 
 def _row(table: int, db_key: bytes, value: bytes) -> Iterator[Item]:
-    name = TABLES[table].name
+    name = keys.TABLES[table].name
     members: dict[str, object] = {"table": name, "db_key": db_key.hex(), "size_bytes": len(value)}
     yield Heading("row", f"{name} {db_key.hex()}: {len(value):,} bytes", members)
-    yield from describe_row(table, db_key, value)
+    yield from describe.describe_row(table, db_key, value)
 
 
 # --- of files -----------------------------------------------------------------------------------
@@ -208,14 +189,14 @@ def inspect_journal(path: str | os.PathLike[str]) -> Iterator[Item]:
     """Yield the bytes of a log file of the journal; raise OSError where it cannot be read."""
     heading, data = _read(path)
     yield heading
-    yield from describe_journal(data)
+    yield from describe.describe_journal(data)
 
 
 def inspect_checkpoints(path: str | os.PathLike[str]) -> Iterator[Item]:
     """Yield the bytes of the file of checkpoints; raise OSError where it cannot be read."""
     heading, data = _read(path)
     yield heading
-    yield from describe_checkpoint(data)
+    yield from describe.describe_checkpoint(data)
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[Heading, bytes]:
@@ -283,14 +264,14 @@ def inspect_segment(
         try:
             yield from _block(segment, number, as_bytes=as_bytes)
         except CorruptionError as error:
-            yield Piece(block.offset, b"", "damage", str(error))
+            yield describe.Piece(block.offset, b"", "damage", str(error))
     if as_bytes:
         at = trailer.blocks_size
         dictionary = file.read_at(at, trailer.dictionary_size)
         if dictionary:
-            yield Piece(at, dictionary, "dictionary", f"{len(dictionary):,} bytes")
+            yield describe.Piece(at, dictionary, "dictionary", f"{len(dictionary):,} bytes")
         at += len(dictionary)
-        yield from describe_segment_end(file.read_at(at, file.size - at), at)
+        yield from describe.describe_segment_end(file.read_at(at, file.size - at), at)
 
 
 def _block(segment: Segment, number: int, *, as_bytes: bool) -> Iterator[Item]:
@@ -304,5 +285,5 @@ def _block(segment: Segment, number: int, *, as_bytes: bool) -> Iterator[Item]:
     while at < len(raw):
         size = int.from_bytes(raw[at + length : at + length + 4], "big")
         end = min(at + max(size, ENVELOPE.size), len(raw))
-        yield from describe_envelope(raw[at:end], at)
+        yield from describe.describe_envelope(raw[at:end], at)
         at = end

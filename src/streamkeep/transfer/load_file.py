@@ -23,28 +23,13 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.times import TIME_UNITS, TimeUnit
 from streamkeep.format.humanize import count_text
+from streamkeep.transfer import stores
 from streamkeep.transfer.aof import CommandFailure, OpenMulti, Replay, read_stream
 from streamkeep.transfer.formats import LoadFormat, load_format
+from streamkeep.transfer.loading import tables
 from streamkeep.transfer.loading.append import Appender, Choice, batches, sorted_rows
 from streamkeep.transfer.loading.staged import Existing
-from streamkeep.transfer.loading.tables import (
-    MAX_LINE,
-    Columns,
-    Row,
-    RowError,
-    read_parquet,
-    read_rows,
-    row_of,
-)
 from streamkeep.transfer.loading.whole import CallerError, Given, WholeLoader
-from streamkeep.transfer.stores import (
-    DAMAGED,
-    AnyStore,
-    ProgressCallback,
-    SourceFile,
-    Target,
-    uninterrupted,
-)
 
 BATCH: Final = 1000  # entries per transaction
 
@@ -89,7 +74,7 @@ class LoadReport(NamedTuple):
 
 
 def load(
-    store: AnyStore,
+    store: stores.AnyStore,
     source: LoadSource,
     *,
     format: LoadFormat | None = None,
@@ -104,10 +89,10 @@ def load(
     batch: int | None = None,
     from_line: int | None = None,
     skip: Iterable[str] = (),
-    max_line: int = MAX_LINE,
+    max_line: int = tables.MAX_LINE,
     sync: Sync | None = None,
     name: str | None = None,
-    progress: ProgressCallback | None = None,
+    progress: stores.ProgressCallback | None = None,
 ) -> LoadReport:
     """Load a file into a store: whole streams, commands, or rows of one stream.
 
@@ -179,8 +164,8 @@ def load(
     if drop_empty and kind not in ("csv", "tsv"):
         raise ArgumentError("drop_empty= is for CSV; JSON leaves members out by itself")
     stream_key = None if key is None else to_bytes(key, "key")
-    columns = Columns(time_column, time_unit or "auto", id_column)
-    with SourceFile(source, name) as file, Target(store, sync) as target:
+    columns = tables.Columns(time_column, time_unit or "auto", id_column)
+    with stores.SourceFile(source, name) as file, stores.Target(store, sync) as target:
         loading = _Loading(
             file, kind, stream_key, target, progress, existing, database, columns, sort, drop_empty,
             batch, from_line, tuple(skip), max_line,
@@ -192,14 +177,14 @@ def load(
 
 
 def from_rdb(
-    store: AnyStore,
+    store: stores.AnyStore,
     source: LoadSource,
     *,
     key: Key | None = None,
     existing: Existing | None = None,
     database: int | None = None,
     sync: Sync | None = None,
-    progress: ProgressCallback | None = None,
+    progress: stores.ProgressCallback | None = None,
 ) -> LoadReport:
     """Load the streams of an RDB file of Redis or Valkey: `load` with `format="rdb"`."""
     return load(
@@ -240,7 +225,7 @@ class _Loading(Given):
         if self.kind != "jsonl":
             return "rows"
         start = b""
-        with suppress(*DAMAGED):  # reading the lines raises it again
+        with suppress(*stores.DAMAGED):  # reading the lines raises it again
             start = stream.peek(len(_DUMP_START)).lstrip()[: len(_DUMP_START) + 8]
         is_dump = start.replace(b" ", b"").startswith(_DUMP_START)
         if self.key is None and start and not is_dump:
@@ -270,7 +255,7 @@ class _Loading(Given):
             raise ArgumentError("commands name their streams: leave key= out")
 
     def _refused(
-        self, error: RowError, outcome: str, *, hint: str = "", done: int = 0
+        self, error: tables.RowError, outcome: str, *, hint: str = "", done: int = 0
     ) -> LoadError:
         """Return the error of a part of the file that cannot be loaded."""
         name = self.file.name
@@ -291,7 +276,7 @@ class _Loading(Given):
         try:
             try:
                 loader.read(stream)
-                with uninterrupted():
+                with stores.uninterrupted():
                     published = loader.publish()
             finally:
                 loader.discard()
@@ -299,7 +284,7 @@ class _Loading(Given):
             told = "nothing" if published is None else "all"
             error.add_note(f"{name}: interrupted; {told} was loaded")
             raise
-        except RowError as error:
+        except tables.RowError as error:
             raise self._refused(error, "nothing was loaded") from error
         except KeyExistsError as error:
             error.add_note('existing="skip" leaves it, existing="replace" replaces it')
@@ -308,7 +293,7 @@ class _Loading(Given):
             if not error.where.startswith(name):
                 raise
             raise LoadError(f"{error}; nothing was loaded", source=name) from error
-        except DAMAGED as error:
+        except stores.DAMAGED as error:
             problem = f"{name}: the gzip file is damaged or cut off; nothing was loaded"
             raise LoadError(problem, source=name) from error
         return LoadReport(
@@ -371,20 +356,20 @@ class _Loading(Given):
         try:
             choice = Choice(self.key)
             first = self.from_line or 1
-            found: Iterable[Row]
+            found: Iterable[tables.Row]
             if self.kind == "jsonl" or self.kind == "csv" or self.kind == "tsv":
-                found = read_rows(
+                found = tables.read_rows(
                     stream, self.kind, self.columns, self.max_line, drop_empty=self.drop_empty
                 )
             else:
-                found = (row_of(*one) for one in read_parquet(stream))
+                found = (tables.row_of(*one) for one in tables.read_parquet(stream))
             rows = choice.rows(row for row in found if row.line >= first)
             if self.sort:
                 rows = iter(sorted_rows(rows, lambda: self.moved(0)))
             for part in batches(rows, self.batch or BATCH):
                 appender.append(part, lambda: self.moved(appender.stored))
             choice.check(may_be_empty=True)
-        except RowError as error:
+        except tables.RowError as error:
             raise self._refused(
                 error, appender.outcome(), hint=appender.resume(), done=appender.stored
             ) from error

@@ -19,20 +19,8 @@ from streamkeep.engine.commands.arguments import to_bytes, to_id
 from streamkeep.format.core.errors import ArgumentError, StreamkeepError
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore
-from streamkeep.server.http import events
+from streamkeep.server.http import events, wire
 from streamkeep.server.http.guard import bounded, check_origin
-from streamkeep.server.http.wire import (
-    Pairs,
-    Parameters,
-    Problem,
-    field_pairs,
-    json_reply,
-    media_type,
-    parse_json,
-    problem_of,
-    problem_reply,
-    query_pairs,
-)
 
 Answer = bool | Awaitable[bool]
 Key = str | bytes
@@ -182,31 +170,31 @@ class EventStream:
         try:
             reply = await self._answer(request)
             await reply(scope, receive, sender)
-        except (Problem, StreamkeepError) as error:
+        except (wire.Problem, StreamkeepError) as error:
             if began:
                 raise
-            problem = error if isinstance(error, Problem) else problem_of(error)
-            if problem.status >= 500 and not isinstance(error, Problem):
+            problem = error if isinstance(error, wire.Problem) else wire.problem_of(error)
+            if problem.status >= 500 and not isinstance(error, wire.Problem):
                 log.error("%s %s: %s", scope["method"], scope["path"], error)
                 text = "the store cannot serve this request; the log of the server says why"
-                problem = Problem(problem.status, text)  # which may name paths
+                problem = wire.Problem(problem.status, text)  # which may name paths
             problem.headers = {**_HEADERS, **problem.headers}
-            await problem_reply(problem)(scope, receive, send)
+            await wire.problem_reply(problem)(scope, receive, send)
 
     async def _answer(self, request: Request) -> ASGIApp:
         allowed = ("GET", "HEAD", "POST") if self._append else ("GET", "HEAD")
         if request.method not in allowed:
             headers = {"allow": ", ".join(allowed)}
-            raise Problem(405, f"{request.method} is not allowed here", headers=headers)
+            raise wire.Problem(405, f"{request.method} is not allowed here", headers=headers)
         if request.method == "POST":
             check_origin(request.headers, self._origins)
         if self._authorize is not None:
             answer = self._authorize(request)
             if not (answer if isinstance(answer, bool) else await answer):
-                raise Problem(403, "no permission for this stream")
+                raise wire.Problem(403, "no permission for this stream")
         key = self._key(request) if callable(self._key) else self._key
         if key is None:
-            raise Problem(404, "there is no such stream")
+            raise wire.Problem(404, "there is no such stream")
         name = to_bytes(key, "key")
         if request.method == "POST":
             return await self._add(request, name)
@@ -215,7 +203,7 @@ class EventStream:
     # --- GET ------------------------------------------------------------------------------------
 
     async def _follow(self, request: Request, key: bytes) -> ASGIApp:
-        given = Parameters(request, ("after",))
+        given = wire.Parameters(request, ("after",))
         text = given.data("after") or self._start
         last = request.headers.get("last-event-id")
         if last:
@@ -226,7 +214,7 @@ class EventStream:
             return Response(headers=_HEADERS, media_type="text/event-stream")
         if self.clients >= self._max_clients:
             headers = {"retry-after": "5"}
-            raise Problem(503, "too many clients follow this stream", headers=headers)
+            raise wire.Problem(503, "too many clients follow this stream", headers=headers)
         stream = events.EventStream(
             store,
             key,
@@ -250,38 +238,38 @@ class EventStream:
     # --- POST -----------------------------------------------------------------------------------
 
     async def _add(self, request: Request, key: bytes) -> Response:
-        Parameters(request, ())
+        wire.Parameters(request, ())
         message = request.headers.get("idempotency-key")
-        found = _entries(media_type(request), await request.body())
+        found = _entries(wire.media_type(request), await request.body())
         store = await self._open()
         trim: dict[str, Any] = {} if self._maxlen is None else {"maxlen": self._maxlen}
         if len(found) != 1:
             if message is not None:
                 text = "several entries at once take no Idempotency-Key"
-                raise Problem(400, text, hint="send them one by one")
+                raise wire.Problem(400, text, hint="send them one by one")
             ids = await store.xadd_many(key, found)
             if self._maxlen is not None:
                 await store.xtrim(key, maxlen=self._maxlen, approximate=True)
-            return json_reply({"ids": [one.decode() for one in ids]}, 201, _HEADERS)
+            return wire.json_reply({"ids": [one.decode() for one in ids]}, 201, _HEADERS)
         if message is not None:
             trim["idmp"] = (self._producer, message.encode("latin-1"))
         new_id = await store.xadd(key, found[0], **trim)
         assert new_id is not None
-        return json_reply({"id": new_id.decode()}, 201, _HEADERS)
+        return wire.json_reply({"id": new_id.decode()}, 201, _HEADERS)
 
 
-def _entries(kind: str, body: bytes) -> list[Pairs]:
+def _entries(kind: str, body: bytes) -> list[wire.Pairs]:
     """Return the entries in a body."""
     if kind == "application/x-www-form-urlencoded":
-        pairs = query_pairs(body)
+        pairs = wire.query_pairs(body)
         if not pairs:
-            raise Problem(400, "the form has no fields")
+            raise wire.Problem(400, "the form has no fields")
         return [pairs]
     if kind != "application/json":
-        raise Problem(415, f"the body must be JSON or a form, not {kind!r}")
-    value = parse_json(body)
+        raise wire.Problem(415, f"the body must be JSON or a form, not {kind!r}")
+    value = wire.parse_json(body)
     if not isinstance(value, list):
-        return [field_pairs(value, "the body")]
+        return [wire.field_pairs(value, "the body")]
     if not 0 < len(value) <= _MOST_ENTRIES:
-        raise Problem(413, f"{len(value)} entries; 1 to {_MOST_ENTRIES} are possible at once")
-    return [field_pairs(one, f"entry {at}") for at, one in enumerate(value)]
+        raise wire.Problem(413, f"{len(value)} entries; 1 to {_MOST_ENTRIES} are possible at once")
+    return [wire.field_pairs(one, f"entry {at}") for at, one in enumerate(value)]

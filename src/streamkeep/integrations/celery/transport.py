@@ -24,14 +24,7 @@ import streamkeep
 from streamkeep.format.core.errors import StoreError
 from streamkeep.integrations.acknowledger import Acknowledger
 from streamkeep.integrations.address import SCHEME, parse_address
-from streamkeep.integrations.celery.intake import (
-    MOST_AT_ONCE,
-    Arrived,
-    Bell,
-    JobIntake,
-    PassingIntake,
-    opened,
-)
+from streamkeep.integrations.celery import intake
 from streamkeep.integrations.celery.stores import CODEC, Shared, shared
 from streamkeep.integrations.celery.topology import Binding, Topology
 from streamkeep.integrations.celery.workers import known_tasks
@@ -112,10 +105,10 @@ class Channel(virtual.Channel):
     def __init__(self, connection: Transport, **options: Any) -> None:
         self.shared: Shared = connection.shared
         self.topology: Topology = connection.topology
-        self.bell: Bell = connection.bell
-        self.passing: PassingIntake | None = None
+        self.bell: intake.Bell = connection.bell
+        self.passing: intake.PassingIntake | None = None
         self.acknowledger = Acknowledger()
-        self._intake: JobIntake | None = None
+        self._intake: intake.JobIntake | None = None
         self._passing_names: set[str] = set()
         self._no_ack: set[str] = set()
         self._pid = os.getpid()
@@ -267,9 +260,9 @@ class Channel(virtual.Channel):
         if not queues or self.bell.arrived or not self.qos.can_consume():
             return
         if self._intake is None:
-            self._intake = JobIntake(self, self.bell)
+            self._intake = intake.JobIntake(self, self.bell)
         room = self.qos.can_consume_max_estimate()
-        most = MOST_AT_ONCE if room is None else min(room, MOST_AT_ONCE)
+        most = intake.MOST_AT_ONCE if room is None else min(room, intake.MOST_AT_ONCE)
         names = list(dict.fromkeys(queues))
         self._intake.ask([self.jobs_of(name) for name in names], max(1, most))
 
@@ -277,7 +270,7 @@ class Channel(virtual.Channel):
         if self._intake is not None:
             self._intake.stop()
 
-    def deliver(self, one: Arrived) -> bool:
+    def deliver(self, one: intake.Arrived) -> bool:
         """Deliver a message to its consumer; return False if there is none any more."""
         callback = self.connection._callbacks.get(one.queue)
         if self.closed or callback is None or one.queue not in self._active_queues:
@@ -302,7 +295,7 @@ class Channel(virtual.Channel):
         names = None if known is None else {jobs.name: known}
         jobs.core.set_up()
         for job in take([jobs], jobs.consumer, 1, timeout=0, known=names):
-            one = opened(self, job)
+            one = intake.opened(self, job)
             if one is not None:
                 self._got = job
                 return one.message
@@ -352,8 +345,8 @@ class Transport(virtual.Transport):
         self.address = parse_address(client.hostname or f"{SCHEME}:///{client.virtual_host}")
         self.shared = shared(self.address)
         self.topology = Topology(self.shared.opened)
-        self.bell = Bell()
-        self._passing: PassingIntake | None = None
+        self.bell = intake.Bell()
+        self._passing: intake.PassingIntake | None = None
         self._loop: Any = None
         self._timer: Any = None
         self._pid = os.getpid()
@@ -372,10 +365,12 @@ class Transport(virtual.Transport):
         super().establish_connection()
         return self
 
-    def passing_of(self, channel: AnyChannel) -> PassingIntake:
+    def passing_of(self, channel: AnyChannel) -> intake.PassingIntake:
         """Return the reader of the passing queues of all channels."""
         if self._passing is None:
-            self._passing = PassingIntake(channel.topology, channel.shared.opened, channel.bell)
+            self._passing = intake.PassingIntake(
+                channel.topology, channel.shared.opened, channel.bell
+            )
         return self._passing
 
     # --- delivering -----------------------------------------------------------------------------

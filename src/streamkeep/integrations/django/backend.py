@@ -17,13 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 from streamkeep.format.core.errors import ArgumentError, StreamkeepError
-from streamkeep.integrations.django.interface import (
-    BaseTaskBackend,
-    TaskResult,
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    task_enqueued,
-)
+from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.queues import QueueSettings, TaskQueue, queue_of
 from streamkeep.integrations.django.records import VALUES, Record, new_id
 from streamkeep.integrations.django.records import load as load_record
@@ -36,7 +30,7 @@ _OUTBOX_APP = "streamkeep.integrations.django.outbox"
 _APP = "streamkeep.integrations.django"
 
 
-class StreamkeepBackend(BaseTaskBackend):
+class StreamkeepBackend(interface.BaseTaskBackend):
     """Keeps tasks in a store, from which `manage.py streamkeep_worker` runs them.
 
     Members of `OPTIONS`:
@@ -103,10 +97,10 @@ class StreamkeepBackend(BaseTaskBackend):
             PayloadError, QueueFullError, QueueDrainingError: nothing was enqueued.
         """
         self.validate_task(task)
-        result = TaskResult(
+        result = interface.TaskResult(
             task=task,
             id=new_id(),
-            status=TaskResultStatus.READY,
+            status=interface.TaskResultStatus.READY,
             enqueued_at=None,
             started_at=None,
             last_attempted_at=None,
@@ -146,7 +140,7 @@ class StreamkeepBackend(BaseTaskBackend):
 
     def _show_enqueued(self, result: Any, record: Record) -> None:
         object.__setattr__(result, "enqueued_at", time_of(record.enqueued))
-        task_enqueued.send(type(self), task_result=result)
+        interface.task_enqueued.send(type(self), task_result=result)
 
     def _record_of(self, result: Any) -> Record:
         task = result.task
@@ -173,7 +167,7 @@ class StreamkeepBackend(BaseTaskBackend):
             if record is not None and record.backend == self.alias:
                 record = resolve(snapshot, record)
         if record is None or record.backend != self.alias:
-            raise TaskResultDoesNotExist(result_id)
+            raise interface.TaskResultDoesNotExist(result_id)
         return result_of(str(result_id), record)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:

@@ -28,19 +28,12 @@ from django.utils.module_loading import import_string
 
 from streamkeep.engine.api.views import Transaction
 from streamkeep.format.core.durations import Duration
-from streamkeep.integrations.django.interface import (
-    Task,
-    TaskContext,
-    TaskResultStatus,
-    normalize_json,
-    task_finished,
-    task_started,
-)
+from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import FAILED, SUCCESSFUL, Record
 from streamkeep.integrations.django.records import load as load_record
 from streamkeep.integrations.django.records import save as save_record
 from streamkeep.integrations.django.results import result_of
-from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, UnknownTaskError
+from streamkeep.jobs import Job, JobLostError, PayloadError, Queue, Retry, UnknownTaskError, running
 from streamkeep.jobs import Task as QueueTask
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.dead_letters import Letter
@@ -58,16 +51,6 @@ from streamkeep.jobs.job import current
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
 from streamkeep.jobs.options import NO_OPTIONS, Options
 from streamkeep.jobs.putting import collect, plan_put, put_when_room
-from streamkeep.jobs.running import (
-    Again,
-    Done,
-    Outcome,
-    aend_when_possible,
-    end_when_possible,
-    is_cancelled,
-    is_interrupt,
-    return_job,
-)
 from streamkeep.jobs.state import job_id_of
 
 log = logging.getLogger("streamkeep.django")
@@ -124,7 +107,7 @@ class Run:
         """What the function is called with."""
         args = self.record.args
         if self.task.takes_context:
-            args = [TaskContext(task_result=self.result), *args]
+            args = [interface.TaskContext(task_result=self.result), *args]
         return args, self.record.kwargs
 
     def send(self, signal: Any) -> None:
@@ -157,7 +140,7 @@ class TaskCore(Core):
         if known is None:
             try:
                 task = import_string(path)
-                if not isinstance(task, Task):
+                if not isinstance(task, interface.Task):
                     raise ImportError(f"{path} is a {type(task).__name__}, and not a task")
             except Exception as error:  # of the module: any can happen
                 if path.encode() not in self.possible.failed:
@@ -178,7 +161,9 @@ class TaskCore(Core):
 
     # --- run ------------------------------------------------------------------------------------
 
-    def execute(self, job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
+    def execute(
+        self, job: Job, done: running.Done | None = None, again: running.Again | None = None
+    ) -> running.Outcome:
         """Run a task and end its job; what the task raises does not leave this call.
 
         Args:
@@ -188,20 +173,20 @@ class TaskCore(Core):
         close_old_connections()
         token = current.set(job)
         try:
-            run = end_when_possible(partial(self._begin, job), again)
-            if isinstance(run, Outcome):
+            run = running.end_when_possible(partial(self._begin, job), again)
+            if isinstance(run, running.Outcome):
                 return run
             try:
-                run.send(task_started)
+                run.send(interface.task_started)
                 args, kwargs = run.arguments
                 end = self._succeed(run, run.task.call(*args, **kwargs))
             except BaseException as error:
-                if isinstance(error, KeyboardInterrupt) and is_interrupt(error):
+                if isinstance(error, KeyboardInterrupt) and running.is_interrupt(error):
                     raise  # as Django has it: an exit is a failure
                 end = partial(self._fail, run, error)
-            return end_when_possible(end, again)
+            return running.end_when_possible(end, again)
         except BaseException:
-            return_job(job)
+            running.return_job(job)
             raise
         finally:
             current.reset(token)
@@ -211,33 +196,33 @@ class TaskCore(Core):
                 close_old_connections()
 
     async def aexecute(
-        self, job: Job, done: Done | None = None, again: Again | None = None
-    ) -> Outcome:
+        self, job: Job, done: running.Done | None = None, again: running.Again | None = None
+    ) -> running.Outcome:
         """Do as `execute`, for a task that is a coroutine function."""
         token = current.set(job)
         try:
-            run = await aend_when_possible(partial(self._begin, job), again)
-            if isinstance(run, Outcome):
+            run = await running.aend_when_possible(partial(self._begin, job), again)
+            if isinstance(run, running.Outcome):
                 return run
             try:
                 sender = type(run.task.get_backend())
-                await task_started.asend(sender=sender, task_result=run.result)
+                await interface.task_started.asend(sender=sender, task_result=run.result)
                 args, kwargs = run.arguments
                 end = self._succeed(run, await run.task.acall(*args, **kwargs))
             except BaseException as error:
-                if is_cancelled(error) or isinstance(error, KeyboardInterrupt):
+                if running.is_cancelled(error) or isinstance(error, KeyboardInterrupt):
                     raise
                 end = partial(self._fail, run, error)
-            return await aend_when_possible(end, again)
+            return await running.aend_when_possible(end, again)
         except BaseException:
-            return_job(job)
+            running.return_job(job)
             raise
         finally:
             current.reset(token)
             with suppress(RuntimeError):  # called by a program that itself runs in a coroutine
                 await sync_to_async(close_old_connections)()
 
-    def _begin(self, job: Job) -> Run | Outcome:
+    def _begin(self, job: Job) -> Run | running.Outcome:
         """Begin an attempt; return an outcome if it cannot begin."""
         begun = time.monotonic()
         try:
@@ -247,7 +232,7 @@ class TaskCore(Core):
         except STORE_FAILS:
             raise
         except Exception as error:
-            return Outcome(end_with_error(job, error), time.monotonic() - begun, error)
+            return running.Outcome(end_with_error(job, error), time.monotonic() - begun, error)
 
     def _prepare_run(self, job: Job) -> Run:
         payload, headers = job.payload, job.headers
@@ -267,17 +252,17 @@ class TaskCore(Core):
         record.started, record.attempted = record.started or now_ms, now_ms
         record.args, record.kwargs = args, kwargs
         record.workers = [*record.workers, self.consumer.decode()]
-        result = result_of(result_id, record, TaskResultStatus.RUNNING)
+        result = result_of(result_id, record, interface.TaskResultStatus.RUNNING)
         return Run(job, result.task, result, record)
 
     # --- end ------------------------------------------------------------------------------------
 
-    def _succeed(self, run: Run, value: Any) -> Callable[[], Outcome]:
+    def _succeed(self, run: Run, value: Any) -> Callable[[], running.Outcome]:
         """Return what ends an attempt whose task has returned."""
         job, record = run.job, run.record
         if job.ended:  # the task did it
-            return partial(Outcome, DONE, run.seconds)
-        record.value = normalize_json(value)
+            return partial(running.Outcome, DONE, run.seconds)
+        record.value = interface.normalize_json(value)
         record.finished, record.status = time.time_ns() // 1_000_000, SUCCESSFUL
         size = len(record.encode())
         if size > self.max_result_bytes:
@@ -292,26 +277,26 @@ class TaskCore(Core):
         )
         return partial(self._done, run)
 
-    def _done(self, run: Run) -> Outcome:
+    def _done(self, run: Run) -> running.Outcome:
         try:
             run.job.done()
         except JobLostError as error:
             log.warning("%s; its result is dropped", error)
-            return Outcome(LOST, run.seconds, error)
+            return running.Outcome(LOST, run.seconds, error)
         except STORE_FAILS:  # the work was done, and this is no failure
             raise
         except Exception as error:
             return self._fail(run, error)
-        _show(run, TaskResultStatus.SUCCESSFUL)
-        return Outcome(DONE, run.seconds)
+        _show(run, interface.TaskResultStatus.SUCCESSFUL)
+        return running.Outcome(DONE, run.seconds)
 
-    def _fail(self, run: Run, error: BaseException) -> Outcome:
+    def _fail(self, run: Run, error: BaseException) -> running.Outcome:
         """End an attempt whose task has raised: a retry, or a dead letter."""
         job, record = run.job, run.record
         kind, text, lines = texts_of(error)
         if job.ended:
             log.warning("job %s ended, and its task raised then", job.id, exc_info=error)
-            return Outcome(DONE, run.seconds, error)
+            return running.Outcome(DONE, run.seconds, error)
         after_ms, final = None, ""
         if isinstance(error, Retry):
             after_ms = error.after_ms
@@ -340,8 +325,8 @@ class TaskCore(Core):
         if outcome.state == LOST:
             return outcome
         if state == GIVEN_UP:
-            _show(run, TaskResultStatus.FAILED)
-        return Outcome(state, run.seconds, error)
+            _show(run, interface.TaskResultStatus.FAILED)
+        return running.Outcome(state, run.seconds, error)
 
 
 class TaskQueue(Queue):
@@ -422,18 +407,20 @@ def _show(run: Run, status: Any) -> None:
     for name in ("status", "finished_at", "errors", "_return_value"):
         object.__setattr__(run.result, name, getattr(ended, name))
     try:
-        run.send(task_finished)
+        run.send(interface.task_finished)
     except Exception:  # the task has ended; a receiver cannot change that
         log.exception("a receiver of the signal task_finished failed")
 
 
-def _or_lost(run: Run, end: Callable[[], None], state: str, error: BaseException) -> Outcome:
+def _or_lost(
+    run: Run, end: Callable[[], None], state: str, error: BaseException
+) -> running.Outcome:
     try:
         end()
     except JobLostError as lost:
         log.warning("%s", lost)
-        return Outcome(LOST, run.seconds, lost)
-    return Outcome(state, run.seconds, error)
+        return running.Outcome(LOST, run.seconds, lost)
+    return running.Outcome(state, run.seconds, error)
 
 
 # --- the queues of this process -----------------------------------------------------------------

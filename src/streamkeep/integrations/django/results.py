@@ -10,12 +10,7 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from streamkeep.integrations.django.interface import (
-    Task,
-    TaskError,
-    TaskResult,
-    TaskResultStatus,
-)
+from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.records import Record
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,17 +48,17 @@ def _plain_task(path: str, priority: int, queue: str, backend: str) -> Any:
 
 def _task(path: str, priority: int, queue: str, backend: str, moment: datetime | None) -> Any:
     task = import_string(path)
-    if not isinstance(task, Task):
+    if not isinstance(task, interface.Task):
         raise ImportError(f"{path} is a {type(task).__name__}, and not a task")
     return task.using(priority=priority, queue_name=queue, backend=backend, run_after=moment)
 
 
 def result_of(result_id: str, record: Record, status: Any = None) -> Any:
     """Return a record, whose status is known, as a `TaskResult`."""
-    result = TaskResult(
+    result = interface.TaskResult(
         task=task_at(record),
         id=result_id,
-        status=status or TaskResultStatus[record.status],
+        status=status or interface.TaskResultStatus[record.status],
         enqueued_at=time_of(record.enqueued),
         started_at=time_of(record.started),
         last_attempted_at=time_of(record.attempted),
@@ -72,7 +67,8 @@ def result_of(result_id: str, record: Record, status: Any = None) -> Any:
         kwargs=record.kwargs,
         backend=record.backend,
         errors=[
-            TaskError(exception_class_path=kind, traceback=lines) for kind, lines in record.errors
+            interface.TaskError(exception_class_path=kind, traceback=lines)
+            for kind, lines in record.errors
         ],
         worker_ids=list(record.workers),
     )

@@ -17,12 +17,7 @@ from sqlalchemy.orm import Session
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.durations import Duration
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.integrations.outbox_rows import (
-    Value,
-    append_row,
-    encode_fields,
-    forward_until,
-)
+from streamkeep.integrations import outbox_rows
 from streamkeep.jobs.outbox import Outbox as Forwarder
 
 Change = Literal["insert", "update", "delete"]
@@ -50,7 +45,7 @@ class Outbox:
     # --- write ----------------------------------------------------------------------------------
 
     def append(
-        self, session: Session | Connection, stream: str, fields: Mapping[str, Value]
+        self, session: Session | Connection, stream: str, fields: Mapping[str, outbox_rows.Value]
     ) -> None:
         """Write an entry into the outbox, as a part of the transaction of a session.
 
@@ -65,7 +60,7 @@ class Outbox:
         self,
         model: type[Any],
         stream: str,
-        fields: Callable[[Any], Mapping[str, Value]],
+        fields: Callable[[Any], Mapping[str, outbox_rows.Value]],
         *,
         changes: tuple[Change, ...] = ("insert",),
     ) -> None:
@@ -119,9 +114,11 @@ class Outbox:
             return connection
 
         def make(connection: Any) -> Forwarder:
-            return Forwarder(connection, name, store, put=lambda row: append_row(store, row))
+            return Forwarder(
+                connection, name, store, put=lambda row: outbox_rows.append_row(store, row)
+            )
 
-        return forward_until(
+        return outbox_rows.forward_until(
             stop or threading.Event(),
             connect,
             make,
@@ -131,7 +128,7 @@ class Outbox:
         )
 
 
-def _row(stream: str, fields: Mapping[str, Value]) -> dict[str, str]:
+def _row(stream: str, fields: Mapping[str, outbox_rows.Value]) -> dict[str, str]:
     if not stream:
         raise ArgumentError("the name of the stream is empty")
-    return {"stream": stream, "payload": encode_fields(fields)}
+    return {"stream": stream, "payload": outbox_rows.encode_fields(fields)}

@@ -24,14 +24,8 @@ from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.distribution.packing import spread
 from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
+from streamkeep.pipeline.jobs import fleet_audit
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at
-from streamkeep.pipeline.jobs.fleet_audit import (
-    audit_fleet,
-    begin,
-    erased_in_files,
-    look_at_live,
-    reconcile,
-)
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, Statistics
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.reached import host
@@ -80,25 +74,25 @@ def audit(
     if store is None and lake is None and fleet is None:
         raise LakeError("there is nothing to audit; next: name a store, a lake, or both")
     with Stopwatch(Report(NAME)) as report:
-        found = begin(lake)
+        found = fleet_audit.begin(lake)
         table, files = found.table, found.files
         segments: list[SegmentRecord] = []
         remote = ("", "")
         if store is not None:
-            look_at_live(live_member(Path(store)), found)
+            fleet_audit.look_at_live(live_member(Path(store)), found)
             with reading(store) as opened, opened.snapshot() as snapshot:
                 segments = list(iter_segments(snapshot.txn))
                 setting, uuid = opened.remote_archive(), opened.uuid
                 remote = ("", "") if setting is None else (setting.uri, uuid)
         if fleet is not None:
-            audit_fleet(spark, fleet, found, progress)
+            fleet_audit.audit_fleet(spark, fleet, found, progress)
         archive = os.path.abspath(Path(store) / "archive") if store is not None else ""
         tasks = plan(
             archive,
             segments,
             table.uri if table is not None else "",
             files,
-            erased_in_files(found),
+            fleet_audit.erased_in_files(found),
             cores_of(spark),
             remote,
             {} if table is None else table.statistics(),
@@ -110,7 +104,7 @@ def audit(
         report.problems += sorted(problem for one in facts for problem in one["problems"])
         report.problems += _overlapping(segments)
         report.problems += _twice(files)
-        report.problems += reconcile(found)
+        report.problems += fleet_audit.reconcile(found)
         report.problems += found.problems
         report.details = {
             "segments": len(segments) + found.segments,

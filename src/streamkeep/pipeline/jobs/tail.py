@@ -29,19 +29,8 @@ from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
 from streamkeep.pipeline.distribution.units import Report, Stopwatch
 from streamkeep.pipeline.jobs.executor.tail import PartWriter
 from streamkeep.pipeline.jobs.subscription import subscription
+from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
-from streamkeep.pipeline.storage.places import (
-    StorageError,
-    by_python_only,
-    check,
-    file_system,
-    located,
-    log_settings,
-    make_folder,
-    one_line,
-    plain,
-    reaching,
-)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -114,10 +103,10 @@ def tail(
     frame = frame.option("failOnDataLoss", fail_on_data_loss)
     frame = frame.option("maxEntriesPerTrigger", max_entries)
     # A folder for this query, because Spark ends a query without reporting its last batch as done.
-    folder = None if tail_export is None else new_folder(plain(tail_export))
+    folder = None if tail_export is None else new_folder(places.plain(tail_export))
     if folder is not None:
         frame = frame.option("tailExport", folder)
-    rows = frame.load(located(store))
+    rows = frame.load(places.located(store))
     with Stopwatch(Report(NAME)) as report:
         query = _start(rows, target, path, checkpoint, staging, available_now, every_s)
         seen = -1
@@ -173,10 +162,10 @@ def _start(
     if target == "console":
         return writer.format("console").option("truncate", False).start()
     assert path is not None
-    location = plain(path)
+    location = places.plain(path)
     offsets = checkpoint or f"{location}.checkpoint"
     for place in (offsets, *((location,) if target == "parquet" else ())):
-        if by_python_only(place):
+        if places.by_python_only(place):
             raise TailError(
                 f"{place}: Spark itself writes there, but PySpark has no client for object stores; "
                 "next: use --checkpoint DIR on a disk and --to delta for the entries, or s3a:// if "
@@ -196,7 +185,7 @@ class _DeltaSink:
     """Appends each batch to a Delta table exactly once."""
 
     def __init__(self, location: str, application: str) -> None:
-        check(location)
+        places.check(location)
         self._location = location
         self._application = application
 
@@ -228,20 +217,20 @@ class _DeltaSink:
             return
         failpoints.hit("tail:batch")
         try:
-            with reaching(self._location):
+            with places.reaching(self._location):
                 self._commit(table, files, number)
         except CommitFailedError:
             self._discard(files)
             raise
-        except (DeltaError, OSError, StorageError) as error:
-            raise StorageError(
+        except (DeltaError, OSError, places.StorageError) as error:
+            raise places.StorageError(
                 f"{self._location}: it is unknown whether batch {number} was committed "
-                f"({one_line(error)}); its files stay; next: start the query again, which writes "
-                "the batch if the table does not have it"
+                f"({places.one_line(error)}); its files stay; next: start the query again, which "
+                "writes the batch if the table does not have it"
             ) from error
         done = self._table()
         if done is None or done.transaction_version(self._application) != number:
-            raise StorageError(  # the files stay: a storage may show the commit later
+            raise places.StorageError(  # the files stay: a storage may show the commit later
                 f"{self._location}: the storage has confirmed a commit, and does not have it; "
                 "next: start the query again"
             )
@@ -258,8 +247,8 @@ class _DeltaSink:
 
         from streamkeep.pipeline.lake.commit_check import check_commits
 
-        told = log_settings(self._location)
-        with reaching(self._location):
+        told = places.log_settings(self._location)
+        with places.reaching(self._location):
             check_commits(self._location, told)
             return DeltaTable.create(self._location, schema, mode="ignore", storage_options=told)
 
@@ -287,7 +276,7 @@ class _DeltaSink:
         A client that did not get the answer repeats the request, and then its own commit, which
         names the files, is the reason for the refusal.
         """
-        system, root = file_system(self._location)
+        system, root = places.file_system(self._location)
         table = self._table()
         named = set() if table is None else {one.rpartition("/")[2] for one in table.file_uris()}
         for name, *_ in files:
@@ -297,17 +286,17 @@ class _DeltaSink:
 
 def _application(checkpoint: str) -> str:
     """Return a name for the query that stays the same as long as its checkpoint exists."""
-    place = located(checkpoint)
-    system, folder = file_system(place)
+    place = places.located(checkpoint)
+    system, folder = places.file_system(place)
     path = f"{folder}/streamkeep-application"
-    with reaching(place):
+    with places.reaching(place):
         try:
             with system.open_input_stream(path) as file:
                 return str(file.read().decode())
         except FileNotFoundError:
             pass
         name = f"streamkeep/tail/{uuid.uuid4()}"
-        make_folder(system, folder)
+        places.make_folder(system, folder)
         draft = f"{path}.{uuid.uuid4().hex}"
         with system.open_output_stream(draft, compression=None) as file:
             file.write(name.encode())

@@ -68,16 +68,8 @@ from streamkeep.pipeline.lake.files import (
     signed,
 )
 from streamkeep.pipeline.lake.newest import newest_table, table_at
+from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.numbered import next_version
-from streamkeep.pipeline.storage.places import (
-    StorageError,
-    check,
-    file_system,
-    is_uri,
-    log_settings,
-    plain,
-    reaching,
-)
 
 _ORIGIN: Final = pa.schema(
     [("store", pa.string()), ("stream", pa.string()), ("incarnation", pa.int64())]
@@ -132,8 +124,8 @@ class Lake:
             LakeError: it is not a lake, or has no such version.
             StorageError: the storage cannot be reached, or keeps listing an older state.
         """
-        place = plain(uri)
-        check(place)
+        place = places.plain(uri)
+        places.check(place)
         try:
             table = newest_table(place) if version is None else table_at(place, version)
         except DeltaError as error:
@@ -169,13 +161,13 @@ class Lake:
         schema = pa.schema(
             [("bucket", pa.string()), ("date", pa.date32()), *_ORIGIN, *_BASE, *columns]
         )
-        place = plain(uri)
-        check(place)
-        if not is_uri(place):
+        place = places.plain(uri)
+        places.check(place)
+        if not places.is_uri(place):
             os.makedirs(place, exist_ok=True)
-        told = log_settings(place)
+        told = places.log_settings(place)
         try:
-            with reaching(place):
+            with places.reaching(place):
                 check_commits(place, told)
                 DeltaTable.create(
                     place,
@@ -218,7 +210,7 @@ class Lake:
             return self
         fields = [DeltaField.from_arrow(pa.field(one.name, one.type)) for one in added]
         try:
-            with reaching(self.uri):
+            with places.reaching(self.uri):
                 self.table.alter.add_columns(
                     fields,
                     commit_properties=CommitProperties(
@@ -275,8 +267,8 @@ class Lake:
             key = key_of_text(row["min.stream"])
             origin = Origin(row["min.store"], row["min.incarnation"], key)
         if ends is None or origin is None or origin.bucket != row["partition.bucket"]:
-            system, root = file_system(self.uri)
-            with reaching(self.uri):
+            system, root = places.file_system(self.uri)
+            with places.reaching(self.uri):
                 origin, *ids = described(system, root, path)
             ends = (ids[0], ids[1])
         day = row["partition.date"]
@@ -320,10 +312,10 @@ class Lake:
     def _reading_log(self) -> Iterator[None]:
         """Raise StorageError for what delta-rs raises inside the block."""
         try:
-            with reaching(self.uri):
+            with places.reaching(self.uri):
                 yield
         except DeltaError as error:
-            raise StorageError(
+            raise places.StorageError(
                 f"{self.uri}: its log cannot be read: {error}; next: run the job again"
             ) from error
 
@@ -372,7 +364,7 @@ class Lake:
         schema = pa.schema(self.table.schema().to_arrow())
         failpoints.hit("lake:commit")
         try:
-            with reaching(self.uri):
+            with places.reaching(self.uri):
                 self.table.create_write_transaction(
                     actions,
                     "append",
@@ -392,13 +384,13 @@ class Lake:
                 ) from error
             return done
         except DeltaError as error:  # whether the commit was made is not known
-            raise StorageError(f"{self.uri}: {error}; next: run {job} again") from error
+            raise places.StorageError(f"{self.uri}: {error}; next: run {job} again") from error
         failpoints.hit("lake:committed")
         done = Lake.open(self.uri)
         for one in moved:
             before = self.transaction(one.app_id)
             if before != one.version and done.transaction(one.app_id) == before:
-                raise StorageError(
+                raise places.StorageError(
                     f"{self.uri}: the storage has confirmed a commit, and does not have it; next: "
                     f"run {job} again"
                 )
@@ -443,7 +435,7 @@ class Lake:
 
     def discard(self, files: Iterable[LakeFile]) -> None:
         """Remove files that were written but not committed."""
-        system, root = file_system(self.uri)
+        system, root = places.file_system(self.uri)
         for file in files:
             try:
                 system.delete_file(f"{root}/{file.path}")
@@ -457,7 +449,7 @@ class Lake:
             StorageError: the storage does not answer; some of the files remain.
         """
         try:
-            with reaching(self.uri):
+            with places.reaching(self.uri):
                 removed = self.table.vacuum(
                     retention_hours=retention_hours,
                     dry_run=False,
@@ -465,7 +457,7 @@ class Lake:
                     full=True,
                 )
         except DeltaError as error:
-            raise StorageError(f"{self.uri}: {error}; next: run compact again") from error
+            raise places.StorageError(f"{self.uri}: {error}; next: run compact again") from error
         failpoints.hit("lake:swept")
         # In an object store, the result also has the markers of empty folders.
         return [unquote(path) for path in removed if path.endswith((".parquet", ".draft"))]

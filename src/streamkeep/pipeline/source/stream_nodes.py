@@ -12,14 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from streamkeep.arrow.columns import CopiedNode, count_entries
-from streamkeep.engine.commands.history import (
-    Archived,
-    Live,
-    LiveOnly,
-    Retired,
-    Source,
-    copied_nodes,
-)
+from streamkeep.engine.commands import history
 from streamkeep.engine.tables.manifest import overlapping
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.segment_files import SegmentFiles
@@ -136,17 +129,17 @@ class StreamNodes:
         A node without visible entries gives b"".
         """
         sources = [one for one in self._sources() if _begin(one, start, after) and _key(one) <= end]
-        return copied_nodes(sources, end, size)
+        return history.copied_nodes(sources, end, size)
 
-    def _sources(self) -> Iterator[Source]:
+    def _sources(self) -> Iterator[history.Source]:
         stream = self.stream
         if stream is not None and stream.record.length and self.source != ARCHIVE:
-            kind = LiveOnly if self.source == LIVE else Live
+            kind = history.LiveOnly if self.source == LIVE else history.Live
             yield kind(self.txn, stream)
         if self.source in (AUTO, TAIL):
-            yield Retired(self.txn, self.number)
+            yield history.Retired(self.txn, self.number)
         if self.source not in (LIVE, TAIL):
-            yield Archived(self.txn, self.number, self._files())
+            yield history.Archived(self.txn, self.number, self._files())
 
     def _files(self) -> SegmentFiles:
         files = self.txn.context.segment_files
@@ -168,7 +161,7 @@ class StreamNodes:
     ) -> Iterator[Iterator[Mark]]:
         """Yield the marks of retired nodes, and those of segments."""
         if self.source in (AUTO, TAIL):
-            retired = _upwards(Retired(self.txn, self.number), start, end, None)
+            retired = _upwards(history.Retired(self.txn, self.number), start, end, None)
             yield (Mark(StreamId(one.ms, one.seq), PAGE_VALUE, 0) for one in retired)
         if self.source not in (LIVE, TAIL):
             yield self._archived_marks(start, end, piece_bytes)
@@ -203,9 +196,9 @@ class StreamNodes:
         """
         entries = nodes = 0
         for source in self._sources():
-            if isinstance(source, Live):
+            if isinstance(source, history.Live):
                 found = source.count(start, end)
-            elif isinstance(source, Retired):
+            elif isinstance(source, history.Retired):
                 tally = Tally(start, end)
                 for ms, seq, load in _upwards(source, start, end, None):
                     tally.add([(ms, seq, load())])
@@ -247,7 +240,7 @@ class StreamNodes:
 
 
 def _upwards(
-    source: Source, start: StreamId, end: StreamId, after: StreamId | None
+    source: history.Source, start: StreamId, end: StreamId, after: StreamId | None
 ) -> Iterator[Found]:
     """Yield the nodes of one source."""
     found = _begin(source, start, after)
@@ -257,7 +250,7 @@ def _upwards(
         found = source.next()
 
 
-def _begin(source: Source, start: StreamId, after: StreamId | None) -> bool:
+def _begin(source: history.Source, start: StreamId, after: StreamId | None) -> bool:
     """Move to the first node above `after` that may hold entries from `start` on."""
     found = source.seek(*(start if after is None else after))
     while found and after is not None and (source.ms, source.seq) <= after:
@@ -265,5 +258,5 @@ def _begin(source: Source, start: StreamId, after: StreamId | None) -> bool:
     return found
 
 
-def _key(node: Source | Found) -> tuple[int, int]:
+def _key(node: history.Source | Found) -> tuple[int, int]:
     return node.ms, node.seq

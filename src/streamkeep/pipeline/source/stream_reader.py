@@ -17,46 +17,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming import datasource
 from pyspark.sql.types import StructType
 
 from streamkeep.engine.commands import keys
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.source import offsets, triggers
 from streamkeep.pipeline.source.group_positions import set_group_positions
 from streamkeep.pipeline.source.loss_notes import new_notes, noted_losses, remove_notes
 from streamkeep.pipeline.source.losses import DataLossError
-from streamkeep.pipeline.source.offsets import (
-    BEGINNING,
-    Position,
-    Positions,
-    decode_offset,
-    encode_offset,
-)
 from streamkeep.pipeline.source.pins import absent_keys
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.reader import SlicePartition, check_schema, read_partition
 from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.source.triggers import (
-    Budget,
-    batch_gone,
-    check_nothing_trimmed,
-    check_same_stream,
-    first_positions,
-    limited_positions,
-    newest_positions,
-    report,
-    resumed,
-    start_gone,
-)
 from streamkeep.pipeline.storage.folders import new_folder, remove_folder
 
 if TYPE_CHECKING:
@@ -66,25 +42,29 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def _up_to(bound: Positions, positions: Positions) -> Positions:
+def _up_to(bound: offsets.Positions, positions: offsets.Positions) -> offsets.Positions:
     """Return positions, advanced to those of a bound."""
     newest = dict(positions)
     for key, end in bound.items():
-        start = positions.get(key, BEGINNING)
+        start = positions.get(key, offsets.BEGINNING)
         if end.id > start.id or end.number != start.number:
             newest[key] = end
     return newest
 
 
-class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamkeepStreamReader(
+    QuickAck, DataSourceStreamReader, datasource.SupportsTriggerAvailableNow
+):
     """Plans micro-batches on the driver, and reads their partitions in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._bound: tuple[str, Positions] | None = None  # the store, and where availableNow ends
-        self._planned: Positions = {}
-        self._start: Positions = {}
+        self._bound: tuple[str, offsets.Positions] | None = (
+            None  # the store, and where availableNow ends
+        )
+        self._planned: offsets.Positions = {}
+        self._start: offsets.Positions = {}
         self._lost: dict[tuple[bytes, int, StreamId], int] = {}  # found by the driver, after an ID
         self._notes = new_notes()
         self._group_store: Store[bytes] | None = None
@@ -103,51 +83,53 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
             DataLossError: it is to begin at an ID, and entries from there on were trimmed.
         """
         with reading(self.options.path) as store, store.snapshot() as snapshot:
-            positions = first_positions(snapshot.txn, self.options)
+            positions = triggers.first_positions(snapshot.txn, self.options)
             for key, position in positions.items():
-                error = start_gone(snapshot.txn, self.options, key, position.number)
+                error = triggers.start_gone(snapshot.txn, self.options, key, position.number)
                 if error is not None:
-                    self._lose(BEGINNING, error)
+                    self._lose(offsets.BEGINNING, error)
             for sentence in absent_keys(self.options, dict(keys.iter_keys(snapshot.txn))):
                 _log.warning(
                     "%s (the query reads it from its beginning once it is there)", sentence
                 )
-            offset = encode_offset(store.uuid, positions)
+            offset = offsets.encode_offset(store.uuid, positions)
         _log.info("a new query on %s begins at %s", self.options.path, offset)
         return offset
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> datasource.ReadLimit:
         """Return the limit of a trigger from the options."""
         if self.options.max_entries is not None:
-            return ReadMaxRows(self.options.max_entries)
+            return datasource.ReadMaxRows(self.options.max_entries)
         if self.options.max_bytes is not None:
-            return ReadMaxBytes(self.options.max_bytes)
-        return ReadAllAvailable()
+            return datasource.ReadMaxBytes(self.options.max_bytes)
+        return datasource.ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any], limit: datasource.ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch."""
-        was, positions = decode_offset(start)
-        budget = Budget(None, None)
-        if not isinstance(limit, ReadAllAvailable):
-            budget = Budget(self.options.max_entries, self.options.max_bytes)
+        was, positions = offsets.decode_offset(start)
+        budget = triggers.Budget(None, None)
+        if not isinstance(limit, datasource.ReadAllAvailable):
+            budget = triggers.Budget(self.options.max_entries, self.options.max_bytes)
         with reading(self.options.path) as store, store.snapshot() as snapshot:
             txn = snapshot.txn
-            positions, losses = resumed(txn, self.options, was or store.uuid, store.uuid, positions)
+            positions, losses = triggers.resumed(
+                txn, self.options, was or store.uuid, store.uuid, positions
+            )
             for position, error in losses:
                 self._lose(position, error)
             if self._bound is not None and self._bound[0] != store.uuid:
-                self._bound = store.uuid, newest_positions(txn, self.options, {})
+                self._bound = store.uuid, triggers.newest_positions(txn, self.options, {})
             bound = None if self._bound is None else self._bound[1]
-            if budget != Budget(None, None):
-                newest = limited_positions(txn, self.options, positions, budget, bound)
+            if budget != triggers.Budget(None, None):
+                newest = triggers.limited_positions(txn, self.options, positions, budget, bound)
             elif bound is None:
-                newest = newest_positions(txn, self.options, positions)
+                newest = triggers.newest_positions(txn, self.options, positions)
             else:
                 newest = _up_to(bound, positions)
             self._start, self._planned = positions, newest
-            return encode_offset(store.uuid, newest)
+            return offsets.encode_offset(store.uuid, newest)
 
-    def _lose(self, position: Position, error: DataLossError) -> None:
+    def _lose(self, position: offsets.Position, error: DataLossError) -> None:
         """Raise an error about lost entries, or count and log it, as the options say."""
         if self.options.fail_on_data_loss:
             raise error
@@ -159,7 +141,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the present end of the streams, where the query will end."""
         with reading(self.options.path) as store, store.snapshot() as snapshot:
-            self._bound = store.uuid, newest_positions(snapshot.txn, self.options, {})
+            self._bound = store.uuid, triggers.newest_positions(snapshot.txn, self.options, {})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the lag of the query, which `lastProgress` shows as latestOffset."""
@@ -167,7 +149,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
         for (key, _, _), count in self._lost.items():
             lost[key] += count
         with reading(self.options.path) as store, store.snapshot() as snapshot:
-            return report(snapshot.txn, self.options, self._start, self._planned, lost)
+            return triggers.report(snapshot.txn, self.options, self._start, self._planned, lost)
 
     # --- one micro-batch --------------------------------------------------------------------
 
@@ -183,26 +165,26 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
 
     def _pins(self, start: dict[str, Any], end: dict[str, Any]) -> tuple[Pin, ...]:
         """Return the ranges between two offsets; raise or log if entries in them are lost."""
-        was, begins = decode_offset(start)
-        planned, ends = decode_offset(end)
+        was, begins = offsets.decode_offset(start)
+        planned, ends = offsets.decode_offset(end)
         pins = []
         with reading(self.options.path) as store, store.snapshot() as snapshot:
             txn = snapshot.txn
             for key, last in ends.items():
-                begin = begins.get(key, BEGINNING)
+                begin = begins.get(key, offsets.BEGINNING)
                 met = was != planned or begin.number != last.number
                 if met:
-                    begin = Position(last.number, MIN_ID, 0, next=last.first)
+                    begin = offsets.Position(last.number, MIN_ID, 0, next=last.first)
                 stream = txn.find_stream(key)
                 there = stream is not None and stream.number == last.number
                 if not there or store.uuid != planned:
                     if last.id > begin.id:
-                        self._lose(begin, batch_gone(key, begin, last))
+                        self._lose(begin, triggers.batch_gone(key, begin, last))
                     continue
                 try:
-                    check_same_stream(txn, key, last)
+                    triggers.check_same_stream(txn, key, last)
                     if not met or last.first is not None:  # else all was lost before it was met
-                        check_nothing_trimmed(txn, self.options, key, begin)
+                        triggers.check_nothing_trimmed(txn, self.options, key, begin)
                 except DataLossError as error:
                     self._lose(begin, error)
                 if last.id > begin.id:
@@ -228,7 +210,7 @@ class StreamkeepStreamReader(QuickAck, DataSourceStreamReader, SupportsTriggerAv
 
         if self._group_store is None:
             self._group_store = Store(self.options.path, sync="none", create=False, lease=False)
-        store, positions = decode_offset(end)
+        store, positions = offsets.decode_offset(end)
         if self._group_store.uuid == store:
             set_group_positions(self._group_store, group, positions)
 

@@ -40,13 +40,7 @@ from streamkeep.pipeline.source.segment_folder import cut_segment
 from streamkeep.pipeline.source.slices import Pin, Slice
 from streamkeep.pipeline.source.stores import reading, stream_nodes
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
-from streamkeep.pipeline.storage.places import (
-    check,
-    file_system,
-    is_uri,
-    make_folder,
-    reaching,
-)
+from streamkeep.pipeline.storage import places
 
 if TYPE_CHECKING:
     from streamkeep.format.segment.manifest import SegmentRecord
@@ -64,7 +58,7 @@ def cut_exported(
         folder: gets what executors cannot reach otherwise.
     """
     slices: list[Slice] = []
-    check(folder)
+    places.check(folder)
     archive = str(Path(options.path) / "archive")
     with reading(options.path) as store, store.snapshot() as snapshot:
         setting = store.remote_archive()
@@ -87,7 +81,7 @@ def cut_exported(
 
 
 def _cut_file(root: str, path: str, pin: Pin, slice_bytes: int) -> list[Slice]:
-    path = quote(path) if is_uri(root) else path  # names of folders have `%`
+    path = quote(path) if places.is_uri(root) else path  # names of folders have `%`
     location = f"{root.rstrip('/')}/{path}"
     with open_segment("", location) as segment:
         return cut_segment(segment, location, pin, slice_bytes)
@@ -108,11 +102,11 @@ def _copied(source: Path, folder: str, path: str) -> bool:
         file = pa.OSFile(str(source))
     except FileNotFoundError:
         return False
-    system, base = file_system(folder)
-    make_folder(system, f"{base}/{path}".rpartition("/")[0])
+    system, base = places.file_system(folder)
+    places.make_folder(system, f"{base}/{path}".rpartition("/")[0])
     with (
         file,
-        reaching(folder),
+        places.reaching(folder),
         system.open_output_stream(f"{base}/{path}", compression=None) as out,
     ):
         while piece := file.read(_PIECE_BYTES):
@@ -139,11 +133,11 @@ def _write_tail(
         file_number=1,
     )
     path = segment_path(pin.number, pin.key, pin.start, pin.end, _EPOCH, 1)
-    system, base = file_system(folder)
+    system, base = places.file_system(folder)
     target = f"{base}/{path}"
-    make_folder(system, target.rpartition("/")[0])
+    places.make_folder(system, target.rpartition("/")[0])
     where = f"stream {pin.key!r}"
-    with reaching(folder), system.open_output_stream(target, compression=None) as out:
+    with places.reaching(folder), system.open_output_stream(target, compression=None) as out:
         out.write(writer.add(first, where))
         for envelope in nodes:
             out.write(writer.add(envelope, where))

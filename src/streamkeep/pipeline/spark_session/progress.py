@@ -6,13 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming import listener
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +26,7 @@ class Lag:
     seconds: float
 
 
-class ProgressListener(StreamingQueryListener):
+class ProgressListener(listener.StreamingQueryListener):
     """Keeps the newest `Lag` of every query and stream.
 
     >>> listener = ProgressListener(print)
@@ -49,10 +43,10 @@ class ProgressListener(StreamingQueryListener):
         self.lags: dict[tuple[str, str], Lag] = {}
         self._report = report
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+    def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:
         """Do nothing: there is no lag yet."""
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+    def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:
         """Keep the lags that sources of this format report."""
         progress = event.progress
         query = progress.name or str(progress.id)
@@ -63,10 +57,10 @@ class ProgressListener(StreamingQueryListener):
                 if self._report is not None:
                     self._report(lag)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+    def onQueryIdle(self, event: listener.QueryIdleEvent) -> None:
         """Do nothing: no lag has changed."""
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+    def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:
         """Do nothing: the last lags are kept."""
 
 

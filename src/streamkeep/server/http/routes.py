@@ -29,15 +29,8 @@ from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.metrics.prometheus import Metric
 from streamkeep.server.access import User
 from streamkeep.server.commands.table import BY_NAME, READS, Spec
+from streamkeep.server.http import wire
 from streamkeep.server.http.overview import keys_of
-from streamkeep.server.http.wire import (
-    Parameters,
-    Problem,
-    json_body,
-    json_reply,
-    query_pairs,
-    segment,
-)
 
 # --- one request ----------------------------------------------------------------------------------
 
@@ -84,7 +77,7 @@ class State:
         self.stopping = False
 
 
-class Call(Parameters):
+class Call(wire.Parameters):
     """One request.
 
     Attributes:
@@ -106,11 +99,11 @@ class Call(Parameters):
         self.members: dict[str, Any] = {}
         self._keys: tuple[bytes, ...] = () if "key" not in request.path_params else (self.key,)
         if "name" in request.path_params:
-            name = segment(request, "name")
+            name = wire.segment(request, "name")
             try:
                 self.queue = name.decode()
             except UnicodeDecodeError:
-                raise Problem(404, f"no queue {name!r}") from None
+                raise wire.Problem(404, f"no queue {name!r}") from None
             self._keys = keys_of(self.queue)
 
     def allow(self, *commands: str) -> None:
@@ -119,14 +112,14 @@ class Call(Parameters):
             spec = BY_NAME[command.encode()]
             if spec.kind != READS and not self.state.write:
                 hint = "start the server with --write"
-                raise Problem(403, "this server is read-only", hint=hint)
+                raise wire.Problem(403, "this server is read-only", hint=hint)
             self.user.check_rights(spec, spec.rights_to([*self._keys]))
 
     def allow_whole(self, command: str) -> None:
         """Raise unless the caller may run a command of a server, and read every key."""
         self.user.check_rights(Spec(command, -1, READS), [])
         if not self.user.sees_all:
-            raise Problem(403, "only for users that may read every key")
+            raise wire.Problem(403, "only for users that may read every key")
 
     def bound(self, name: str, default: str, kind: Bound) -> bytes:
         """Return an ID; a date or time in ISO 8601, or an age such as `-2h`, as an ID."""
@@ -134,14 +127,14 @@ class Call(Parameters):
         try:
             return id_bound(default.encode() if value is None else value, kind, self.store._now_ms)
         except ValueError as error:
-            raise Problem(400, f"the parameter {name!r}: {error}") from None
+            raise wire.Problem(400, f"the parameter {name!r}: {error}") from None
 
 
 def named(request: Request, name: str) -> bytes:
     """Return a name from the path, or else from the parameter of this name."""
     if request.path_params.get(name):
-        return segment(request, name)
-    given = query_pairs(request.scope["query_string"])
+        return wire.segment(request, name)
+    given = wire.query_pairs(request.scope["query_string"])
     return next((value for one, value in given if one == name.encode()), b"")
 
 
@@ -240,7 +233,7 @@ async def _serve(state: State, path: str, request: Request) -> Response:
     else:
         call.allow(*one.commands)
     if one.method != "GET" and not one.takes_any:
-        call.members = await json_body(request, [*one.body])
+        call.members = await wire.json_body(request, [*one.body])
     if inspect.iscoroutinefunction(one.serve):
         found = await one.serve(call)
     elif one.heavy:
@@ -248,13 +241,13 @@ async def _serve(state: State, path: str, request: Request) -> Response:
             found = await asyncio.to_thread(one.serve, call)
     else:
         found = await asyncio.to_thread(one.serve, call)
-    return json_reply(found, one.status) if isinstance(found, dict) else found
+    return wire.json_reply(found, one.status) if isinstance(found, dict) else found
 
 
 def _find(path: str, request: Request) -> Route:
     """Return the route of a request, whose path may leave group and action to parameters."""
     action = request.path_params.get("action", "")
-    given = dict(query_pairs(request.scope["query_string"]))
+    given = dict(wire.query_pairs(request.scope["query_string"]))
     if path == "/groups/{KEY}" and b"group" in given:
         path += "/{GROUP}"
         action = given.get(b"action", b"").decode("latin-1")
@@ -264,11 +257,13 @@ def _find(path: str, request: Request) -> Route:
     if not known:
         below = [one.path.removeprefix(f"{base}/") for one in ROUTES]
         actions = sorted({one for one in below if "/" not in one})
-        raise Problem(404, f"no action {action!r}", hint=f"the actions are {', '.join(actions)}")
+        raise wire.Problem(
+            404, f"no action {action!r}", hint=f"the actions are {', '.join(actions)}"
+        )
     method = "GET" if request.method == "HEAD" else request.method  # its body is not sent
     if method not in known:
         if path == "/groups/{KEY}":
-            raise Problem(405, "name a group: /groups/KEY/GROUP")
+            raise wire.Problem(405, "name a group: /groups/KEY/GROUP")
         headers = {"allow": ", ".join(sorted(known))}
-        raise Problem(405, f"use {' or '.join(sorted(known))}", headers=headers)
+        raise wire.Problem(405, f"use {' or '.join(sorted(known))}", headers=headers)
     return known[method]

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.json_form import json_bytes
-from streamkeep.server.http import overview
+from streamkeep.server.http import overview, wire
 from streamkeep.server.http.entries import (
     MOST,
     Page,
@@ -24,14 +24,6 @@ from streamkeep.server.http.entries import (
 from streamkeep.server.http.events import EventReply, EventStream, starting_id
 from streamkeep.server.http.multipart import FORM_DATA, form_pairs
 from streamkeep.server.http.routes import Call, Found, State, route
-from streamkeep.server.http.wire import (
-    Pairs,
-    Problem,
-    field_pairs,
-    media_type,
-    parse_json,
-    query_pairs,
-)
 
 _RANGE: Final = ("start", "end", "count", "reverse", "history", "shape")
 _EVENTS: Final = ("after", "shape")  # the same path, with another type of reply
@@ -115,7 +107,7 @@ def searched(call: Call) -> Found:
     wanted = _wanted(call)
     text, field = call.data("text") or b"", call.data("field")
     if not text and field is None:
-        raise Problem(400, "one of the parameters 'text' and 'field' is needed")
+        raise wire.Problem(400, "one of the parameters 'text' and 'field' is needed")
     count, as_pairs = call.number("count", 100, 1, 1000), _as_pairs(call)
     page = search(call.store, wanted, text, field, count)
     return {**_shown(page, as_pairs), "examined": page.examined}
@@ -139,7 +131,7 @@ async def _page(state: State, wanted: Wanted, count: int) -> Page:
 def _as_pairs(call: Call) -> bool:
     shape = call.text("shape", "fields")
     if shape not in ("fields", "pairs"):
-        raise Problem(400, f"the parameter 'shape' must be fields or pairs, not {shape!r}")
+        raise wire.Problem(400, f"the parameter 'shape' must be fields or pairs, not {shape!r}")
     return shape == "pairs"
 
 
@@ -210,7 +202,7 @@ async def append(call: Call) -> Found:
     if isinstance(entries, list) and entries and isinstance(entries[0], list):
         if message is not None or any(name in call for name in _APPEND if name != "as"):
             text = "several entries at once take no ID, idempotency key or trimming"
-            raise Problem(400, text, hint="send them one by one")
+            raise wire.Problem(400, text, hint="send them one by one")
         ids = await store.xadd_many(call.key, entries)
         return {"ids": [one.decode() for one in ids]}
     options: dict[str, Any] = {
@@ -224,49 +216,49 @@ async def append(call: Call) -> Found:
         raise ArgumentError("the parameter 'producer' needs the header Idempotency-Key")
     new_id = await store.xadd(call.key, entries, **options)  # type: ignore[arg-type]
     if new_id is None:
-        raise Problem(404, "there is no such stream, and nomkstream=1 does not create one")
+        raise wire.Problem(404, "there is no such stream, and nomkstream=1 does not create one")
     return {"id": new_id.decode()}
 
 
-def _entries(call: Call, body: bytes) -> Pairs | list[Pairs]:
+def _entries(call: Call, body: bytes) -> wire.Pairs | list[wire.Pairs]:
     """Return the pairs of one entry, or those of several."""
-    kind = media_type(call.request)
+    kind = wire.media_type(call.request)
     form = call.text("as", "")
     if form not in ("", "body"):
-        raise Problem(400, f"the parameter 'as' can only be body, not {form!r}")
+        raise wire.Problem(400, f"the parameter 'as' can only be body, not {form!r}")
     known = (
         "application/json", "application/x-ndjson", "application/x-www-form-urlencoded", FORM_DATA
     )  # fmt: skip
     if form == "body" or kind not in known:
         return _whole_body(call, body)
     if "headers" in call:
-        raise Problem(400, "the parameter 'headers' needs as=body")
+        raise wire.Problem(400, "the parameter 'headers' needs as=body")
     if kind == "application/json":
-        value = parse_json(body)
+        value = wire.parse_json(body)
         if isinstance(value, list):
             return _several([(one, f"entry {at}") for at, one in enumerate(value)])
-        return field_pairs(value, "the body")
+        return wire.field_pairs(value, "the body")
     if kind == "application/x-ndjson":
         lines = [(at, line) for at, line in enumerate(body.split(b"\n"), 1) if line.strip()]
-        return _several([(parse_json(line), f"line {at}") for at, line in lines])
+        return _several([(wire.parse_json(line), f"line {at}") for at, line in lines])
     if kind == FORM_DATA:
         pairs = form_pairs(call.request.headers["content-type"], body)
     else:
-        pairs = query_pairs(body)
+        pairs = wire.query_pairs(body)
     if not pairs:
-        raise Problem(400, "the form has no fields")
+        raise wire.Problem(400, "the form has no fields")
     return pairs
 
 
-def _several(values: list[tuple[Any, str]]) -> list[Pairs]:
+def _several(values: list[tuple[Any, str]]) -> list[wire.Pairs]:
     if not values:
-        raise Problem(400, "the body has no entries")
+        raise wire.Problem(400, "the body has no entries")
     if len(values) > _MOST_ENTRIES:
-        raise Problem(413, f"{len(values)} entries, at most {_MOST_ENTRIES} at once")
-    return [field_pairs(value, where) for value, where in values]
+        raise wire.Problem(413, f"{len(values)} entries, at most {_MOST_ENTRIES} at once")
+    return [wire.field_pairs(value, where) for value, where in values]
 
 
-def _whole_body(call: Call, body: bytes) -> Pairs:
+def _whole_body(call: Call, body: bytes) -> wire.Pairs:
     """Return the entry of a webhook: the body, its type, and the headers that were asked for."""
     pairs = [
         (b"body", body),
@@ -274,7 +266,7 @@ def _whole_body(call: Call, body: bytes) -> Pairs:
     ]
     for name in filter(None, call.text("headers", "").lower().split(",")):
         if name in ("authorization", "cookie"):
-            raise Problem(400, f"the header {name!r} is a secret, and is not stored")
+            raise wire.Problem(400, f"the header {name!r} is a secret, and is not stored")
         value = call.request.headers.get(name)
         if value is not None:
             pairs.append((name.encode(), value.encode("latin-1")))

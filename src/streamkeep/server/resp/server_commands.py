@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
+from streamkeep.server.commands import table
 from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.strings import KNOWN_DIGESTS, load_script
 from streamkeep.server.commands.summaries import SUMMARIES
-from streamkeep.server.commands.table import (
-    READS,
-    SERVER_SPECS,
-    SPECS,
-    STREAMS,
-    Spec,
-    by_name,
-    look_up,
-)
 from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_subcommand
 from streamkeep.server.resp import client_commands, info, transactions
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, Handler
@@ -196,7 +188,7 @@ def _command_docs(client: Connection, words: list[bytes], turn: Turn) -> object:
 
 def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> object:
     try:
-        spec = look_up(words[2:], TABLE)
+        spec = table.look_up(words[2:], TABLE)
     except CommandError:
         raise CommandError("Invalid command specified") from None
     if not spec.first:
@@ -204,13 +196,13 @@ def _command_getkeys(client: Connection, words: list[bytes], turn: Turn) -> obje
     if not spec.takes(len(words) - 2):
         raise CommandError("Invalid number of arguments specified for command")
     found = spec.keys(words[2:])
-    if spec.first == STREAMS and not found:
+    if spec.first == table.STREAMS and not found:
         raise CommandError("Invalid arguments specified for command")
     return found
 
 
-def _described(spec: Spec) -> list[object]:
-    flags = [Status("readonly" if spec.kind == READS else "write")] if spec.first else []
+def _described(spec: table.Spec) -> list[object]:
+    flags = [Status("readonly" if spec.kind == table.READS else "write")] if spec.first else []
     if spec.parse is not None:
         flags += [Status("blocking"), Status("movablekeys")]
     first = max(spec.first, 0)
@@ -340,17 +332,17 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
 _CONTAINERS: Final = ("client", "config", "script", "function", "slowlog", "latency", "acl")
 
 
-def _spec(name: str, arity: int) -> Spec:
+def _spec(name: str, arity: int) -> table.Spec:
     keys = (1, -1, 1) if name == "watch" else (0, 0, 0)
-    return Spec(name, arity, READS, *keys, container=name == "command")
+    return table.Spec(name, arity, table.READS, *keys, container=name == "command")
 
 
 ALL_SPECS: Final = (
-    *SPECS,
-    *SERVER_SPECS,
-    *(Spec(name, -2, READS, container=True) for name in _CONTAINERS),
+    *table.SPECS,
+    *table.SERVER_SPECS,
+    *(table.Spec(name, -2, table.READS, container=True) for name in _CONTAINERS),
     *(_spec(name, arity) for name, arity, _ in _COMMANDS),
 )
-TABLE.update(by_name(ALL_SPECS))
+TABLE.update(table.by_name(ALL_SPECS))
 HANDLERS.update({name: handler for name, _, handler in _COMMANDS})
 HANDLERS.update(dict.fromkeys(("keys", "scan", "randomkey"), visible))

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.engine.commands.arguments import NODE_LIMITS
 from streamkeep.engine.commands.glob import Glob
 from streamkeep.format.core.errors import CommandError
-from streamkeep.format.rows.extension import (
-    IDEMPOTENCE,
-    MAX_DURATION,
-    MAX_MAXSIZE,
-    idempotence_of,
-    with_section,
-)
+from streamkeep.format.rows import extension
 from streamkeep.format.rows.records import PAGE_FIT
 from streamkeep.server.commands.keys import run_flush
 from streamkeep.server.commands.words import integer, text_of
@@ -56,8 +50,8 @@ _NUMBERS: Final[dict[str, tuple[str, str, int, int]]] = {
     "latency-monitor-threshold": ("slow", "threshold_ms", 0, 1 << 31),
     "slowlog-log-slower-than": ("slow", "slower_than_us", -1, 1 << 53),
     "slowlog-max-len": ("slow", "most", 0, 1 << 20),
-    "stream-idmp-duration": ("messages", "duration", 1, MAX_DURATION + 1),
-    "stream-idmp-maxsize": ("messages", "maxsize", 1, MAX_MAXSIZE + 1),
+    "stream-idmp-duration": ("messages", "duration", 1, extension.MAX_DURATION + 1),
+    "stream-idmp-maxsize": ("messages", "maxsize", 1, extension.MAX_MAXSIZE + 1),
     "stream-node-max-bytes": ("context", "node_max_bytes", 0, (1 << 32) - 2),
     "stream-node-max-entries": ("context", "node_max_entries", 0, (1 << 32) - 2),
 }
@@ -85,7 +79,7 @@ class Settings:
             )
 
     def _holders(self) -> dict[str, Any]:
-        messages = idempotence_of(self._context.new_extension, "settings")
+        messages = extension.idempotence_of(self._context.new_extension, "settings")
         return {
             "settings": self,
             "turns": self._turns,
@@ -146,7 +140,7 @@ class Settings:
             setattr(holders[holder], attribute, int(text))
             if holder == "messages":
                 section = holders["messages"].encode()
-                context.new_extension = with_section(b"", IDEMPOTENCE, section)
+                context.new_extension = extension.with_section(b"", extension.IDEMPOTENCE, section)
             elif holder == "slow":
                 self.slow.renew()
 

@@ -18,18 +18,9 @@ from streamkeep.engine.tables.group import groups_of
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.json_form import json_base64, json_bytes, json_line
+from streamkeep.format.redis import stream_dump
 from streamkeep.format.redis.rdb import RdbWriter
 from streamkeep.format.redis.resp import encode_command
-from streamkeep.format.redis.stream_dump import (
-    NOBODYS_OWNER,
-    TARGETS,
-    TYPE_2,
-    TYPE_4,
-    TYPE_5,
-    UNOWNED_LOSS,
-    Losses,
-    write_payload,
-)
 from streamkeep.format.redis.stream_parts import NOBODY, GroupPart, Messages, Pending
 from streamkeep.format.rows.group_records import UNKNOWN
 from streamkeep.transfer.dumping.source import Source
@@ -38,8 +29,8 @@ Write = Callable[[bytes], object]
 _IDS_PER_COMMAND: Final = 100
 
 
-def write_rdb(source: Source, server: str, write: Write) -> Losses:
-    writer = RdbWriter(TARGETS[server])
+def write_rdb(source: Source, server: str, write: Write) -> stream_dump.Losses:
+    writer = RdbWriter(stream_dump.TARGETS[server])
     write(writer.begin(sum(1 for _ in source.names())))
     for stream in source:
         _note_settings(stream, writer.losses)
@@ -49,12 +40,14 @@ def write_rdb(source: Source, server: str, write: Write) -> Losses:
     return writer.losses
 
 
-def write_payloads(source: Source, server: str, write: Write) -> Losses:
+def write_payloads(source: Source, server: str, write: Write) -> stream_dump.Losses:
     """Write the DUMP payload of one chosen stream as it is, of several as lines of JSON."""
-    losses = Losses()
+    losses = stream_dump.Losses()
     for stream in source:
         _note_settings(stream, losses)
-        payload = write_payload(source.parts(stream), stream.nodes(), TARGETS[server], losses)
+        payload = stream_dump.write_payload(
+            source.parts(stream), stream.nodes(), stream_dump.TARGETS[server], losses
+        )
         if source.keys is not None and len(source.keys) == 1:
             write(payload)
             continue
@@ -63,12 +56,12 @@ def write_payloads(source: Source, server: str, write: Write) -> Losses:
     return losses
 
 
-def write_commands(source: Source, server: str, write: Write) -> Losses:
+def write_commands(source: Source, server: str, write: Write) -> stream_dump.Losses:
     """Write commands that rebuild the streams on a server that has none of the keys."""
-    losses = Losses()
+    losses = stream_dump.Losses()
     for stream in source:
         _note_settings(stream, losses)
-        writer = _CommandWriter(source, stream, TARGETS[server].kind, write, losses)
+        writer = _CommandWriter(source, stream, stream_dump.TARGETS[server].kind, write, losses)
         writer.entries()
         if source.limits.whole:
             writer.counters()
@@ -78,7 +71,7 @@ def write_commands(source: Source, server: str, write: Write) -> Losses:
     return losses
 
 
-def _note_settings(stream: Stream, losses: Losses) -> None:
+def _note_settings(stream: Stream, losses: stream_dump.Losses) -> None:
     if stream.retention() is not None:
         losses.add("retention of a stream")
 
@@ -87,7 +80,7 @@ class _CommandWriter:
     """Writes the commands of one stream."""
 
     def __init__(
-        self, source: Source, stream: Stream, kind: int, write: Write, losses: Losses
+        self, source: Source, stream: Stream, kind: int, write: Write, losses: stream_dump.Losses
     ) -> None:
         self._source = source
         self._stream = stream
@@ -113,7 +106,7 @@ class _CommandWriter:
         counters = counters_of(self._stream, 0)
         words: list[str | int] = []
         deleted = counters.max_deleted_id or (0, 0)
-        if self._kind >= TYPE_2:
+        if self._kind >= stream_dump.TYPE_2:
             words = ["ENTRIESADDED", counters.entries_added or 0, "MAXDELETEDID", _text(deleted)]
         elif deleted != (0, 0) or counters.entries_added != counters.length:
             self._losses.add("stream without its max_deleted_id and entries_added", newer=True)
@@ -124,10 +117,10 @@ class _CommandWriter:
         key, name = self._key, group.name
         words: list[str | int] = []
         read = UNKNOWN if group.entries_read is None else group.entries_read
-        if self._kind >= TYPE_2:
+        if self._kind >= stream_dump.TYPE_2:
             words = ["ENTRIESREAD", read]
         self._send("XGROUP", "CREATE", key, name, _text(group.last_id), *words)
-        if self._kind >= TYPE_2 and read > self._stream.record.entries_added:
+        if self._kind >= stream_dump.TYPE_2 and read > self._stream.record.entries_added:
             self._send("XGROUP", "SETID", key, name, _text(group.last_id), *words)
         for consumer in group.consumers:
             self._send("XGROUP", "CREATECONSUMER", key, name, consumer.name)
@@ -170,9 +163,9 @@ class _CommandWriter:
         zone = [one for one in group.zone if one in kept]
         for count, together in groupby(zone, lambda one: kept[one].delivery_count):
             ids = [_text(one) for one in together]
-            if self._kind < TYPE_5:
-                self._losses.add(UNOWNED_LOSS, len(ids), newer=True)
-                self._claim(group.name, NOBODYS_OWNER, ids, 0, count)
+            if self._kind < stream_dump.TYPE_5:
+                self._losses.add(stream_dump.UNOWNED_LOSS, len(ids), newer=True)
+                self._claim(group.name, stream_dump.NOBODYS_OWNER, ids, 0, count)
                 continue
             for some in _slices(ids):
                 words = ("IDS", len(some), *some, "RETRYCOUNT", count, "FORCE")
@@ -183,7 +176,7 @@ class _CommandWriter:
         if messages is None:
             return
         total = sum(len(producer.messages) for producer in messages.producers)
-        if self._kind < TYPE_4:
+        if self._kind < stream_dump.TYPE_4:
             self._losses.add("tracked message of a producer", total, newer=True)
             return
         settings = ("IDMP-DURATION", messages.duration, "IDMP-MAXSIZE", messages.maxsize)

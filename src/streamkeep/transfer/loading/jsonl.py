@@ -11,15 +11,7 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.json_form import from_json
-from streamkeep.format.redis.stream_parts import (
-    NOBODY,
-    ConsumerPart,
-    Counters,
-    GroupPart,
-    Messages,
-    Pending,
-    ProducerPart,
-)
+from streamkeep.format.redis import stream_parts
 from streamkeep.format.rows.group_records import NEVER, UNKNOWN
 from streamkeep.transfer.formats import JSONL_VERSION
 from streamkeep.transfer.loading.staged import Entries, Incoming
@@ -103,7 +95,7 @@ class JsonReader:
     def _stream(self, head: dict[str, Any]) -> None:
         key = from_json(head["key"])
         self.streams += 1
-        counters = Counters(
+        counters = stream_parts.Counters(
             _number(head["length"]),
             _parse(head["last_generated_id"]),
             None,
@@ -136,34 +128,34 @@ class JsonReader:
         self.entries.flush()
         return self.entries.read - before
 
-    def _group(self) -> GroupPart:
+    def _group(self) -> stream_parts.GroupPart:
         head = self._taken("group")
-        consumers: list[ConsumerPart] = []
+        consumers: list[stream_parts.ConsumerPart] = []
         for _ in range(_number(head["consumers"])):
             members = self._taken("consumer")
             active = members["active_time_ms"]
             consumers.append(
-                ConsumerPart(
+                stream_parts.ConsumerPart(
                     from_json(members["name"]),
                     _number(members["seen_time_ms"]),
                     NEVER if active is None else _number(active),
                 )
             )
         places = {consumer.name: place for place, consumer in enumerate(consumers)}
-        pending: list[Pending] = []
+        pending: list[stream_parts.Pending] = []
         zone: list[Id] = []
         for _ in range(_number(head["pending"])):
             members = self._taken("pending")
             ms, seq = _parse(members["id"])
-            owner = NOBODY
+            owner = stream_parts.NOBODY
             if members["consumer"] is None:
                 zone.append((ms, seq))
             else:
                 owner = places[from_json(members["consumer"])]
             time, count = members["delivery_time_ms"], members["delivery_count"]
-            pending.append(Pending(ms, seq, owner, _number(time), _number(count)))
+            pending.append(stream_parts.Pending(ms, seq, owner, _number(time), _number(count)))
         read = head["entries_read"]
-        return GroupPart(
+        return stream_parts.GroupPart(
             from_json(head["name"]),
             _parse(head["last_delivered_id"]),
             UNKNOWN if read is None else _number(read),
@@ -172,14 +164,14 @@ class JsonReader:
             zone,
         )
 
-    def _messages(self) -> Messages:
+    def _messages(self) -> stream_parts.Messages:
         head = self._taken("messages")
-        producers: list[ProducerPart] = []
+        producers: list[stream_parts.ProducerPart] = []
         while self._is("producer"):
             members = self._taken("producer")
             messages = [(from_json(iid), *_parse(one)) for iid, one in members["messages"]]
-            producers.append(ProducerPart(from_json(members["name"]), messages))
-        return Messages(
+            producers.append(stream_parts.ProducerPart(from_json(members["name"]), messages))
+        return stream_parts.Messages(
             _number(head["duration_s"]),
             _number(head["maxsize"]),
             producers,

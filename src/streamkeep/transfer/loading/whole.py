@@ -18,17 +18,10 @@ from streamkeep.format.quoting import named
 from streamkeep.format.redis.rdb import RdbEnd, StreamObject, read_rdb
 from streamkeep.format.redis.stream_dump import Losses, read_payload
 from streamkeep.transfer.formats import DELIMITERS, LoadFormat
+from streamkeep.transfer.loading import tables
 from streamkeep.transfer.loading.append import Choice
 from streamkeep.transfer.loading.jsonl import JsonReader
 from streamkeep.transfer.loading.staged import Entries, Existing, Incoming, Load, leftovers
-from streamkeep.transfer.loading.tables import (
-    Columns,
-    FlatRow,
-    RowError,
-    bounded_lines,
-    read_dump_csv,
-    read_parquet,
-)
 from streamkeep.transfer.stores import Progress, ProgressCallback, SourceFile, Target
 
 # A stream in one piece, also as base64: a server dumps at most 512 MiB.
@@ -58,7 +51,7 @@ class Given:
     progress: ProgressCallback | None
     existing: Existing | None
     database: int | None
-    columns: Columns
+    columns: tables.Columns
     sort: bool
     drop_empty: bool
     batch: int | None
@@ -113,16 +106,16 @@ class WholeLoader:
         kind, given = self._given.kind, self._given
         if kind == "jsonl":
             reader = JsonReader(self._begin, given.moved)
-            reader.read(bounded_lines(stream, given.max_line))
+            reader.read(tables.bounded_lines(stream, given.max_line))
             self.entries = reader.entries.loaded
         elif kind == "rdb":
             self._rdb(stream)
         elif kind == "dump":
             self._payloads(stream)
         elif kind == "parquet":
-            self._table(read_parquet(stream), "row")
+            self._table(tables.read_parquet(stream), "row")
         else:
-            self._table(read_dump_csv(stream, DELIMITERS[kind], given.max_line), "line")
+            self._table(tables.read_dump_csv(stream, DELIMITERS[kind], given.max_line), "line")
 
     def publish(self) -> int:
         """Give the streams their names; return how many came in."""
@@ -174,12 +167,14 @@ class WholeLoader:
             return  # the dump of a store without streams
         if start == b"{":
             longest = max(self._given.max_line, _MAX_PAYLOAD)
-            for number, line in enumerate(bounded_lines(stream, longest, start), 1):
+            for number, line in enumerate(tables.bounded_lines(stream, longest, start), 1):
                 key, data = _payload_line(number, line)
                 self._take_payload(key, data)
             return
         if self._given.key is None:
-            raise RowError(None, "a payload does not name its stream", hint="key=KEY names it")
+            raise tables.RowError(
+                None, "a payload does not name its stream", hint="key=KEY names it"
+            )
         payload = start + stream.read(_MAX_PAYLOAD)
         if len(payload) > _MAX_PAYLOAD:
             raise CorruptionError(self._name, f"a payload of more than {_MAX_PAYLOAD:,} bytes")
@@ -192,17 +187,17 @@ class WholeLoader:
                 incoming.take(part)
             self._count(incoming.entries)
 
-    def _table(self, rows: Iterable[FlatRow], unit: str) -> None:
+    def _table(self, rows: Iterable[tables.FlatRow], unit: str) -> None:
         known: dict[bytes, Incoming | None] = {}
         entries = Entries(self._given.moved, unit)
         for number, key, ms, seq, flat in rows:
             if key is None:
                 hint = "key=KEY appends the rows to the stream KEY"
-                raise RowError(None, "no column 'stream'", hint=hint)
+                raise tables.RowError(None, "no column 'stream'", hint=hint)
             if key not in known:
                 known[key] = self._begin(key)
             if not flat:
-                raise RowError(number, "an entry without fields", unit=unit)
+                raise tables.RowError(number, "an entry without fields", unit=unit)
             entries.add(known[key], number, ms, seq, flat)
         entries.flush()
         self.entries = entries.loaded
@@ -210,9 +205,9 @@ class WholeLoader:
 
 def _payload_line(number: int, line: bytes) -> tuple[bytes, bytes]:
     if not _PAYLOAD_LINE.fullmatch(line):  # which no line does that takes much more memory parsed
-        raise RowError(number, "not a line with 'key' and 'payload'")
+        raise tables.RowError(number, "not a line with 'key' and 'payload'")
     try:
         members = json.loads(line)
         return from_json(members["key"]), from_json(members["payload"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RowError(number, f"not a line with 'key' and 'payload': {error}") from error
+        raise tables.RowError(number, f"not a line with 'key' and 'payload': {error}") from error

@@ -9,13 +9,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.lake.executor.parquet import (
-    FileWriter,
-    count_ids,
-    read_file,
-    read_whole,
-    without_ids,
-)
+from streamkeep.pipeline.lake.executor import parquet
 from streamkeep.pipeline.lake.files import (
     LakeFile,
 )
@@ -38,11 +32,11 @@ def rewrite_file(task: Task) -> list[str]:
     system, root = file_system(task.lake)
     if not count_in_file(system, root, task.file, task.ids):
         return [json.dumps({"path": task.file.path, "gone": 0, "files": []})]
-    writer = FileWriter(system, root, task.file.origin, schema, file_bytes=None)
+    writer = parquet.FileWriter(system, root, task.file.origin, schema, file_bytes=None)
     gone = 0
     try:
-        for batch in read_whole(system, root, task.file, schema):
-            kept = without_ids(batch, task.ids)
+        for batch in parquet.read_whole(system, root, task.file, schema):
+            kept = parquet.without_ids(batch, task.ids)
             gone += len(batch) - len(kept)
             if len(kept):
                 writer.add(kept)
@@ -56,4 +50,7 @@ def rewrite_file(task: Task) -> list[str]:
 def count_in_file(
     system: pafs.FileSystem, root: str, file: LakeFile, ids: tuple[StreamId, ...]
 ) -> int:
-    return sum(count_ids(batch, ids) for batch in read_file(system, root, file, ("ms", "seq")))
+    return sum(
+        parquet.count_ids(batch, ids)
+        for batch in parquet.read_file(system, root, file, ("ms", "seq"))
+    )

@@ -25,18 +25,7 @@ from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.arrow.types import converter
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.lake.files import (
-    LAST_MS,
-    ORIGIN,
-    LakeError,
-    LakeFile,
-    Origin,
-    day_of,
-    folder_of,
-    new_path,
-    signed,
-    unsigned,
-)
+from streamkeep.pipeline.lake import files
 from streamkeep.pipeline.storage.places import check_written, make_folder
 
 FILE_BYTES: Final = 256 << 20  # of rows in memory, about ten times as much as on disk
@@ -95,12 +84,12 @@ class FileWriter:
         self,
         system: pafs.FileSystem,
         root: str,
-        origin: Origin,
+        origin: files.Origin,
         schema: pa.Schema,
         file_bytes: int | None = FILE_BYTES,
     ) -> None:
         self._file_bytes = file_bytes
-        self.files: list[LakeFile] = []
+        self.files: list[files.LakeFile] = []
         self._system = system
         self._root = root
         self._origin = origin
@@ -121,7 +110,7 @@ class FileWriter:
         for start, stop in _days(batch):
             part = batch.slice(start, stop - start)
             first = id_at(part, 0)
-            day = day_of(first.ms)
+            day = files.day_of(first.ms)
             if self._entries and (day != self._day or self._full()):
                 self._end_file()
             if not self._entries:
@@ -134,7 +123,7 @@ class FileWriter:
             if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
                 self._end_group()
 
-    def close(self) -> list[LakeFile]:
+    def close(self) -> list[files.LakeFile]:
         """End the last file; return all files."""
         if self._entries:
             self._end_file()
@@ -163,7 +152,7 @@ class FileWriter:
 
     def _end_group(self) -> None:
         if self._writer is None:
-            folder = f"{self._root}/{folder_of(self._origin, self._day)}"
+            folder = f"{self._root}/{files.folder_of(self._origin, self._day)}"
             make_folder(self._system, folder)
             self._draft = f"{folder}/_{uuid.uuid4().hex}.draft"
             self._sink = _Sink(self._system.open_output_stream(self._draft, compression=None))
@@ -189,7 +178,7 @@ class FileWriter:
         if self._rows:
             self._end_group()
         size, checksum = self._close_draft()
-        path = new_path(self._origin, self._day, self._first, self._last, checksum)
+        path = files.new_path(self._origin, self._day, self._first, self._last, checksum)
         target = f"{self._root}/{path}"
         if isinstance(self._system, pafs.LocalFileSystem):
             _sync(Path(self._draft))  # a power loss must not empty a file that a commit names
@@ -197,12 +186,14 @@ class FileWriter:
         self._system.move(self._draft, target)
         check_written(self._root, self._system, target, size)
         failpoints.hit("lake:file-named")
-        file = LakeFile(path, self._origin, self._day, self._entries, size, self._first, self._last)
+        file = files.LakeFile(
+            path, self._origin, self._day, self._entries, size, self._first, self._last
+        )
         self.files.append(file)
         self._entries = self._written = 0
 
 
-def _with_origin(rows: pa.Table, origin: Origin) -> pa.Table:
+def _with_origin(rows: pa.Table, origin: files.Origin) -> pa.Table:
     """Return rows with the columns of their origin, as dictionaries, which are fast to write."""
     zeros = pa.repeat(pa.scalar(0, pa.int8()), len(rows))
     columns = [
@@ -219,7 +210,7 @@ def _with_origin(rows: pa.Table, origin: Origin) -> pa.Table:
 def read_file(
     system: pafs.FileSystem,
     root: str,
-    file: LakeFile,
+    file: files.LakeFile,
     columns: Sequence[str],
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
@@ -241,7 +232,7 @@ def read_file(
 
 
 def read_whole(
-    system: pafs.FileSystem, root: str, file: LakeFile, schema: pa.Schema
+    system: pafs.FileSystem, root: str, file: files.LakeFile, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield all rows of a file with all columns of a lake.
 
@@ -282,17 +273,19 @@ def _in_order(source: pq.ParquetFile) -> bool:
     return True
 
 
-def described(system: pafs.FileSystem, root: str, path: str) -> tuple[Origin, StreamId, StreamId]:
+def described(
+    system: pafs.FileSystem, root: str, path: str
+) -> tuple[files.Origin, StreamId, StreamId]:
     """Return the origin, and the lowest and highest ID, of a file of another program.
 
     Raises:
         LakeError: the file has rows of several streams, or none.
     """
     with pq.ParquetFile(f"{root}/{path}", filesystem=system) as source:
-        rows = source.read(columns=[*ORIGIN, "ms", "seq"])
-    origins = rows.group_by(list(ORIGIN)).aggregate([]).to_pylist()
+        rows = source.read(columns=[*files.ORIGIN, "ms", "seq"])
+    origins = rows.group_by(list(files.ORIGIN)).aggregate([]).to_pylist()
     if len(origins) != 1:
-        raise LakeError(
+        raise files.LakeError(
             f"{path}: another program wrote rows of {len(origins)} streams into one file; next: "
             "restore an older version of the table, or make a new lake"
         )
@@ -303,7 +296,11 @@ def described(system: pafs.FileSystem, root: str, path: str) -> tuple[Origin, St
         best = pc.max(of_ms) if ends else pc.min(of_ms)
         ends.append(StreamId(top.as_py(), best.as_py()))
     (one,) = origins
-    return Origin(one["store"], one["incarnation"], key_of_text(one["stream"])), ends[0], ends[1]
+    return (
+        files.Origin(one["store"], one["incarnation"], key_of_text(one["stream"])),
+        ends[0],
+        ends[1],
+    )
 
 
 def ascending(batch: pa.RecordBatch) -> bool:
@@ -317,7 +314,7 @@ def ascending(batch: pa.RecordBatch) -> bool:
 def id_at(batch: pa.RecordBatch, row: int) -> StreamId:
     """Return the ID of a row."""
     halves = (batch.column(name)[row].as_py() for name in ("ms", "seq"))
-    return StreamId(*map(unsigned, halves))
+    return StreamId(*map(files.unsigned, halves))
 
 
 def _sync(path: Path) -> None:
@@ -335,10 +332,10 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
     ms = batch.column("ms").view(pa.uint64())
     if not len(ms):
         return
-    if day_of(ms[0].as_py()) == day_of(ms[len(ms) - 1].as_py()):
+    if files.day_of(ms[0].as_py()) == files.day_of(ms[len(ms) - 1].as_py()):
         yield 0, len(ms)
         return
-    days = pc.divide(pc.min_element_wise(ms, pa.scalar(LAST_MS + 1, pa.uint64())), _DAY_MS)
+    days = pc.divide(pc.min_element_wise(ms, pa.scalar(files.LAST_MS + 1, pa.uint64())), _DAY_MS)
     changes = pc.indices_nonzero(pc.not_equal(days[1:], days[:-1])).to_pylist()
     ends = [change + 1 for change in changes] + [len(ms)]
     start = 0
@@ -349,7 +346,7 @@ def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 def has_id(batch: pa.RecordBatch, ids: Collection[StreamId]) -> Any:
     """Return for each row whether its ID is one of `ids`."""
-    chosen = {(signed(one.ms), signed(one.seq)) for one in ids}
+    chosen = {(files.signed(one.ms), files.signed(one.seq)) for one in ids}
     ms, seq = batch.column("ms"), batch.column("seq")
     maybe = pc.is_in(ms, pa.array([one[0] for one in chosen], pa.int64()))
     rows = pc.indices_nonzero(maybe).to_pylist()
