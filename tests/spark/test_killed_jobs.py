@@ -28,8 +28,7 @@ from spark.killed_jobs import ATTEMPTS, Plan
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.lake.executor.parquet import read_file
 from streamkeep.pipeline.lake.table import Lake
-from streamkeep.pipeline.storage.folders import sweep
-from streamkeep.pipeline.storage.places import file_system
+from streamkeep.pipeline.storage.places import file_system, sweep
 from tiers import slow_but
 
 pytestmark = pytest.mark.crash

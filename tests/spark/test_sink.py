@@ -39,7 +39,7 @@ from streamkeep.pipeline.sink.executor.rows import RowError, RowReader
 from streamkeep.pipeline.sink.identity import BatchError
 from streamkeep.pipeline.sink.staged import Run, Staged, StagedFileMissingError
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter, StreamkeepWriter
-from streamkeep.pipeline.storage.folders import new_folder, sweep
+from streamkeep.pipeline.storage.places import new_folder, sweep
 
 FIELDS = StructType().add("id", StringType()).add("n", StringType())
 PLAIN = StructType().add("n", StringType())

@@ -41,7 +41,7 @@ from streamkeep.pipeline.source.plan import cut_stream, pin_now, plan_pins
 from streamkeep.pipeline.source.slices import Slice, join
 from streamkeep.pipeline.source.stores import stream_nodes
 from streamkeep.pipeline.source.stream_nodes import Tally
-from streamkeep.pipeline.storage.reached import NotOnExecutorError
+from streamkeep.pipeline.storage.places import NotOnExecutorError
 
 TOP = (1 << 64) - 1
 SHAPE = StructType().add("store", StringType()).add("incarnation", LongType())

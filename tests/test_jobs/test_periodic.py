@@ -11,8 +11,8 @@ import pytest
 from streamkeep import ArgumentError, Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Queue, known_tasks, take
+from streamkeep.jobs.listing import unknown_tasks
 from streamkeep.jobs.periodic import Missed, next_time
-from streamkeep.jobs.stats import unknown_tasks
 
 MINUTE = 60_000
 

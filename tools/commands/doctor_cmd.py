@@ -19,8 +19,7 @@ from streamkeep.supported import install_hint
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import path_of
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.machine import Check, examine
-from streamkeep.tools.base.open_by import processes_with
+from streamkeep.tools.base.machine import Check, examine, processes_with
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.version import facts

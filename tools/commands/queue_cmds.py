@@ -22,9 +22,8 @@ from streamkeep.tools.base.statuses import Exit, Failure
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
     from streamkeep.jobs.dead_letters import Letter
-    from streamkeep.jobs.listing import Listed
+    from streamkeep.jobs.listing import Listed, QueueStats
     from streamkeep.jobs.queue import Queue
-    from streamkeep.jobs.stats import QueueStats
 
 _MOST_TEXT: Final = 60
 _MOST_CALL: Final = 1000
@@ -107,8 +106,8 @@ def status(store_path: Path, name: str | None) -> None:
       streamkeep queue status jobs.store mail --json
     """
     from streamkeep.jobs.layout import Names
+    from streamkeep.jobs.listing import stats_of, unknown_tasks
     from streamkeep.jobs.queue import queue_names
-    from streamkeep.jobs.stats import stats_of, unknown_tasks
 
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         names = queue_names(store)
@@ -145,8 +144,8 @@ def status(store_path: Path, name: str | None) -> None:
 def parked_texts(snapshot: Snapshot[Any], queue: str, store_path: Path) -> list[str]:
     """Return a line for each task of which jobs wait, and that no worker has."""
     from streamkeep.jobs.layout import Names
+    from streamkeep.jobs.listing import unknown_tasks
     from streamkeep.jobs.periodic import rules
-    from streamkeep.jobs.stats import unknown_tasks
 
     found = []
     names, store = Names(queue), shlex.quote(str(store_path))

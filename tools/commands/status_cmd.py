@@ -23,7 +23,7 @@ from streamkeep.recovery.fsck.last_check import last_check
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Duration, Number, path_of, store_argument
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.open_by import processes_with
+from streamkeep.tools.base.machine import processes_with
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.commands.queue_cmds import parked_texts

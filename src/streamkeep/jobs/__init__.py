@@ -26,9 +26,9 @@ from streamkeep.jobs.errors import (
 from streamkeep.jobs.job import Job, current_job
 from streamkeep.jobs.job_transaction import JobTransaction
 from streamkeep.jobs.layout import JobState
+from streamkeep.jobs.listing import QueueStats
 from streamkeep.jobs.queue import Queue, queue_names
 from streamkeep.jobs.running import Outcome
-from streamkeep.jobs.stats import QueueStats
 from streamkeep.jobs.task import Task
 from streamkeep.jobs.waiting import known_tasks, take
 from streamkeep.jobs.worker import Worker

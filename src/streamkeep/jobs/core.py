@@ -25,6 +25,7 @@ from streamkeep.engine.api.work import SharedTransaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import whole
 from streamkeep.jobs import codecs
+from streamkeep.jobs.dead_letters import has_strays, schedule_strays
 from streamkeep.jobs.ended_entries import EndedEntries, find_ended_entries
 from streamkeep.jobs.errors import QueueError
 from streamkeep.jobs.failures import GIVEN_UP, RETRYING, log_failure
@@ -33,7 +34,6 @@ from streamkeep.jobs.lazy_store import LazyStore
 from streamkeep.jobs.options import Policy
 from streamkeep.jobs.running import Again, Done, Outcome, aexecute, execute
 from streamkeep.jobs.state import Step
-from streamkeep.jobs.strays import has_strays, schedule_strays
 from streamkeep.jobs.waiting import known_tasks, take
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from streamkeep.jobs.declaring import Declaring
 from streamkeep.jobs.errors import NoSuchJobError
 from streamkeep.jobs.job import Job, end_jobs
 from streamkeep.jobs.layout import QUEUES_SPACE
-from streamkeep.jobs.listing import Listed, Minute, WorkerFacts
+from streamkeep.jobs.listing import Listed, Minute, QueueStats, WorkerFacts, stats_of
 from streamkeep.jobs.options import (
     Options,
     Policy,
@@ -31,7 +31,6 @@ from streamkeep.jobs.options import (
 from streamkeep.jobs.periodic import Rule
 from streamkeep.jobs.putting import put_all
 from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
-from streamkeep.jobs.stats import QueueStats, stats_of
 from streamkeep.jobs.times import Backoff, backoff_of
 from streamkeep.jobs.waiting import take
 

@@ -17,8 +17,8 @@ from streamkeep.engine.tables.group import find_group
 from streamkeep.engine.tables.pel_walks import OrderWalk
 from streamkeep.format.rows.backup import StandbyRow
 from streamkeep.jobs.layout import Names
+from streamkeep.jobs.listing import QueueStats, stats_of
 from streamkeep.jobs.queue import queue_names
-from streamkeep.jobs.stats import QueueStats, stats_of
 
 
 class GroupFigures(NamedTuple):

@@ -28,7 +28,7 @@ from streamkeep.pipeline.jobs import fleet_audit
 from streamkeep.pipeline.jobs.executor.audit import Task, look_at
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, Statistics
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.storage.reached import host
+from streamkeep.pipeline.storage.places import host
 from streamkeep.pipeline.store_fleet.members import live_member
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from streamkeep.pipeline.jobs.subscription import read_options
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage import places
-from streamkeep.pipeline.storage.folders import new_folder, remove_folder
+from streamkeep.pipeline.storage.places import new_folder, remove_folder
 from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:

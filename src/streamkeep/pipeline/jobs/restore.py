@@ -38,8 +38,7 @@ from streamkeep.pipeline.lake.files import LakeError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.sink.apply import staged_nodes
 from streamkeep.pipeline.sink.staged import Run, Staged
-from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
-from streamkeep.pipeline.storage.places import plain
+from streamkeep.pipeline.storage.places import new_folder, plain, remove_folder, sweep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

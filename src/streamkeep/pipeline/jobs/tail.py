@@ -30,7 +30,7 @@ from streamkeep.pipeline.distribution.units import Report, Stopwatch
 from streamkeep.pipeline.jobs.executor.tail import PartWriter
 from streamkeep.pipeline.jobs.subscription import subscription
 from streamkeep.pipeline.storage import places
-from streamkeep.pipeline.storage.folders import new_folder, remove_folder
+from streamkeep.pipeline.storage.places import new_folder, remove_folder
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

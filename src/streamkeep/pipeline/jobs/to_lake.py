@@ -45,9 +45,8 @@ from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
 from streamkeep.pipeline.storage.numbered import next_version
-from streamkeep.pipeline.storage.places import StorageError
+from streamkeep.pipeline.storage.places import StorageError, new_folder, remove_folder, sweep
 from streamkeep.pipeline.store_fleet.executor.manifests import Ask, plan_stores
 from streamkeep.pipeline.store_fleet.live import SLICE_BYTES, plan_live
 from streamkeep.pipeline.store_fleet.members import find_members, live_member

@@ -45,8 +45,7 @@ from streamkeep.pipeline.sink.apply import apply_staged
 from streamkeep.pipeline.sink.executor.rows import RowReader
 from streamkeep.pipeline.sink.executor.stage import stage
 from streamkeep.pipeline.sink.identity import find_batch, is_new, new_streams
-from streamkeep.pipeline.storage.folders import new_folder, remove_folder, sweep
-from streamkeep.pipeline.storage.places import plain
+from streamkeep.pipeline.storage.places import new_folder, plain, remove_folder, sweep
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,7 +20,7 @@ from streamkeep.pipeline.source.slices import Count, Pin, Slice, join, pack
 from streamkeep.pipeline.source.stores import StreamReplacedError, reading, stream_nodes
 from streamkeep.pipeline.source.tail_export import cut_exported
 from streamkeep.pipeline.source.triggers import start_gone
-from streamkeep.pipeline.storage.folders import new_folder, sweep
+from streamkeep.pipeline.storage.places import new_folder, sweep
 
 _log = logging.getLogger(__name__)
 

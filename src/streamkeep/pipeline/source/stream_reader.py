@@ -20,24 +20,46 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import datasource
 from pyspark.sql.types import StructType
 
+from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys
 from streamkeep.format.core.entry import MIN_ID, StreamId
+from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.pipeline.distribution.quick_ack import QuickAck
-from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.source import offsets, triggers
-from streamkeep.pipeline.source.group_positions import set_group_positions
 from streamkeep.pipeline.source.loss_notes import new_notes, noted_losses, remove_notes
 from streamkeep.pipeline.source.losses import DataLossError
+from streamkeep.pipeline.source.offsets import Positions
 from streamkeep.pipeline.source.pins import absent_keys
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.reader import SlicePartition, check_schema, read_partition
 from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
-from streamkeep.pipeline.storage.folders import new_folder, remove_folder
+from streamkeep.pipeline.source.triggers import TriggerStream
+from streamkeep.pipeline.storage.places import new_folder, remove_folder
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.pipeline.source.slices import Pin
+
+
+def set_group_positions(store: Store[bytes], group: bytes, positions: Positions) -> None:
+    """Set last_delivered_id and entries_read of the group on each stream; make missing groups.
+
+    XINFO GROUPS then shows the lag in live entries, as for any group.
+    """
+    for key, position in positions.items():
+        with store.snapshot() as snapshot:
+            stream = snapshot.txn.find_stream(key)
+            if stream is None or stream.number != position.number:
+                continue
+            entries_left = TriggerStream(snapshot.txn, stream, LIVE).entries_after(position.id)
+            read = stream.record.entries_added - entries_left
+        try:
+            store.xgroup_setid(key, group, str(position.id), entries_read=read)
+        except NoSuchGroupError:
+            store.xgroup_create(key, group, str(position.id), entries_read=read)
+
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
@@ -224,3 +227,84 @@ def _check_bucket(place: str, environment: tuple[str | None, ...]) -> None:
 def _region_of(place: str) -> str:
     system, _ = file_system(place)
     return str(system.region)
+
+
+# --- paths that an executor lacks ------------------------------------------------------------------
+#
+# Paths that the driver has and an executor lacks: which host, and what to do.
+#
+# Used by tasks.
+
+
+class NotOnExecutorError(StreamkeepError):
+    """The host of an executor does not have what the driver has under a path."""
+
+
+def unreachable(path: str, kind: str, why: str) -> NotOnExecutorError:
+    """Return the error for a path that is missing on this host.
+
+    Args:
+        kind: what the driver has there, such as "store".
+    """
+    return NotOnExecutorError(
+        f"the executor on host {socket.gethostname()} does not have the {kind} {path} that the "
+        f"driver has ({why}); next: run where the path is, with --master 'local[*]', or let "
+        "executors read files: set tailExport (--tail-export) to a folder, and keep the archive "
+        "under a path or URI, that all hosts reach"
+    )
+
+
+def check_reached(path: str, kind: str) -> None:
+    """Raise NotOnExecutorError if a local folder is missing or empty on this host."""
+    if is_local(path):
+        folder = file_system(path)[1]
+        if not os.path.isdir(folder):
+            raise unreachable(path, kind, "there is no such folder")
+        if not os.listdir(folder):
+            raise unreachable(path, kind, "the folder is empty")
+
+
+def host() -> str:
+    """Return a name of this host, to compare the host of a task with that of the driver."""
+    return socket.gethostname()
+
+
+# --- folders of jobs ------------------------------------------------------------------------------
+#
+# Folders of files that live as long as a job. Runs on the driver.
+#
+# The name of a folder begins with the time when its job began, so that a later job can remove the
+# folders of jobs that died.
+
+_STALE_S: Final = 7 * 24 * 3600
+
+
+def new_folder(staging: str) -> str:
+    """Return the name for the folder of a new job; the folder is made with its first file.
+
+    Raises:
+        StorageError: the bucket does not exist or cannot be reached.
+    """
+    check(staging)
+    return f"{staging.rstrip('/')}/{time.time_ns() // 10**9:012d}-{uuid.uuid4().hex}"
+
+
+def remove_folder(location: str) -> None:
+    """Remove the folder of a job, including the files of failed attempts."""
+    system, path = file_system(location)
+    with suppress(FileNotFoundError):
+        system.delete_dir(path)
+
+
+def sweep(staging: str, *, now_s: float | None = None) -> int:
+    """Remove the folders of jobs that died more than a week ago; return their number."""
+    system, path = file_system(staging)
+    selector = pafs.FileSelector(path, allow_not_found=True)
+    limit = (time.time() if now_s is None else now_s) - _STALE_S
+    removed = 0
+    for info in system.get_file_info(selector):
+        began, dash, _ = info.base_name.partition("-")
+        if dash and began.isdigit() and int(began) < limit:
+            remove_folder(f"{staging.rstrip('/')}/{info.base_name}")
+            removed += 1
+    return removed

@@ -29,7 +29,7 @@ from streamkeep.format.core.keys import KEYS
 from streamkeep.format.node.node import live_ids
 from streamkeep.jobs import queue_names
 from streamkeep.jobs.layout import Names
-from streamkeep.jobs.stats import stats_of, unknown_tasks
+from streamkeep.jobs.listing import stats_of, unknown_tasks
 from streamkeep.server.access import User
 
 # --- entries over time ----------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from streamkeep.format.core.times import id_bound
 from streamkeep.jobs import JobFailedError, Queue, QueueError, queue_names
 from streamkeep.jobs.dead_letters import Letter, letter_of, matches
 from streamkeep.jobs.layout import Fields
-from streamkeep.jobs.listing import Listed, call_text, job_in
-from streamkeep.jobs.stats import unknown_tasks
+from streamkeep.jobs.listing import Listed, call_text, job_in, unknown_tasks
 from streamkeep.server.http.entries import SEARCH_S, Page, Wanted, read_page
 from streamkeep.server.http.overview import now_ms, sees_queue
 from streamkeep.server.http.routes import Call, Found, route

@@ -26,8 +26,7 @@ from streamkeep.pipeline.lake.files import (
     day_of,
     folder_of,
 )
-from streamkeep.pipeline.storage.places import file_system
-from streamkeep.pipeline.storage.reached import check_reached, host
+from streamkeep.pipeline.storage.places import check_reached, file_system, host
 
 if TYPE_CHECKING:
     from streamkeep.format.segment.manifest import SegmentRecord

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,8 @@ from streamkeep.arrow.types import converter
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.lake import files
-from streamkeep.pipeline.storage.places import check_written, make_folder
+from streamkeep.pipeline.lake.files import PARTITIONS
+from streamkeep.pipeline.storage.places import check_written, file_system, make_folder, reaching
 
 FILE_BYTES: Final = 256 << 20  # of rows in memory, about ten times as much as on disk
 _GROUP_ROWS: Final = 1 << 20
@@ -366,3 +368,32 @@ def without_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> pa.RecordBa
 def count_ids(batch: pa.RecordBatch, ids: Collection[StreamId]) -> int:
     """Return the number of rows that have one of the IDs."""
     return (pc.sum(has_id(batch, ids)).as_py() or 0) if ids else 0
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file that the log names, of any program; its path is relative to the lake."""
+
+    path: str
+    stream: str | None
+    date: Any
+    size_bytes: int
+    store: str | None = None
+
+
+def table_batches(uri: str, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file with the columns of its partition. Runs in a worker."""
+    system, root = file_system(uri)
+    names = [name for name in schema.names if name not in PARTITIONS]
+    with reaching(uri), pq.ParquetFile(f"{root}/{file.path}", filesystem=system) as source:
+        there = set(source.schema_arrow.names)
+        for batch in source.iter_batches(_BATCH_ROWS, columns=[n for n in names if n in there]):
+            columns = [
+                batch.column(name).cast(schema.field(name).type)
+                if name in there
+                else pa.nulls(len(batch), schema.field(name).type)  # the column was added later
+                for name in names
+            ]
+            constant = pa.scalar(file.date, schema.field("date").type)
+            columns.append(pa.repeat(constant, len(batch)))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)

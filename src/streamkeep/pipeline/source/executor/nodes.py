@@ -33,7 +33,7 @@ from streamkeep.pipeline.source.segment_files import DATA_FILE, open_segment
 from streamkeep.pipeline.source.slices import Slice
 from streamkeep.pipeline.source.stores import StreamReplacedError, reading, stream_nodes
 from streamkeep.pipeline.source.stream_nodes import Tally
-from streamkeep.pipeline.storage.reached import check_reached, unreachable
+from streamkeep.pipeline.storage.places import check_reached, unreachable
 
 _log = logging.getLogger(__name__)
 
