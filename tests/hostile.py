@@ -22,31 +22,17 @@ from raw_store import RawStore
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
+from streamkeep.format.core import keys as tables
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import FormatVersionError, StreamkeepError
-from streamkeep.format.core.keys import (
-    ERASURES,
-    GARBAGE,
-    NODES,
-    RETIRED,
-    STREAMS,
-    TABLES,
-    pack_number,
-)
 from streamkeep.format.node.envelope import MAGIC, Envelope, decode_envelope, encode_envelope
-from streamkeep.format.rows.records import (
-    GROUP_ROWS,
-    IDEMPOTENCE_ROWS,
-    STREAM_NODES,
-    encode_file_garbage,
-    encode_garbage,
-)
+from streamkeep.format.rows import records
 from streamkeep.format.segment.manifest import encode_erasure, erasure_key
 from streamkeep.recovery.salvage.repair import repair
 
 NOW_MS: Final = 1_718_004_800_000
 HUGE: Final = (1 << 64) - 1
-ENVELOPES: Final = (STREAMS, NODES, RETIRED)
+ENVELOPES: Final = (tables.STREAMS, tables.NODES, tables.RETIRED)
 _MOST_KEY: Final = 511
 
 
@@ -60,7 +46,7 @@ class Change(NamedTuple):
     what: str
 
     def __str__(self) -> str:
-        return f"{TABLES[self.table].name} {self.db_key.hex()}: {self.what}"
+        return f"{tables.TABLES[self.table].name} {self.db_key.hex()}: {self.what}"
 
     def apply(self, raw: RawStore) -> None:
         """Change the store."""
@@ -100,16 +86,16 @@ def build(path: Path) -> None:
 
 def add_rare_rows(raw: RawStore) -> None:
     """Add the rows that a closed store seldom has; all of them may be there."""
-    raw.put(ERASURES, erasure_key(2, NOW_MS + 1, 0), encode_erasure(NOW_MS))
+    raw.put(tables.ERASURES, erasure_key(2, NOW_MS + 1, 0), encode_erasure(NOW_MS))
     for number, body in enumerate(
         (
-            encode_garbage(STREAM_NODES, 77),
-            encode_garbage(GROUP_ROWS, 77),
-            encode_garbage(IDEMPOTENCE_ROWS, 77),
-            encode_file_garbage("0000000000000077-gone/x.seg"),
+            records.encode_garbage(records.STREAM_NODES, 77),
+            records.encode_garbage(records.GROUP_ROWS, 77),
+            records.encode_garbage(records.IDEMPOTENCE_ROWS, 77),
+            records.encode_file_garbage("0000000000000077-gone/x.seg"),
         )
     ):
-        raw.put(GARBAGE, pack_number(100 + number), body)
+        raw.put(tables.GARBAGE, tables.pack_number(100 + number), body)
 
 
 # --- the changes --------------------------------------------------------------------------------

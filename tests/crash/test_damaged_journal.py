@@ -22,13 +22,8 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.stream import decode_stream
 from streamkeep.format.core.errors import ArgumentError, RecoveryNeededError
 from streamkeep.format.core.keys import STREAMS, TABLES, pack_number
+from streamkeep.format.journal import journal
 from streamkeep.format.journal.checkpoint import CheckpointSlot
-from streamkeep.format.journal.journal import (
-    RECORD_HEADER,
-    encode_record,
-    read_changes,
-    record_checksum,
-)
 from streamkeep.format.journal.position import LogPosition
 from streamkeep.recovery.fsck.source import open_source
 from streamkeep.recovery.salvage.repair import repair
@@ -235,7 +230,7 @@ def test_a_flipped_bit_loses_nothing_or_is_an_error_that_fsck_announces(store: P
     bits = [
         (number, file_of(store, position), 8 * position.offset + bit)
         for number, (position, body) in enumerate(bodies)
-        for bit in range(0, 8 * (RECORD_HEADER.size + len(body)), daily_or_all(1777, 97))
+        for bit in range(0, 8 * (journal.RECORD_HEADER.size + len(body)), daily_or_all(1777, 97))
     ]
     refused = set()
     for number, file, bit in bits:
@@ -267,8 +262,8 @@ def rewrite(path: Path, change: Callable[[int, bytes], bytes]) -> None:
     chain, out = position.chain, b""
     for number, (_, body) in enumerate(found, start=1):
         body = change(number, body)
-        chain = record_checksum(body, chain)
-        out += encode_record(body, chain)
+        chain = journal.record_checksum(body, chain)
+        out += journal.encode_record(body, chain)
     data = file.read_bytes()
     file.write_bytes((data[: position.offset] + out).ljust(len(data), b"\0"))
 
@@ -276,7 +271,7 @@ def rewrite(path: Path, change: Callable[[int, bytes], bytes]) -> None:
 def without_append(body: bytes) -> bytes:
     """Return a record without its change of the stream `s`."""
     at, out = 8, body[:8]
-    for change in read_changes(body, TABLES):
+    for change in journal.read_changes(body, TABLES):
         if (change.table, change.db_key) != (STREAMS, pack_number(1)):
             out += body[at : at + change.size()]
         at += change.size()

@@ -8,31 +8,11 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from model import group_steps, pending_steps
 from model.group_commands import GroupFrom
-from model.group_steps import (
-    XGroupConsumer,
-    XGroupCreate,
-    XGroupDestroy,
-    XGroupSetId,
-    XInfoConsumers,
-    XInfoGroups,
-    XPending,
-    XPendingRange,
-    XReadGroup,
-)
 from model.groups import MOST_DELIVERIES, Group
 from model.key_steps import Delete, Rename
 from model.nodes import Stream
-from model.pending_steps import (
-    XAck,
-    XAckDel,
-    XAutoClaim,
-    XCfgSet,
-    XClaim,
-    XDelEx,
-    XIdmpRecord,
-    XNack,
-)
 from model.steps import Bound, Step, Trim, XAdd, XDel, XInfoFull, XInfoStream, XSetId, XTrim
 from model.strategies import BOOLEANS, COUNTS, Repeated, bounds, ids, mostly, new_ids, some_ids
 from model.streams import ModelStore, NewId
@@ -192,7 +172,7 @@ class GroupSteps(Places):
             doomed = st.one_of(some_ids(self.stream(key)), self.pending_ids(key, group))
             return st.one_of(
                 st.builds(XDel, st.just(key), doomed),
-                st.builds(XDelEx, st.just(key), doomed, POLICIES),
+                st.builds(pending_steps.XDelEx, st.just(key), doomed, POLICIES),
                 st.builds(XTrim, st.just(key), self.trims(key)),
             )
 
@@ -211,8 +191,10 @@ class GroupSteps(Places):
             sizes = st.sampled_from([1, 2, 100, 10_000, 10_001])
             return st.one_of(
                 st.builds(XSetId, st.just(key), ids(stream), added, st.none()),
-                st.builds(XCfgSet, st.just(key), durations, sizes),
-                st.builds(XIdmpRecord, st.just(key), PRODUCERS, IIDS, some_id(stream)),
+                st.builds(pending_steps.XCfgSet, st.just(key), durations, sizes),
+                st.builds(
+                    pending_steps.XIdmpRecord, st.just(key), PRODUCERS, IIDS, some_id(stream)
+                ),
             )
 
         return self.keys.flatmap(build)
@@ -233,17 +215,17 @@ class GroupSteps(Places):
             key, group = place
             read = maybe(st.integers(-2, 9))
             where = st.just(key), st.just(group), self.last_ids(key)
-            return st.builds(XGroupCreate, *where, BOOLEANS, read)
+            return st.builds(group_steps.XGroupCreate, *where, BOOLEANS, read)
 
         def change(place: tuple[bytes, bytes]) -> SearchStrategy[Step]:
             key, group = map(st.just, place)
             read = maybe(st.integers(-2, 9))
             return st.one_of(
-                st.builds(XGroupSetId, key, group, self.last_ids(place[0]), read),
-                st.builds(XGroupConsumer, key, group, CONSUMERS, BOOLEANS),
+                st.builds(group_steps.XGroupSetId, key, group, self.last_ids(place[0]), read),
+                st.builds(group_steps.XGroupConsumer, key, group, CONSUMERS, BOOLEANS),
                 mostly(
-                    st.builds(XGroupConsumer, key, group, CONSUMERS),
-                    st.builds(XGroupDestroy, key, group),
+                    st.builds(group_steps.XGroupConsumer, key, group, CONSUMERS),
+                    st.builds(group_steps.XGroupDestroy, key, group),
                 ),
             )
 
@@ -270,7 +252,7 @@ class GroupSteps(Places):
 
             def options(count: int | None) -> SearchStrategy[Step]:
                 return st.builds(
-                    XReadGroup,
+                    group_steps.XReadGroup,
                     st.just(group),
                     CONSUMERS,
                     streams,
@@ -296,10 +278,10 @@ class GroupSteps(Places):
             force = mostly(st.just(False), st.just(True))
             live = some_ids(self.stream(place[0]))
             return st.one_of(
-                st.builds(XAck, *where, some),
-                st.builds(XAckDel, *where, some, POLICIES),
-                st.builds(XNack, *where, MODES, some, RETRY_COUNTS, force),
-                st.builds(XNack, *where, MODES, live, RETRY_COUNTS, st.just(True)),
+                st.builds(pending_steps.XAck, *where, some),
+                st.builds(pending_steps.XAckDel, *where, some, POLICIES),
+                st.builds(pending_steps.XNack, *where, MODES, some, RETRY_COUNTS, force),
+                st.builds(pending_steps.XNack, *where, MODES, live, RETRY_COUNTS, st.just(True)),
             )
 
         return self.places().flatmap(build)
@@ -319,9 +301,14 @@ class GroupSteps(Places):
             where = (st.just(key), st.just(group), CONSUMERS, IDLES, self.pending_ids(key, group))
             past = st.integers(-20, 200)
             return st.one_of(
-                st.builds(XClaim, *where, **plain),
-                st.builds(XClaim, *where, idle=past, **plain),
-                st.builds(XClaim, *where, time=past.map(lambda ms: self.now_ms - ms), **plain),
+                st.builds(pending_steps.XClaim, *where, **plain),
+                st.builds(pending_steps.XClaim, *where, idle=past, **plain),
+                st.builds(
+                    pending_steps.XClaim,
+                    *where,
+                    time=past.map(lambda ms: self.now_ms - ms),
+                    **plain,
+                ),
             )
 
         return self.places().flatmap(build)
@@ -334,7 +321,7 @@ class GroupSteps(Places):
             start = st.one_of(st.just(ZERO), self.pending_id(key, group))
             count = st.one_of(st.none(), st.integers(0, 5))
             where = (st.just(key), st.just(group), CONSUMERS)
-            return st.builds(XAutoClaim, *where, IDLES, start, count, BOOLEANS)
+            return st.builds(pending_steps.XAutoClaim, *where, IDLES, start, count, BOOLEANS)
 
         return self.places().flatmap(build)
 
@@ -351,10 +338,12 @@ class GroupSteps(Places):
                 start, end = map(st.just, pair)
                 count = st.sampled_from([1, 2, 5, 1000, 0])
                 only = st.one_of(st.none(), CONSUMERS)
-                return st.builds(XPendingRange, *where, start, end, count, only, maybe(IDLES))
+                return st.builds(
+                    group_steps.XPendingRange, *where, start, end, count, only, maybe(IDLES)
+                )
 
             return st.one_of(
-                st.builds(XPending, *where),
+                st.builds(group_steps.XPending, *where),
                 st.one_of(st.just(EVERYTHING), st.tuples(ends, ends)).flatmap(ranges),
             )
 
@@ -368,8 +357,8 @@ class GroupSteps(Places):
             return st.one_of(
                 st.builds(XInfoStream, key),
                 st.builds(XInfoFull, key, st.one_of(st.none(), st.integers(-1, 12))),
-                st.builds(XInfoGroups, key),
-                st.builds(XInfoConsumers, key, group),
+                st.builds(group_steps.XInfoGroups, key),
+                st.builds(group_steps.XInfoConsumers, key, group),
             )
 
         return st.one_of(self.pending(), self.places().flatmap(build))

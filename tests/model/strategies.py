@@ -11,22 +11,9 @@ from typing import TypeVar
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from model import steps
 from model.key_steps import Delete, Exists, Keys, Rename, Type
 from model.nodes import Stream
-from model.steps import (
-    Bound,
-    Step,
-    Trim,
-    XAdd,
-    XDel,
-    XInfoFull,
-    XInfoStream,
-    XLen,
-    XRange,
-    XRead,
-    XSetId,
-    XTrim,
-)
 from model.streams import ModelStore, NewId, ReadFrom
 from model.values import HIGHEST, MAX, ZERO, Id, Pairs, next_id, previous_id
 
@@ -124,17 +111,17 @@ def new_ids(stream: Stream | None) -> SearchStrategy[NewId]:
     return mostly(st.one_of(st.none(), partly, after), anything)
 
 
-def bounds(stream: Stream | None) -> SearchStrategy[Bound]:
+def bounds(stream: Stream | None) -> SearchStrategy[steps.Bound]:
     """Ends of ranges in every form."""
-    words = st.sampled_from([Bound(None, word=b"-"), Bound(None, word=b"+")])
-    whole = st.builds(lambda one, out: Bound(one[0], one[1], out), ids(stream), st.booleans())
-    ms_only = st.builds(lambda one, out: Bound(one[0], None, out), ids(stream), st.booleans())
+    words = st.sampled_from([steps.Bound(None, word=b"-"), steps.Bound(None, word=b"+")])
+    whole = st.builds(lambda one, out: steps.Bound(one[0], one[1], out), ids(stream), st.booleans())
+    ms_only = st.builds(lambda one, out: steps.Bound(one[0], None, out), ids(stream), st.booleans())
     return st.one_of(words, whole, whole, ms_only)
 
 
 def trims(
     stream: Stream | None, *, approximate: SearchStrategy[bool], valid: bool = True
-) -> SearchStrategy[Trim]:
+) -> SearchStrategy[steps.Trim]:
     """Trimming options; with `valid` none that a client library refuses before it asks."""
     length = stream.length if stream is not None else 0
     maxlen = mostly(st.integers(0, length + 2), st.just((1 << 63) - 1))
@@ -142,8 +129,8 @@ def trims(
     if not valid:
         maxlen = mostly(maxlen, st.just(-1))
     return st.one_of(
-        st.builds(Trim, maxlen=maxlen, approximate=approximate, limit=limits),
-        st.builds(Trim, minid=ids(stream), approximate=approximate, limit=limits),
+        st.builds(steps.Trim, maxlen=maxlen, approximate=approximate, limit=limits),
+        st.builds(steps.Trim, minid=ids(stream), approximate=approximate, limit=limits),
     )
 
 
@@ -172,49 +159,49 @@ class Steps:
         self.counts = counts
         self.words = words
 
-    def _per_stream(self, build: object) -> SearchStrategy[Step]:
+    def _per_stream(self, build: object) -> SearchStrategy[steps.Step]:
         """Draw a key, then what `build(key, stream or None)` gives."""
         assert callable(build)
         return self.keys.flatmap(lambda key: build(key, self.model.streams.get(key)))
 
-    def appends(self) -> SearchStrategy[Step]:
+    def appends(self) -> SearchStrategy[steps.Step]:
         """XADD in all its forms."""
 
-        def build(key: bytes, stream: Stream | None) -> SearchStrategy[Step]:
-            plain = st.builds(XAdd, st.just(key), PAIRS, new_ids(stream))
+        def build(key: bytes, stream: Stream | None) -> SearchStrategy[steps.Step]:
+            plain = st.builds(steps.XAdd, st.just(key), PAIRS, new_ids(stream))
             trim = st.one_of(st.none(), trims(stream, approximate=self.approximate))
-            full = st.builds(XAdd, st.just(key), PAIRS, new_ids(stream), trim, st.booleans())
+            full = st.builds(steps.XAdd, st.just(key), PAIRS, new_ids(stream), trim, st.booleans())
             return st.one_of(plain, plain, full)
 
         return self._per_stream(build)
 
-    def removals(self) -> SearchStrategy[Step]:
+    def removals(self) -> SearchStrategy[steps.Step]:
         """XDEL and XTRIM."""
 
-        def build(key: bytes, stream: Stream | None) -> SearchStrategy[Step]:
+        def build(key: bytes, stream: Stream | None) -> SearchStrategy[steps.Step]:
             trim = trims(stream, approximate=self.approximate, valid=False)
             return st.one_of(
-                st.builds(XDel, st.just(key), some_ids(stream)),
-                st.builds(XTrim, st.just(key), trim),
+                st.builds(steps.XDel, st.just(key), some_ids(stream)),
+                st.builds(steps.XTrim, st.just(key), trim),
             )
 
         return self._per_stream(build)
 
-    def reads(self) -> SearchStrategy[Step]:
+    def reads(self) -> SearchStrategy[steps.Step]:
         """XLEN, XRANGE, XREVRANGE, XREAD and XINFO STREAM."""
 
-        def build(key: bytes, stream: Stream | None) -> SearchStrategy[Step]:
+        def build(key: bytes, stream: Stream | None) -> SearchStrategy[steps.Step]:
             ends = bounds(stream)
             return st.one_of(
-                st.builds(XRange, st.just(key), ends, ends, self.counts, st.booleans()),
-                st.builds(XLen, st.just(key)),
-                st.builds(XInfoStream, st.just(key)),
-                st.builds(XInfoFull, st.just(key), st.one_of(st.none(), st.integers(-2, 12))),
+                st.builds(steps.XRange, st.just(key), ends, ends, self.counts, st.booleans()),
+                st.builds(steps.XLen, st.just(key)),
+                st.builds(steps.XInfoStream, st.just(key)),
+                st.builds(steps.XInfoFull, st.just(key), st.one_of(st.none(), st.integers(-2, 12))),
             )
 
         return st.one_of(self._per_stream(build), self._per_stream(build), self.xreads())
 
-    def xreads(self) -> SearchStrategy[Step]:
+    def xreads(self) -> SearchStrategy[steps.Step]:
         """XREAD of one to three streams, each named once."""
 
         def one(key: bytes) -> SearchStrategy[tuple[bytes, ReadFrom]]:
@@ -225,20 +212,20 @@ class Steps:
         several = st.lists(
             self.keys.flatmap(one), min_size=1, max_size=3, unique_by=lambda pair: pair[0]
         )
-        return st.builds(XRead, several.map(tuple), self.counts)
+        return st.builds(steps.XRead, several.map(tuple), self.counts)
 
-    def settings(self) -> SearchStrategy[Step]:
+    def settings(self) -> SearchStrategy[steps.Step]:
         """XSETID."""
 
-        def build(key: bytes, stream: Stream | None) -> SearchStrategy[Step]:
+        def build(key: bytes, stream: Stream | None) -> SearchStrategy[steps.Step]:
             length = stream.length if stream is not None else 0
             added = st.one_of(st.none(), st.integers(-1, length + 3))
             deleted = st.one_of(st.none(), ids(stream))
-            return st.builds(XSetId, st.just(key), ids(stream), added, deleted)
+            return st.builds(steps.XSetId, st.just(key), ids(stream), added, deleted)
 
         return self._per_stream(build)
 
-    def keyspace(self) -> SearchStrategy[Step]:
+    def keyspace(self) -> SearchStrategy[steps.Step]:
         """What takes streams as a whole."""
         several = st.lists(self.keys, min_size=1, max_size=3).map(tuple)
         return st.one_of(
@@ -248,7 +235,7 @@ class Steps:
             st.builds(Type, self.keys),
         )
 
-    def anything(self) -> SearchStrategy[Step]:
+    def anything(self) -> SearchStrategy[steps.Step]:
         """Any of the above, appends more often."""
         return st.one_of(
             self.appends(),

@@ -14,24 +14,14 @@ from __future__ import annotations
 from itertools import dropwhile
 from typing import Any
 
+from model import values
 from model.group_commands import GroupCommands
 from model.idempotency import IdempotencyCommands, content_iid
 from model.nodes import GIB, Stream
 from model.replies import ReplyBudget, check_budget
-from model.values import (
-    HIGHEST,
-    MAX,
-    ZERO,
-    Entry,
-    Id,
-    ModelError,
-    Pairs,
-    next_id,
-    previous_id,
-)
 
 NewId = tuple[int, int | None] | None  # None for `*`, (ms, None) for `ms-*`
-ReadFrom = Id | str  # an ID, or `$`, or `+`
+ReadFrom = values.Id | str  # an ID, or `$`, or `+`
 
 _TOO_SMALL = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
 _WITHOUT_TILDE = "ERR syntax error, LIMIT cannot be used without the special ~ option"
@@ -48,19 +38,19 @@ class ModelStore(GroupCommands, IdempotencyCommands):
     def xadd(
         self,
         key: bytes,
-        pairs: Pairs,
+        pairs: values.Pairs,
         new_id: NewId = None,
         *,
         now_ms: int,
         nomkstream: bool = False,
         maxlen: int | None = None,
-        minid: Id | None = None,
+        minid: values.Id | None = None,
         approximate: bool = False,
         limit: int | None = None,
         policy: str = "KEEPREF",
         producer: bytes | None = None,
         iid: bytes | None = None,
-    ) -> Id | None:
+    ) -> values.Id | None:
         """XADD.
 
         Args:
@@ -70,9 +60,9 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         if producer is not None:
             _check_idempotent(producer, iid, new_id)
         if not pairs:
-            raise ModelError("ERR wrong number of arguments for 'xadd' command")
-        if new_id == ZERO:
-            raise ModelError("ERR The ID specified in XADD must be greater than 0-0")
+            raise values.ModelError("ERR wrong number of arguments for 'xadd' command")
+        if new_id == values.ZERO:
+            raise values.ModelError("ERR The ID specified in XADD must be greater than 0-0")
         if nomkstream and key not in self.streams:
             return None
         stream = self.created(key)
@@ -84,7 +74,7 @@ class ModelStore(GroupCommands, IdempotencyCommands):
                 return known
         entry_id = _choose_id(stream, new_id, now_ms)
         if sum(len(name) + len(value) for name, value in pairs) > GIB:
-            raise ModelError("ERR Elements are too large to be stored")
+            raise values.ModelError("ERR Elements are too large to be stored")
         stream.append(entry_id, pairs, self.node_max_bytes, self.node_max_entries)
         if producer is not None and iid is not None:
             self.track(stream, producer, iid, entry_id)
@@ -100,7 +90,7 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         key: bytes,
         *,
         maxlen: int | None = None,
-        minid: Id | None = None,
+        minid: values.Id | None = None,
         approximate: bool = False,
         limit: int | None = None,
         policy: str = "KEEPREF",
@@ -111,14 +101,14 @@ class ModelStore(GroupCommands, IdempotencyCommands):
             return 0
         return self._trim(self.streams[key], maxlen, minid, approximate, limit, policy)
 
-    def xdel(self, key: bytes, *ids: Id) -> int:
+    def xdel(self, key: bytes, *ids: values.Id) -> int:
         """XDEL."""
         return self.streams[key].delete(list(ids)) if key in self.streams else 0
 
-    def xdelex(self, key: bytes, ids: list[Id], policy: str = "KEEPREF") -> list[int]:
+    def xdelex(self, key: bytes, ids: list[values.Id], policy: str = "KEEPREF") -> list[int]:
         """XDELEX: for each ID 1 deleted, -1 not there, 2 kept because a group refers to it."""
         if not ids:
-            raise ModelError("ERR Number of IDs must be a positive integer")
+            raise values.ModelError("ERR Number of IDs must be a positive integer")
         if key not in self.streams:
             return [-1] * len(ids)
         return [self.streams[key].delete_by_policy(one, policy) for one in ids]
@@ -126,35 +116,37 @@ class ModelStore(GroupCommands, IdempotencyCommands):
     def _check_trim(
         self,
         maxlen: int | None,
-        minid: Id | None,
+        minid: values.Id | None,
         approximate: bool,
         limit: int | None,
         *,
         required: bool = False,
     ) -> None:
         if maxlen is not None and maxlen < 0:
-            raise ModelError("ERR The MAXLEN argument must be >= 0.")
+            raise values.ModelError("ERR The MAXLEN argument must be >= 0.")
         if maxlen is not None and minid is not None:
-            raise ModelError(
+            raise values.ModelError(
                 "ERR syntax error, MAXLEN and MINID options at the same time are not compatible"
             )
         if limit is not None and limit < 0:
-            raise ModelError("ERR The LIMIT argument must be >= 0.")
+            raise values.ModelError("ERR The LIMIT argument must be >= 0.")
         if maxlen is None and minid is None:
             if limit:
-                raise ModelError(
+                raise values.ModelError(
                     "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"
                 )
             if required:
-                raise ModelError("ERR syntax error, XTRIM must be called with a trimming strategy")
+                raise values.ModelError(
+                    "ERR syntax error, XTRIM must be called with a trimming strategy"
+                )
         if limit is not None and not (approximate and (maxlen is not None or minid is not None)):
-            raise ModelError(_WITHOUT_TILDE)
+            raise values.ModelError(_WITHOUT_TILDE)
 
     def _trim(
         self,
         stream: Stream,
         maxlen: int | None,
-        minid: Id | None,
+        minid: values.Id | None,
         approximate: bool,
         limit: int | None,
         policy: str,
@@ -164,7 +156,7 @@ class ModelStore(GroupCommands, IdempotencyCommands):
             limit = (min(100 * per_node, 1_000_000) if per_node else 10_000) if approximate else 0
         return stream.trim(
             maxlen=maxlen,
-            minid=ZERO if minid is None else minid,
+            minid=values.ZERO if minid is None else minid,
             approximate=approximate,
             limit=limit,
             policy=policy,
@@ -179,22 +171,22 @@ class ModelStore(GroupCommands, IdempotencyCommands):
     def xrange(
         self,
         key: bytes,
-        start: Id = ZERO,
-        end: Id = HIGHEST,
+        start: values.Id = values.ZERO,
+        end: values.Id = values.HIGHEST,
         count: int | None = None,
         *,
         after_start: bool = False,
         before_end: bool = False,
-    ) -> list[Entry] | None:
+    ) -> list[values.Entry] | None:
         """XRANGE; `after_start` and `before_end` leave out the end itself, as `(` does."""
         if after_start:
-            if start == HIGHEST:
-                raise ModelError("ERR invalid start ID for the interval")
-            start = next_id(start)
+            if start == values.HIGHEST:
+                raise values.ModelError("ERR invalid start ID for the interval")
+            start = values.next_id(start)
         if before_end:
-            if end == ZERO:
-                raise ModelError("ERR invalid end ID for the interval")
-            end = previous_id(end)
+            if end == values.ZERO:
+                raise values.ModelError("ERR invalid end ID for the interval")
+            end = values.previous_id(end)
         if key not in self.streams:
             return []
         if count is not None and count <= 0:
@@ -205,13 +197,13 @@ class ModelStore(GroupCommands, IdempotencyCommands):
     def xrevrange(
         self,
         key: bytes,
-        end: Id = HIGHEST,
-        start: Id = ZERO,
+        end: values.Id = values.HIGHEST,
+        start: values.Id = values.ZERO,
         count: int | None = None,
         *,
         after_start: bool = False,
         before_end: bool = False,
-    ) -> list[Entry] | None:
+    ) -> list[values.Entry] | None:
         """XREVRANGE."""
         entries = self.xrange(key, start, end, after_start=after_start, before_end=before_end)
         if count is not None and count <= 0 and key in self.streams:
@@ -225,7 +217,7 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         count: int | None = None,
         maxcount: int | None = None,
         maxsize: int | None = None,
-    ) -> list[tuple[bytes, list[Entry]]] | None:
+    ) -> list[tuple[bytes, list[values.Entry]]] | None:
         """XREAD without BLOCK: entries above an ID, of each stream that has some."""
         check_budget(count, maxcount, maxsize)
         budget = ReplyBudget(maxcount, maxsize)
@@ -246,16 +238,16 @@ class ModelStore(GroupCommands, IdempotencyCommands):
             reply.append((key, taken))
         return reply or None
 
-    def _position(self, key: bytes, position: ReadFrom) -> Id:
+    def _position(self, key: bytes, position: ReadFrom) -> values.Id:
         """Return the ID that entries must be above."""
         if not isinstance(position, str):
             return position
         stream = self.streams.get(key)
         if stream is None:
-            return ZERO
+            return values.ZERO
         if position == "$":
             return stream.last_id
-        return previous_id(stream.last_live_id) if stream.length else ZERO
+        return values.previous_id(stream.last_live_id) if stream.length else values.ZERO
 
     # --- observe and set --------------------------------------------------------------------
 
@@ -283,30 +275,30 @@ class ModelStore(GroupCommands, IdempotencyCommands):
     def xsetid(
         self,
         key: bytes,
-        last_id: Id,
+        last_id: values.Id,
         *,
         entries_added: int | None = None,
-        max_deleted_id: Id | None = None,
+        max_deleted_id: values.Id | None = None,
     ) -> bool:
         """XSETID."""
         if entries_added is not None and entries_added < 0:
-            raise ModelError("ERR entries_added must be positive")
+            raise values.ModelError("ERR entries_added must be positive")
         if max_deleted_id is not None and last_id < max_deleted_id:
-            raise ModelError(
+            raise values.ModelError(
                 "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id"
             )
         stream = self.existing(key)
         if last_id < stream.max_deleted_id:
-            raise ModelError(
+            raise values.ModelError(
                 "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"
             )
         if stream.length:
             if last_id < stream.last_live_id:
-                raise ModelError(
+                raise values.ModelError(
                     "ERR The ID specified in XSETID is smaller than the target stream top item"
                 )
             if entries_added is not None and entries_added < stream.length:
-                raise ModelError(
+                raise values.ModelError(
                     "ERR The entries_added specified in XSETID is smaller than "
                     "the target stream length"
                 )
@@ -315,25 +307,25 @@ class ModelStore(GroupCommands, IdempotencyCommands):
             stream.entries_added = entries_added
             for group in stream.groups.values():
                 group.entries_read = min(group.entries_read, entries_added)
-        if max_deleted_id is not None and max_deleted_id != ZERO:
+        if max_deleted_id is not None and max_deleted_id != values.ZERO:
             stream.max_deleted_id = max_deleted_id
         return True
 
 
-def _choose_id(stream: Stream, new_id: NewId, now_ms: int) -> Id:
+def _choose_id(stream: Stream, new_id: NewId, now_ms: int) -> values.Id:
     """Return the ID of the next entry."""
     last = stream.last_id
-    if last == HIGHEST:
-        raise ModelError(
+    if last == values.HIGHEST:
+        raise values.ModelError(
             "ERR The stream has exhausted the last possible ID, unable to add more items"
         )
     if new_id is None:
-        return (now_ms, 0) if now_ms > last[0] else next_id(last)
+        return (now_ms, 0) if now_ms > last[0] else values.next_id(last)
     ms, seq = new_id
     if seq is None:
         seq = last[1] + 1 if ms == last[0] else 0
-    if seq > MAX or (ms, seq) <= last:
-        raise ModelError(_TOO_SMALL)
+    if seq > values.MAX or (ms, seq) <= last:
+        raise values.ModelError(_TOO_SMALL)
     return ms, seq
 
 
@@ -341,11 +333,13 @@ def _check_idempotent(producer: bytes, iid: bytes | None, new_id: NewId) -> None
     """Check the options IDMP and IDMPAUTO."""
     name = "IDMPAUTO" if iid is None else "IDMP"
     if not producer:
-        raise ModelError(f"ERR syntax error, {name} requires a non-empty producer ID")
+        raise values.ModelError(f"ERR syntax error, {name} requires a non-empty producer ID")
     if iid == b"":
-        raise ModelError("ERR syntax error, IDMP requires a non-empty idempotent ID")
+        raise values.ModelError("ERR syntax error, IDMP requires a non-empty idempotent ID")
     if new_id is not None:
-        raise ModelError("ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs")
+        raise values.ModelError(
+            "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs"
+        )
 
 
 def _summary(stream: Stream, now_ms: int) -> dict[str, Any]:

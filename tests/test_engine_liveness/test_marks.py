@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamkeep.engine.liveness.lease_file import (
-    Lease,
-    forget_work,
-    lease_name,
-    new_number,
-    remove_dead,
-    work_of,
-)
+from streamkeep.engine.liveness import lease_file
 from streamkeep.engine.liveness.marks import FREE, MOST, SIZE, mark_of, marks_in
 from streamkeep.engine.system.safe_files import Folder
 
@@ -23,7 +16,7 @@ ONE, TWO, THREE = (mark_of(name) for name in (b"1", b"2", b"3"))
 
 def dead_with(folder: Folder, *marks: bytes) -> int:
     """Make the file of a process that died while it worked on something; return its lease."""
-    lease = Lease(folder, new_number())
+    lease = lease_file.Lease(folder, lease_file.new_number())
     written = lease.marks()
     assert written
     for mark in marks:
@@ -36,10 +29,10 @@ def dead_with(folder: Folder, *marks: bytes) -> int:
 
 def test_marks_are_in_the_file_until_the_work_has_ended(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    lease = Lease(folder, new_number())
+    lease = lease_file.Lease(folder, lease_file.new_number())
     marks = lease.marks()
     assert marks
-    path = tmp_path / lease_name(lease.number)
+    path = tmp_path / lease_file.lease_name(lease.number)
     places = [marks.add(one) for one in (ONE, TWO, THREE)]
     assert path.read_bytes() == (ONE + TWO + THREE).ljust(MOST * SIZE, b"\0")
     marks.remove(places[0])
@@ -55,12 +48,12 @@ def test_marks_are_in_the_file_until_the_work_has_ended(tmp_path: Path) -> None:
 
 
 def test_what_has_no_room_is_missed(tmp_path: Path) -> None:
-    lease = Lease(Folder(tmp_path), new_number())
+    lease = lease_file.Lease(Folder(tmp_path), lease_file.new_number())
     marks = lease.marks()
     assert marks
     places = [marks.add(ONE) for _ in range(MOST + 1)]
     assert places[-2:] == [MOST - 1, -1]
-    assert (tmp_path / lease_name(lease.number)).stat().st_size == MOST * SIZE
+    assert (tmp_path / lease_file.lease_name(lease.number)).stat().st_size == MOST * SIZE
     for place in places:
         marks.remove(place)
     lease.close()
@@ -70,32 +63,32 @@ def test_what_has_no_room_is_missed(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_while_it_works_leaves_its_marks(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    lease = Lease(folder, new_number())
+    lease = lease_file.Lease(folder, lease_file.new_number())
     marks = lease.marks()
     assert marks
     marks.add(ONE)
     lease.close()
-    assert work_of(folder, lease.number) == [ONE]
+    assert lease_file.work_of(folder, lease.number) == [ONE]
 
 
 def test_the_file_of_a_dead_process_goes_with_its_last_mark(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     number, idle = dead_with(folder, ONE, TWO, THREE), dead_with(folder)
-    remove_dead(folder, 0)
-    assert [path.name for path in tmp_path.iterdir()] == [lease_name(number)]
+    lease_file.remove_dead(folder, 0)
+    assert [path.name for path in tmp_path.iterdir()] == [lease_file.lease_name(number)]
     assert idle != number
-    forget_work(folder, number, [TWO, mark_of(b"another")])
-    assert work_of(folder, number) == [ONE, THREE]
-    forget_work(folder, number, [ONE, THREE])
-    assert (list(tmp_path.iterdir()), work_of(folder, number)) == ([], [])
-    forget_work(folder, number, [ONE])  # another process was first
+    lease_file.forget_work(folder, number, [TWO, mark_of(b"another")])
+    assert lease_file.work_of(folder, number) == [ONE, THREE]
+    lease_file.forget_work(folder, number, [ONE, THREE])
+    assert (list(tmp_path.iterdir()), lease_file.work_of(folder, number)) == ([], [])
+    lease_file.forget_work(folder, number, [ONE])  # another process was first
 
 
 def test_marks_that_no_process_takes_over_go_after_thirty_days(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     number = dead_with(folder, ONE)
-    os.utime(tmp_path / lease_name(number), (0, 0))
-    remove_dead(folder, 0)
+    os.utime(tmp_path / lease_file.lease_name(number), (0, 0))
+    lease_file.remove_dead(folder, 0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -105,7 +98,7 @@ def test_without_room_for_marks_a_lease_has_none(
     def fail(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    lease = Lease(Folder(tmp_path), new_number())
+    lease = lease_file.Lease(Folder(tmp_path), lease_file.new_number())
     monkeypatch.setattr(os, "pwrite", fail)
     assert (lease.marks(), lease.marks()) == (None, None)
     lease.close()

@@ -16,15 +16,8 @@ from typing import Any, cast
 import lmdb
 import pytest
 
+import inside
 import streamkeep
-from inside import (
-    begin_write,
-    checkpointer_of,
-    context_of,
-    flush_each_commit,
-    flush_now,
-    journal_of,
-)
 from patience import PATIENCE_S, wait_until
 from stopped import child_of, killed
 from streamkeep import recovery
@@ -102,8 +95,8 @@ def over_image(store: Store[Any], act: Callable[[], object], *, late: bool = Fal
         late: instead, it happens when LMDB has noted the number of the view's image, and not yet
             taken its rows.
     """
-    context = context_of(store)
-    checkpointer_of(store).stop()
+    context = inside.context_of(store)
+    inside.checkpointer_of(store).stop()
     assert context.lock is not None
     context.lock.release_idle()
     raw = context.raw
@@ -137,7 +130,7 @@ def over_image(store: Store[Any], act: Callable[[], object], *, late: bool = Fal
 def one_more(path: Path) -> Store[bytes]:
     """Return a store that lacks an entry, which is in the journal."""
     store = filled(path)
-    flush_now(store)  # the record extends a row that only LMDB has
+    inside.flush_now(store)  # the record extends a row that only LMDB has
     killed(lambda: Store(path, sync="none").xadd("s", {"n": COUNT}))
     return store
 
@@ -163,7 +156,7 @@ def test_rows_of_lmdb_that_are_newer_than_their_number_are_noticed(tmp_path: Pat
 
     def write() -> None:
         own = Store(path, sync="none")
-        flush_each_commit(own)
+        inside.flush_each_commit(own)
         for _ in range(2):
             with own.transaction() as both:
                 both.xadd("s", {"n": 0})
@@ -171,7 +164,7 @@ def test_rows_of_lmdb_that_are_newer_than_their_number_are_noticed(tmp_path: Pat
 
     with filled(path) as store:
         store.xadd("t", {"n": 0})
-        flush_now(store)
+        inside.flush_now(store)
         store.xadd("s", {"n": 0})  # `t` is in LMDB only
         over_image(store, lambda: killed(write), late=True)
         with store.snapshot() as snapshot:
@@ -215,8 +208,8 @@ def test_an_interrupted_commit_is_made_once_or_not_at_all(
         raise error
 
     with filled(path) as store:
-        flush_now(store)
-        flush_each_commit(store)
+        inside.flush_now(store)
+        inside.flush_each_commit(store)
         failpoints.arm(place, fail)
         try:
             store.xadd("s", {"n": COUNT})
@@ -257,7 +250,7 @@ def test_a_record_whose_rows_are_in_memory_already_is_not_applied_to_them(tmp_pa
 @contextmanager
 def unpublishable(store: Store[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the disk refuse the number of the newest commit, as where blocks move."""
-    control = journal_of(store).control
+    control = inside.journal_of(store).control
     write_at = files.write_at
 
     def refuse(handle: int, data: bytes, offset: int) -> None:
@@ -312,7 +305,7 @@ def test_a_process_goes_on_where_another_one_has_begun_its_file_again(
 ) -> None:
     path = tmp_path / "store"
     with filled(path) as store:
-        journal = journal_of(store)
+        journal = inside.journal_of(store)
         with unpublishable(store, monkeypatch), pytest.raises(StoreFullError):
             # More than fits: it begins file 2.
             store.xadd("s", {"n": COUNT, "f": bytes(journal.first_size)})
@@ -327,8 +320,8 @@ def flush_in_child(path: Path) -> None:
 
     def flush() -> None:
         own = Store(path, sync="none")
-        begin_write(own).abort()  # a process may flush while it has a pin
-        flush_now(own)
+        inside.begin_write(own).abort()  # a process may flush while it has a pin
+        inside.flush_now(own)
 
     killed(flush)
 
@@ -345,13 +338,13 @@ def test_a_commit_after_the_flush_of_another_process_is_not_in_its_image(tmp_pat
 def test_what_another_process_has_flushed_is_not_flushed_again(tmp_path: Path) -> None:
     """A reader notices rows of LMDB that are newer than their number by the commits in between."""
     with filled(tmp_path / "store") as store:
-        checkpointer_of(store).stop()
+        inside.checkpointer_of(store).stop()
         flush_in_child(tmp_path / "store")
-        flushed = context_of(store).raw.info()["last_txnid"]
-        flush_each_commit(store)
-        begin_write(store).abort()
-        assert context_of(store).memtable.commits == 0
-        assert context_of(store).raw.info()["last_txnid"] == flushed
+        flushed = inside.context_of(store).raw.info()["last_txnid"]
+        inside.flush_each_commit(store)
+        inside.begin_write(store).abort()
+        assert inside.context_of(store).memtable.commits == 0
+        assert inside.context_of(store).raw.info()["last_txnid"] == flushed
 
 
 def test_a_group_that_another_process_has_changed_is_decoded_again(tmp_path: Path) -> None:
@@ -403,7 +396,7 @@ def test_the_end_of_the_interpreter_flushes(tmp_path: Path) -> None:
 
 def test_an_idle_store_is_flushed_and_gives_its_pin_up(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as store:
-        context = context_of(store)
+        context = inside.context_of(store)
         wait_until(lambda: context.pin is None)
         assert context.memtable.commits == 0
         assert numbers(store) == expected(COUNT)

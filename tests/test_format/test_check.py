@@ -13,17 +13,7 @@ from streamkeep.arrow.columns import ColumnWriter, FieldNames
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import check, node, tombstones
 from streamkeep.format.node.node import PAIRS, RESP
-from test_format.made_nodes import (
-    ALL,
-    REDIS_KEY,
-    REDIS_NODE,
-    TOP,
-    Slot,
-    build,
-    read,
-    slots,
-    with_counts,
-)
+from test_format import made_nodes
 
 STRUCTURE = {
     "flags above 3": ("0201 0001 0001 845361726105", "0701 0001 0001 845361726105"),
@@ -37,9 +27,9 @@ STRUCTURE = {
 @pytest.mark.parametrize("name", STRUCTURE)
 def test_validation_finds(name: str) -> None:
     before, after = (bytes.fromhex(text) for text in STRUCTURE[name])
-    assert REDIS_NODE.count(before) == 1
+    assert made_nodes.REDIS_NODE.count(before) == 1
     with pytest.raises(CorruptionError):
-        check.validate(REDIS_NODE.replace(before, after), *REDIS_KEY)
+        check.validate(made_nodes.REDIS_NODE.replace(before, after), *made_nodes.REDIS_KEY)
 
 
 def test_a_field_count_of_billions_allocates_nothing() -> None:
@@ -49,29 +39,31 @@ def test_a_field_count_of_billions_allocates_nothing() -> None:
         check.validate(data, 1, 1)
 
 
-@given(slots, st.data())
+@given(made_nodes.slots, st.data())
 def test_a_node_that_is_read_to_its_end_has_as_many_slots_as_it_counts(
-    entries: list[Slot], draws: st.DataObject
+    entries: list[made_nodes.Slot], draws: st.DataObject
 ) -> None:
     """A writer may give wrong counts a right checksum; no decoder then returns all entries."""
-    whole, ms, seq = build(entries)
+    whole, ms, seq = made_nodes.build(entries)
     dead = draws.draw(st.integers(0, len(entries) - 1))
     whole = tombstones.mark(whole, ms, seq, [one for one, _ in entries[:dead]] or [(0, 0)], 0).data
     right = node.peek_counts(whole[:26])
     counts = st.tuples(st.integers(0, 15), st.integers(0, 15))
     wrong = draws.draw(counts.filter(lambda both: both != right))
-    data = with_counts(whole, *wrong)
+    data = made_nodes.with_counts(whole, *wrong)
     expected = (
         f"macro node {ms}-{seq}: the master entry counts {wrong[0]} live and {wrong[1]} deleted "
         f"slots, found {right[0]} and {right[1]} "
     )
-    bounds = [(*ALL[:5], newest_first) for newest_first in (False, True)]
+    bounds = [(*made_nodes.ALL[:5], newest_first) for newest_first in (False, True)]
     calls: tuple[Callable[[], object], ...] = (
-        lambda: ColumnWriter().add(data, ms, seq, 0, 0, TOP, TOP),
-        lambda: ColumnWriter([b"a"], [b"b"], False).add(data, ms, seq, 0, 0, TOP, TOP),
-        lambda: FieldNames().add_nodes([(ms, seq, data)], 0, 0, TOP, TOP),
-        *(partial(read, data, ms, seq, one, int(PAIRS)) for one in bounds),
-        *(partial(read, data, ms, seq, one, int(RESP)) for one in bounds),
+        lambda: ColumnWriter().add(data, ms, seq, 0, 0, made_nodes.TOP, made_nodes.TOP),
+        lambda: ColumnWriter([b"a"], [b"b"], False).add(
+            data, ms, seq, 0, 0, made_nodes.TOP, made_nodes.TOP
+        ),
+        lambda: FieldNames().add_nodes([(ms, seq, data)], 0, 0, made_nodes.TOP, made_nodes.TOP),
+        *(partial(made_nodes.read, data, ms, seq, one, int(PAIRS)) for one in bounds),
+        *(partial(made_nodes.read, data, ms, seq, one, int(RESP)) for one in bounds),
         lambda: node.end_ids(data, ms, seq),
         lambda: list(node.slots(data, ms, seq)),
         lambda: tombstones.rewrite(data, ms, seq, set()),

@@ -15,45 +15,29 @@ from crash.power import another_boot
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.journal import journal
 from streamkeep.format.journal.checkpoint import SLOT, decode_slot
-from streamkeep.format.journal.journal import (
-    DELETE,
-    EXTEND,
-    FILE_HEADER,
-    PUT,
-    RECORD_HEADER,
-    SPLICE,
-    Change,
-    FileHeader,
-    Operations,
-    decode_file_header,
-    encode_record,
-    first_chain,
-    read_changes,
-    read_record,
-    record_checksum,
-)
 from streamkeep.format.lmdb_file.meta_page import META_SIZE, decode_meta_page
 from test_format.made_journal import flipped, sixteen, u32, u64
 from tiers import daily_or_all
 
 TABLES = range(12)
-headers = st.builds(FileHeader, u32, u64, u64, u64, sixteen)
+headers = st.builds(journal.FileHeader, u32, u64, u64, u64, sixteen)
 keys = st.binary(max_size=511)
-puts = st.tuples(st.just(PUT), st.sampled_from(TABLES), keys, st.binary(max_size=300))
-deletes = st.tuples(st.just(DELETE), st.sampled_from(TABLES), keys, st.just(b""))
+puts = st.tuples(st.just(journal.PUT), st.sampled_from(TABLES), keys, st.binary(max_size=300))
+deletes = st.tuples(st.just(journal.DELETE), st.sampled_from(TABLES), keys, st.just(b""))
 operations = st.lists(puts | deletes, max_size=8)
 
 
-def changes(body: bytes) -> list[Change]:
-    return list(read_changes(body, TABLES))
+def changes(body: bytes) -> list[journal.Change]:
+    return list(journal.read_changes(body, TABLES))
 
 
 def operations_body(wanted: list[tuple[int, int, bytes, bytes]], number: int = 1) -> bytes:
     """Return the body of a record with these operations."""
-    noted = Operations(number)
+    noted = journal.Operations(number)
     for kind, table, key, value in wanted:
-        if kind == PUT:
+        if kind == journal.PUT:
             noted.put(table, key, value)
         else:
             noted.delete(table, key)
@@ -62,20 +46,20 @@ def operations_body(wanted: list[tuple[int, int, bytes, bytes]], number: int = 1
 
 @given(headers, st.binary(max_size=20))
 def test_a_file_header_comes_back_and_no_bit_of_it_may_flip(
-    header: FileHeader, after: bytes
+    header: journal.FileHeader, after: bytes
 ) -> None:
     data = header.encode()
-    assert decode_file_header(data + after) == header
+    assert journal.decode_file_header(data + after) == header
     for bit in range(8 * len(data)):
-        assert decode_file_header(flipped(data, bit)) is None
+        assert journal.decode_file_header(flipped(data, bit)) is None
     for size in range(len(data)):
-        assert decode_file_header(data[:size]) is None
+        assert journal.decode_file_header(data[:size]) is None
 
 
 @given(st.binary(max_size=600))
 def test_any_bytes_are_a_slot_a_header_or_nothing(data: bytes) -> None:
     assert decode_slot(data) is None
-    assert decode_file_header(data) is None
+    assert journal.decode_file_header(data) is None
     page = decode_meta_page(data)
     assert page is None or page.data == data[:META_SIZE]
 
@@ -85,21 +69,21 @@ def test_operations_come_back(number: int, wanted: list[tuple[int, int, bytes, b
     body = operations_body(wanted, number)
     assert int.from_bytes(body[:8], "big") == number
     assert [(one.kind, one.table, one.db_key, one.value) for one in changes(body)] == wanted
-    data = encode_record(body, record_checksum(body, 77))
-    record = read_record(data + b"stale", 0, 77)
+    data = journal.encode_record(body, journal.record_checksum(body, 77))
+    record = journal.read_record(data + b"stale", 0, 77)
     assert record is not None
     assert (record.commit_number, record.body, record.end) == (number, body, len(data))
-    assert read_record(data, 0, 78) is None  # it was written after another record
+    assert journal.read_record(data, 0, 78) is None  # it was written after another record
 
 
 @given(st.binary(min_size=64, max_size=400), st.binary(max_size=80), st.integers(0, 40))
 def test_a_splice_makes_the_new_value(kept: bytes, tail: bytes, head: int) -> None:
     old = b"h" * head + kept + b"e" * 9
     value = b"H" * head + kept + tail
-    noted = Operations(1)
+    noted = journal.Operations(1)
     noted.splice(3, b"key", old, value, head)
     (one,) = changes(noted.body())
-    assert one.kind == SPLICE
+    assert one.kind == journal.SPLICE
     assert one.apply(old) == value
     for wrong in (None, old[: head + len(kept) - 1], b""):
         with pytest.raises(CorruptionError):
@@ -109,10 +93,10 @@ def test_a_splice_makes_the_new_value(kept: bytes, tail: bytes, head: int) -> No
 @given(st.binary(min_size=40, max_size=400), st.binary(max_size=80), st.integers(1, 20))
 def test_an_extend_makes_the_new_value_and_its_checksum(old: bytes, tail: bytes, head: int) -> None:
     kept = len(old) - head - 9  # without the end mark of the node and the checksum
-    noted = Operations(1)
+    noted = journal.Operations(1)
     noted.extend(3, b"key", b"H" * head, kept, tail)
     (one,) = changes(noted.body())
-    assert one.kind == EXTEND
+    assert one.kind == journal.EXTEND
     assert one.size() == len(noted.body()) - 8
     content = b"H" * head + old[head : head + kept] + tail
     assert one.apply(old) == content + digest64(content)
@@ -122,13 +106,13 @@ def test_an_extend_makes_the_new_value_and_its_checksum(old: bytes, tail: bytes,
 
 
 def test_files_of_format_1_are_read() -> None:
-    header = FileHeader(1, 2, 3, 4, b"u" * 16)
+    header = journal.FileHeader(1, 2, 3, 4, b"u" * 16)
     old = bytearray(header.encode())
     old[3] = 1
     old[-8:] = xxh3_64_intdigest(bytes(old[:-8])).to_bytes(8, "big")
-    assert decode_file_header(bytes(old)) == header
+    assert journal.decode_file_header(bytes(old)) == header
     old[3] = 3
-    assert decode_file_header(bytes(old)) is None
+    assert journal.decode_file_header(bytes(old)) is None
 
 
 @given(operations, st.data())
@@ -141,10 +125,10 @@ def test_damaged_operations_are_read_in_part_or_reported(
     data = sound[:at] + draw.draw(st.binary(max_size=60))
     ends = [len(operations_body(wanted[:count])) for count in range(len(wanted) + 1)]
     whole = sum(end <= at for end in ends) - 1  # operations before the damage
-    found: list[Change] = []
+    found: list[journal.Change] = []
     damage: CorruptionError | None = None
     try:
-        for one in read_changes(data, TABLES):
+        for one in journal.read_changes(data, TABLES):
             found.append(one)
     except CorruptionError as error:
         damage = error
@@ -173,8 +157,8 @@ def test_operations_that_are_cut_off_are_reported(
 
 def a_record(number: int, chain: int) -> bytes:
     """Return a record that ends with what looks like another use of the file."""
-    body = Operations(number).body()
-    return encode_record(body, record_checksum(body, chain))
+    body = journal.Operations(number).body()
+    return journal.encode_record(body, journal.record_checksum(body, chain))
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40), u64, st.integers(0, 120))
@@ -184,34 +168,36 @@ def test_only_whole_records_in_their_place_are_read(
     record = a_record(7, chain)
     data = before + record + after
     for at in {offset, len(before)}:
-        found = read_record(data, at, chain)
+        found = journal.read_record(data, at, chain)
         assert (found is not None) == (at == len(before))
-    whole = read_record(data, len(before), chain)
+    whole = journal.read_record(data, len(before), chain)
     assert whole is not None
     assert (whole.commit_number, whole.end) == (7, len(before) + len(record))
-    assert read_record(data, len(before), chain ^ 1) is None
+    assert journal.read_record(data, len(before), chain ^ 1) is None
 
 
 @given(u64 | st.integers(0, 80))
 def test_a_length_that_is_not_that_of_the_record_is_none(length: int) -> None:
     record = a_record(7, 1)
-    size = len(record) - RECORD_HEADER.size
-    _, checksum = RECORD_HEADER.struct.unpack_from(record)
-    data = RECORD_HEADER.struct.pack(length, checksum) + record[RECORD_HEADER.size :]
+    size = len(record) - journal.RECORD_HEADER.size
+    _, checksum = journal.RECORD_HEADER.struct.unpack_from(record)
+    data = (
+        journal.RECORD_HEADER.struct.pack(length, checksum) + record[journal.RECORD_HEADER.size :]
+    )
     for room in (b"", bytes(64)):
-        assert (read_record(data + room, 0, 1) is not None) == (length == size)
+        assert (journal.read_record(data + room, 0, 1) is not None) == (length == size)
 
 
 @given(operations, st.data())
 def test_no_bit_of_a_record_may_flip(
     wanted: list[tuple[int, int, bytes, bytes]], data: st.DataObject
 ) -> None:
-    noted = Operations(5)
+    noted = journal.Operations(5)
     for _, table, key, value in wanted:
         noted.put(table, key, value)
-    record = encode_record(noted.body(), record_checksum(noted.body(), 1))
+    record = journal.encode_record(noted.body(), journal.record_checksum(noted.body(), 1))
     bit = data.draw(st.integers(0, 8 * len(record) - 1))
-    assert read_record(flipped(record, bit), 0, 1) is None
+    assert journal.read_record(flipped(record, bit), 0, 1) is None
 
 
 # --- whole stores -------------------------------------------------------------------------------
@@ -243,10 +229,12 @@ def test_every_flipped_bit_of_the_journal_only_shortens_it(
     path, states = torn
     (file,) = (path / "journal").glob("*.skj")
     data = file.read_bytes()
-    end = data.index(bytes(64), FILE_HEADER.size)
-    header = decode_file_header(data)
+    end = data.index(bytes(64), journal.FILE_HEADER.size)
+    header = journal.decode_file_header(data)
     assert header is not None
-    assert first_chain(data) == int.from_bytes(data[FILE_HEADER.size - 8 : FILE_HEADER.size], "big")
+    assert journal.first_chain(data) == int.from_bytes(
+        data[journal.FILE_HEADER.size - 8 : journal.FILE_HEADER.size], "big"
+    )
     lengths = []
     for number, bit in enumerate(range(0, 8 * end, daily_or_all(123, 41))):
         copy = tmp_path / f"copy-{number}"

@@ -12,14 +12,7 @@ from segments import TOP, nodes_of, opened, some, write
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import LAST_NUMBER
 from streamkeep.format.rows.records import is_safe_path
-from streamkeep.format.segment.manifest import (
-    SEGMENT_RECORD,
-    SegmentRecord,
-    decode_erasure,
-    decode_segment_record,
-    encode_erasure,
-    record_of,
-)
+from streamkeep.format.segment import manifest
 from test_format.made_segments import ids
 
 # --- the manifest -------------------------------------------------------------------------------
@@ -28,7 +21,7 @@ u64 = st.integers(0, TOP)
 numbers = st.integers(0, LAST_NUMBER)
 paths = st.text("abc.%-", min_size=1, max_size=10).filter(lambda text: text not in (".", ".."))
 records = st.builds(
-    lambda numbers, first, last, epoch, origin, path, key: SegmentRecord._make(
+    lambda numbers, first, last, epoch, origin, path, key: manifest.SegmentRecord._make(
         (
             numbers[0],
             *min(first, last),
@@ -52,36 +45,36 @@ records = st.builds(
 
 
 @given(records)
-def test_manifest_rows_come_back(record: SegmentRecord) -> None:
+def test_manifest_rows_come_back(record: manifest.SegmentRecord) -> None:
     body = record.encode()
-    assert decode_segment_record(record.db_key(), body, "row") == record
-    for size in range(SEGMENT_RECORD.size + len(record.path.encode())):
+    assert manifest.decode_segment_record(record.db_key(), body, "row") == record
+    for size in range(manifest.SEGMENT_RECORD.size + len(record.path.encode())):
         with pytest.raises(CorruptionError):
-            decode_segment_record(record.db_key(), body[:size], "row")
+            manifest.decode_segment_record(record.db_key(), body[:size], "row")
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/.", "a\0b"])
 def test_paths_that_leave_the_archive_are_refused(path: str) -> None:
     assert not is_safe_path(path)
-    record = record_of(opened(write(nodes_of(some(5)))), path, 0)
+    record = manifest.record_of(opened(write(nodes_of(some(5)))), path, 0)
     with pytest.raises(CorruptionError, match="leads out of the archive"):
-        decode_segment_record(record.db_key(), record.encode(), "row")
+        manifest.decode_segment_record(record.db_key(), record.encode(), "row")
 
 
 def test_manifest_rows_that_make_no_sense_are_refused() -> None:
     data = write(nodes_of(some(5)))
-    record = record_of(opened(data), "7-o/x.seg", 0)
+    record = manifest.record_of(opened(data), "7-o/x.seg", 0)
     assert (record.size_bytes, record.entries) == (len(data), 5)
     assert record.checksum == opened(data).checksum
     wrong: tuple[dict[str, Any], ...] = ({"entries": 0}, {"origin": 3}, {"last_ms": 1})
     for change in wrong:
         bad = record._replace(**change)
         with pytest.raises(CorruptionError):
-            decode_segment_record(bad.db_key(), bad.encode(), "row")
+            manifest.decode_segment_record(bad.db_key(), bad.encode(), "row")
 
 
 @given(u64)
 def test_erasures_come_back(time_ms: int) -> None:
-    assert decode_erasure(encode_erasure(time_ms), "row") == time_ms
+    assert manifest.decode_erasure(manifest.encode_erasure(time_ms), "row") == time_ms
     with pytest.raises(CorruptionError):
-        decode_erasure(encode_erasure(time_ms)[1:], "row")
+        manifest.decode_erasure(manifest.encode_erasure(time_ms)[1:], "row")

@@ -14,28 +14,21 @@ from streamkeep.format.core.entry import Entry
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node import check, node, tombstones
 from streamkeep.format.node.builder import builder_from
-from test_format.made_nodes import (
-    REDIS_KEY,
-    REDIS_NODE,
-    Slot,
-    build,
-    read,
-    slots,
-)
+from test_format import made_nodes
 
 TOP = (1 << 64) - 1
 
 
 def test_a_node_of_redis_is_read() -> None:
-    assert read(REDIS_NODE, *REDIS_KEY, shape=node.ENTRY) == [
+    assert made_nodes.read(made_nodes.REDIS_NODE, *made_nodes.REDIS_KEY, shape=node.ENTRY) == [
         Entry(b"1526919030474-55", {b"name": b"Sara", b"n": b"7"}),
         (b"1526919030500-0", {b"msg": b"hi"}),
     ]
-    text = read(REDIS_NODE, *REDIS_KEY, shape=node.TEXT)
+    text = made_nodes.read(made_nodes.REDIS_NODE, *made_nodes.REDIS_KEY, shape=node.TEXT)
     assert text[1] == ("1526919030500-0", {"msg": "hi"})
-    assert node.peek_counts(REDIS_NODE[:26]) == (2, 1)
-    ids = check.validate(REDIS_NODE, *REDIS_KEY)
-    assert ids.first_live == REDIS_KEY
+    assert node.peek_counts(made_nodes.REDIS_NODE[:26]) == (2, 1)
+    ids = check.validate(made_nodes.REDIS_NODE, *made_nodes.REDIS_KEY)
+    assert ids.first_live == made_nodes.REDIS_KEY
     assert ids.last_live == ids.last_slot == (1526919030500, 0)
 
 
@@ -46,9 +39,9 @@ def everything(data: bytes, ms: int, seq: int) -> None:
     """Run all that reads or changes a node; only our error may come out."""
     calls = (
         lambda: check.validate(data, ms, seq),
-        lambda: read(data, ms, seq),
-        lambda: read(data, ms, seq, shape=node.ENTRY),
-        lambda: read(data, ms, seq, (0, 0, TOP, TOP, 3, True)),
+        lambda: made_nodes.read(data, ms, seq),
+        lambda: made_nodes.read(data, ms, seq, shape=node.ENTRY),
+        lambda: made_nodes.read(data, ms, seq, (0, 0, TOP, TOP, 3, True)),
         lambda: node.end_ids(data, ms, seq),
         lambda: node.live_ids(data, ms, seq),
         lambda: tombstones.mark(data, ms, seq, [(1, 1), (1526919030474, 56)], 0),
@@ -67,17 +60,17 @@ def everything(data: bytes, ms: int, seq: int) -> None:
 
 
 def test_every_flipped_bit_gives_our_error_or_a_result() -> None:
-    for bit in range(len(REDIS_NODE) * 8):
-        bad = bytearray(REDIS_NODE)
+    for bit in range(len(made_nodes.REDIS_NODE) * 8):
+        bad = bytearray(made_nodes.REDIS_NODE)
         bad[bit // 8] ^= 1 << bit % 8
-        everything(bytes(bad), *REDIS_KEY)
+        everything(bytes(bad), *made_nodes.REDIS_KEY)
 
 
 def test_every_truncation_gives_our_error() -> None:
-    for size in range(len(REDIS_NODE)):
+    for size in range(len(made_nodes.REDIS_NODE)):
         with pytest.raises(CorruptionError):
-            check.validate(REDIS_NODE[:size], *REDIS_KEY)
-        everything(REDIS_NODE[:size], *REDIS_KEY)
+            check.validate(made_nodes.REDIS_NODE[:size], *made_nodes.REDIS_KEY)
+        everything(made_nodes.REDIS_NODE[:size], *made_nodes.REDIS_KEY)
 
 
 @configured(200)
@@ -90,9 +83,9 @@ def test_hostile_elements(elements: bytes, key: tuple[int, int]) -> None:
 
 
 @configured(150)
-@given(slots, st.randoms(use_true_random=False))
-def test_damaged_nodes(entries: list[Slot], rng: random.Random) -> None:
-    data, ms, seq = build(entries)
+@given(made_nodes.slots, st.randoms(use_true_random=False))
+def test_damaged_nodes(entries: list[made_nodes.Slot], rng: random.Random) -> None:
+    data, ms, seq = made_nodes.build(entries)
     bad = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(bad))

@@ -13,14 +13,6 @@ from redis_parts import comparable, stream_parts
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.builder import NodeBuilder
 from streamkeep.format.redis import stream_dump
-from streamkeep.format.redis.stream_dump import (
-    NEWEST,
-    TARGETS,
-    UNOWNED_LOSS,
-    Losses,
-    read_payload,
-    write_payload,
-)
 from streamkeep.format.redis.stream_parts import (
     NOBODY,
     ConsumerPart,
@@ -34,17 +26,19 @@ from streamkeep.format.redis.stream_parts import (
 from test_format.made_dumps import REDIS_8_6, sealed, with_messages
 
 
-def payload(parts: list[Part], server: str = NEWEST) -> bytes:
+def payload(parts: list[Part], server: str = stream_dump.NEWEST) -> bytes:
     """Return the payload of a stream."""
     nodes = sum(isinstance(part, Node) for part in parts)
-    return write_payload(parts, nodes, TARGETS[server], Losses())
+    return stream_dump.write_payload(
+        parts, nodes, stream_dump.TARGETS[server], stream_dump.Losses()
+    )
 
 
 # --- payloads -----------------------------------------------------------------------------------
 
 
 def test_a_payload_of_redis_8_6_is_read_and_written_byte_by_byte() -> None:
-    parts = list(read_payload(REDIS_8_6, "test"))
+    parts = list(stream_dump.read_payload(REDIS_8_6, "test"))
     node, counters, group, messages = parts
     assert isinstance(node, Node)
     assert node.ids is not None
@@ -67,19 +61,19 @@ def test_a_payload_of_redis_8_6_is_read_and_written_byte_by_byte() -> None:
 @given(stream_parts())
 @configured(200)
 def test_the_newest_type_gives_back_what_was_written(parts: list[Part]) -> None:
-    back = list(read_payload(payload(parts), "test"))
+    back = list(stream_dump.read_payload(payload(parts), "test"))
     assert comparable(back) == comparable(with_messages(parts))
 
 
-@given(stream_parts(), st.sampled_from(sorted(TARGETS)))
+@given(stream_parts(), st.sampled_from(sorted(stream_dump.TARGETS)))
 @configured(100)
 def test_every_type_keeps_what_it_has_place_for(parts: list[Part], server: str) -> None:
-    target = TARGETS[server]
-    losses = Losses()
+    target = stream_dump.TARGETS[server]
+    losses = stream_dump.Losses()
     nodes = sum(isinstance(part, Node) for part in parts)
-    data = write_payload(parts, nodes, target, losses)
+    data = stream_dump.write_payload(parts, nodes, target, losses)
     assert data[0] == target.kind
-    back = list(read_payload(data, "test"))
+    back = list(stream_dump.read_payload(data, "test"))
     for before, after in zip(parts, back, strict=False):
         if isinstance(before, Node):
             assert comparable([before]) == comparable([after])
@@ -92,7 +86,7 @@ def test_every_type_keeps_what_it_has_place_for(parts: list[Part], server: str) 
             assert [one[4] for one in after.pending] == [one[4] for one in before.pending]
             assert after.zone == (before.zone if target.kind == 27 else [])
             if before.zone and target.kind < 27:
-                assert losses[UNOWNED_LOSS] >= len(before.zone)
+                assert losses[stream_dump.UNOWNED_LOSS] >= len(before.zone)
                 assert after.consumers[-1].name.startswith(b"nobody")
             assert after.entries_read == (None if target.kind == 15 else before.entries_read)
 
@@ -106,7 +100,7 @@ def test_every_flipped_bit_of_a_payload_is_reported(parts: list[Part], data: st.
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptionError):
-            list(read_payload(bytes(damaged), "test"))
+            list(stream_dump.read_payload(bytes(damaged), "test"))
 
 
 @given(stream_parts(), st.data())
@@ -120,10 +114,10 @@ def test_a_damaged_payload_under_a_right_checksum_is_refused_or_sound(
         body[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0x81, 0xC0, 0xC3, 0xF0, 0xFF]))
     with_checksum = sealed(bytes(body[:-2]) + b"\x0f\x00")
     try:
-        back = list(read_payload(with_checksum, "test"))
+        back = list(stream_dump.read_payload(with_checksum, "test"))
     except CorruptionError:
         return
-    again = list(read_payload(payload(back), "test"))  # what was taken can be written
+    again = list(stream_dump.read_payload(payload(back), "test"))  # what was taken can be written
     assert comparable(again) == comparable(with_messages(back))
 
 
@@ -135,25 +129,25 @@ def test_a_damaged_payload_under_a_right_checksum_is_refused_or_sound(
 @example(bytes([0, 0, 0, 0, 0, 0, 0, 0, 0]) + bytes([0x81]) + b"\xff" * 8, 19)
 def test_no_bytes_make_anything_but_a_clear_error(body: bytes, kind: int) -> None:
     with suppress(CorruptionError):
-        list(read_payload(sealed(bytes([kind]) + body + b"\x09\x00"), "test"))
+        list(stream_dump.read_payload(sealed(bytes([kind]) + body + b"\x09\x00"), "test"))
 
 
 @pytest.mark.parametrize("cut", range(0, len(REDIS_8_6) - 11, 7))
 def test_a_payload_that_is_cut_off_is_refused(cut: int) -> None:
     with pytest.raises(CorruptionError):
-        list(read_payload(sealed(REDIS_8_6[:cut] + b"\x0d\x00"), "test"))
+        list(stream_dump.read_payload(sealed(REDIS_8_6[:cut] + b"\x0d\x00"), "test"))
     with pytest.raises(CorruptionError):
-        list(read_payload(REDIS_8_6[:cut], "test"))
+        list(stream_dump.read_payload(REDIS_8_6[:cut], "test"))
 
 
 def test_a_payload_without_a_checksum_is_taken_and_a_newer_one_is_not() -> None:
-    assert list(read_payload(REDIS_8_6[:-8] + bytes(8), "test"))
+    assert list(stream_dump.read_payload(REDIS_8_6[:-8] + bytes(8), "test"))
     with pytest.raises(CorruptionError, match="RDB version 16, expected at most 15"):
-        list(read_payload(sealed(REDIS_8_6[:-10] + b"\x10\x00"), "test"))
+        list(stream_dump.read_payload(sealed(REDIS_8_6[:-10] + b"\x10\x00"), "test"))
     with pytest.raises(CorruptionError, match="type 0 is not a stream"):
-        list(read_payload(sealed(b"\x00\x01a\x0d\x00"), "test"))
+        list(stream_dump.read_payload(sealed(b"\x00\x01a\x0d\x00"), "test"))
     with pytest.raises(CorruptionError, match="bytes after the end"):
-        list(read_payload(sealed(REDIS_8_6[:-10] + b"\x00\x0d\x00"), "test"))
+        list(stream_dump.read_payload(sealed(REDIS_8_6[:-10] + b"\x00\x0d\x00"), "test"))
 
 
 def entry_node(ms: int, seq: int = 0) -> Node:
@@ -222,7 +216,7 @@ COUNTERS = Counters(1, (1, 0), (1, 0), (0, 0), 1, 0)
 )
 def test_what_contradicts_itself_is_refused(parts: list[Part], problem: str) -> None:
     with pytest.raises(CorruptionError, match=problem):
-        list(read_payload(payload(parts), "test"))
+        list(stream_dump.read_payload(payload(parts), "test"))
 
 
 def test_a_node_without_live_entries_as_redis_7_0_leaves_them_is_passed_over() -> None:
@@ -233,7 +227,9 @@ def test_a_node_without_live_entries_as_redis_7_0_leaves_them_is_passed_over() -
     data[data.index(bytes([2, 1, 0, 1, 0, 1]), 10)] |= 1
     dead = Node(1, 0, bytes(data))
     back = list(
-        read_payload(payload([dead, entry_node(2), COUNTERS._replace(last_id=(2, 0))]), "t")
+        stream_dump.read_payload(
+            payload([dead, entry_node(2), COUNTERS._replace(last_id=(2, 0))]), "t"
+        )
     )
     assert [part[:2] for part in back if isinstance(part, Node)] == [(2, 0)]
 

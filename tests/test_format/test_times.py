@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkeep.format.core.times import (
-    Bound,
-    TimeUnit,
-    id_bound,
-    parse_iso,
-    parse_time,
-    time_bound,
-)
+from streamkeep.format.core import times
 
 JUNE_10 = 1_718_004_800_000  # 2024-06-10T07:33:20Z
 TOP = (1 << 64) - 1
@@ -42,8 +35,8 @@ BERLIN = dt.timezone(dt.timedelta(hours=2))
         (str(TOP), "ms", TOP),
     ],
 )
-def test_times_are_read(text: str, unit: TimeUnit, ms: int) -> None:
-    assert parse_time(text, unit) == ms
+def test_times_are_read(text: str, unit: times.TimeUnit, ms: int) -> None:
+    assert times.parse_time(text, unit) == ms
 
 
 @pytest.mark.parametrize(
@@ -60,16 +53,16 @@ def test_times_are_read(text: str, unit: TimeUnit, ms: int) -> None:
         ("5", "iso", "'5' is not a time such as"),
     ],
 )
-def test_other_text_is_refused(text: str, unit: TimeUnit, problem: str) -> None:
+def test_other_text_is_refused(text: str, unit: times.TimeUnit, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        parse_time(text, unit)
+        times.parse_time(text, unit)
 
 
 @given(st.integers(0, 253_402_300_799_999))
 def test_milliseconds_survive_every_way_of_writing_them(ms: int) -> None:
-    assert parse_time(str(ms), "ms") == ms
-    assert parse_time(f"{ms // 1000}.{ms % 1000:03}", "s") == ms
-    assert parse_time(f"{ms}999", "us") == ms
+    assert times.parse_time(str(ms), "ms") == ms
+    assert times.parse_time(f"{ms // 1000}.{ms % 1000:03}", "s") == ms
+    assert times.parse_time(f"{ms}999", "us") == ms
 
 
 @pytest.mark.parametrize(
@@ -86,14 +79,14 @@ def test_milliseconds_survive_every_way_of_writing_them(ms: int) -> None:
         (b"$", "after", b"$"),
     ],
 )
-def test_a_date_bounds_a_range(text: bytes, bound: Bound, id_text: bytes) -> None:
-    assert id_bound(text, bound) == id_text
+def test_a_date_bounds_a_range(text: bytes, bound: times.Bound, id_text: bytes) -> None:
+    assert times.id_bound(text, bound) == id_text
 
 
 def test_what_looks_like_a_date_and_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="'2024-02-30' is not a time such as"):
-        id_bound(b"2024-02-30", "from")
-    assert parse_iso("2024-02-29") == 1_709_164_800_000
+        times.id_bound(b"2024-02-30", "from")
+    assert times.parse_iso("2024-02-29") == 1_709_164_800_000
 
 
 def now() -> int:
@@ -125,8 +118,8 @@ def now() -> int:
         (None, "to", None),
     ],
 )
-def test_times_become_ids(value: Any, bound: Bound, expected: bytes | None) -> None:
-    assert time_bound(value, bound, now) == expected
+def test_times_become_ids(value: Any, bound: times.Bound, expected: bytes | None) -> None:
+    assert times.time_bound(value, bound, now) == expected
 
 
 @pytest.mark.parametrize(
@@ -143,8 +136,8 @@ def test_times_become_ids(value: Any, bound: Bound, expected: bytes | None) -> N
 )
 def test_what_is_no_bound_is_named(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        time_bound(value, "from", now)
+        times.time_bound(value, "from", now)
 
 
 def test_ages_need_a_clock() -> None:
-    assert id_bound(b"-2h", "from") == b"-2h"
+    assert times.id_bound(b"-2h", "from") == b"-2h"

@@ -12,12 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.test import override_settings
 
-from streamkeep.integrations.django.interface import (
-    InvalidTask,
-    TaskResultDoesNotExist,
-    task_backends,
-    task_enqueued,
-)
+from streamkeep.integrations.django import interface
 from streamkeep.jobs import QueueFullError
 from test_integrations_django import shop_tasks
 from test_integrations_django.conftest import BACKEND, Configure
@@ -52,24 +47,24 @@ def test_a_task_of_a_transaction_is_enqueued_with_its_commit(backend: Any, datab
     def note(sender: Any, task_result: Any, **rest: Any) -> None:
         sent.append(task_result.id)
 
-    task_enqueued.connect(note)
+    interface.task_enqueued.connect(note)
     try:
         with transaction.atomic():
             kept = shop_tasks.add.enqueue(1)
             assert kept.enqueued_at is None
             assert backend.queue("default").stats().waiting == 0
-            with pytest.raises(TaskResultDoesNotExist):
+            with pytest.raises(interface.TaskResultDoesNotExist):
                 backend.get_result(kept.id)
         assert sent == [kept.id]
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             lost = shop_tasks.add.enqueue(2)
             _ = 1 / 0
     finally:
-        task_enqueued.disconnect(note)
+        interface.task_enqueued.disconnect(note)
     assert kept.enqueued_at is not None
     assert backend.queue("default").stats().waiting == 1
     assert backend.get_result(kept.id) == kept
-    with pytest.raises(TaskResultDoesNotExist):
+    with pytest.raises(interface.TaskResultDoesNotExist):
         backend.get_result(lost.id)
 
 
@@ -77,7 +72,7 @@ def test_a_task_can_be_enqueued_before_the_commit(configure: Configure, database
     with configure(enqueue_on_commit=False), transaction.atomic():
         result = shop_tasks.add.enqueue(1)
         assert result.enqueued_at is not None
-        task_backends["default"].queue("default").close()
+        interface.task_backends["default"].queue("default").close()
 
 
 def test_a_task_waits_for_its_time(backend: Any) -> None:
@@ -132,7 +127,7 @@ def test_what_cannot_be_a_result_is_a_failure(
 
 def test_attempts_are_kept(configure: Configure) -> None:
     with configure(retries=3):
-        queue = task_backends["default"].queue("default")
+        queue = interface.task_backends["default"].queue("default")
         result = shop_tasks.fail_first.enqueue()
         queue.run_until_idle()
         result.refresh()
@@ -143,7 +138,7 @@ def test_attempts_are_kept(configure: Configure) -> None:
 
 def test_a_task_that_waits_for_its_retry_is_ready(configure: Configure) -> None:
     with configure(retries=1, backoff="1h"):
-        queue = task_backends["default"].queue("default")
+        queue = interface.task_backends["default"].queue("default")
         result = shop_tasks.fail.enqueue("busy")
         queue.run_until_idle()
         result.refresh()
@@ -173,11 +168,11 @@ def test_a_running_task_says_so(backend: Any) -> None:
 
 def test_a_task_whose_workers_died_has_failed(configure: Configure) -> None:
     with configure(max_deaths=1):
-        queue = task_backends["default"].queue("default")
+        queue = interface.task_backends["default"].queue("default")
         result = shop_tasks.add.enqueue(5)
         job = queue.get()
         job.fail("3 workers died")  # as another worker does that finds it
-        found = task_backends["default"].get_result(result.id)
+        found = interface.task_backends["default"].get_result(result.id)
         assert (found.status, found.args) == ("FAILED", [5])
         assert "3 workers died" in found.errors[0].traceback
         queue.close()
@@ -208,10 +203,10 @@ def test_a_dead_letter_is_ready_again(backend: Any) -> None:
 
 def test_results_are_forgotten_after_their_time(configure: Configure) -> None:
     with configure(result_ttl=0):
-        queue = task_backends["default"].queue("default")
+        queue = interface.task_backends["default"].queue("default")
         result = shop_tasks.add.enqueue(1)
         queue.run_until_idle()
-        with pytest.raises(TaskResultDoesNotExist):
+        with pytest.raises(interface.TaskResultDoesNotExist):
             result.refresh()
         assert queue.store.row_range("django") == []
         queue.close()
@@ -263,25 +258,25 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
             override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": options}}),
             pytest.raises(ImproperlyConfigured, match=text),
         ):
-            _ = task_backends["default"].path
+            _ = interface.task_backends["default"].path
 
 
 def test_a_path_that_is_no_store_is_a_finding_of_check(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no store")
     options = {"path": tmp_path / "file"}
     with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": options}}):
-        [found] = task_backends["default"].check()
+        [found] = interface.task_backends["default"].check()
         assert found.id == "streamkeep.E001"
         assert str(tmp_path / "file") in found.msg
 
 
 def test_wrong_tasks_are_refused(backend: Any) -> None:
-    with pytest.raises(InvalidTask):
+    with pytest.raises(interface.InvalidTask):
         shop_tasks.add.using(queue_name="mails")
     with pytest.raises(TypeError):
         shop_tasks.add.enqueue(object())
     for wrong in ("", "123", "x" * 1000, "\udcff"):
-        with pytest.raises(TaskResultDoesNotExist):
+        with pytest.raises(interface.TaskResultDoesNotExist):
             backend.get_result(wrong)
 
 

@@ -8,16 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streamkeep import Store, aio
+from streamkeep import Store, aio, jobs
 from streamkeep.engine.api.async_store import AsyncStore
-from streamkeep.jobs import (
-    Job,
-    JobFailedError,
-    JobLostError,
-    NoSuchJobError,
-    Queue,
-    QueueFullError,
-)
 from streamkeep.jobs.async_queue import AsyncJob, AsyncQueue
 from test_jobs.test_queue import counts, letters
 
@@ -41,12 +33,12 @@ def test_jobs_go_through_an_asyncio_queue(store: Store) -> None:
         await job.fail("for good")
         assert await waits[0] == "first"
         assert await waits[1] == 1
-        with pytest.raises(JobFailedError, match="for good"):
+        with pytest.raises(jobs.JobFailedError, match="for good"):
             await waits[2]
         with pytest.raises(TimeoutError):
             async with queue.get(0.001):
                 pass
-        with pytest.raises(JobLostError):
+        with pytest.raises(jobs.JobLostError):
             await job.done()
         assert (await queue.stats())[:5] == (0, 0, 0, 1, 2)
 
@@ -54,7 +46,7 @@ def test_jobs_go_through_an_asyncio_queue(store: Store) -> None:
 
 
 def test_tasks_limits_and_control(store: Store) -> None:
-    plain = Queue(store, "mails")
+    plain = jobs.Queue(store, "mails")
 
     @plain.task
     async def double(number: int) -> int:
@@ -68,7 +60,7 @@ def test_tasks_limits_and_control(store: Store) -> None:
         assert await job.result(0) == 8
         await queue.set_limits(max_length=1)
         first = await queue.put(1)
-        with pytest.raises(QueueFullError):
+        with pytest.raises(jobs.QueueFullError):
             await queue.put(2)
         await queue.set_limits(when_full="block")
         blocked = asyncio.create_task(queue.put(2))
@@ -135,7 +127,7 @@ def test_what_an_operator_does_exists_for_asyncio(store: Store) -> None:
 
 def test_each_name_of_a_queue_exists_for_asyncio_with_the_same_arguments() -> None:
     of_jobs = {"transaction", "end", "end_attempt", "park", "fields"}
-    for plain, its, left in ((Queue, AsyncQueue, set()), (Job, AsyncJob, of_jobs)):
+    for plain, its, left in ((jobs.Queue, AsyncQueue, set()), (jobs.Job, AsyncJob, of_jobs)):
         names = {one for one in dir(plain) if not one.startswith("_")} - left
         awaited = {one for one in names if one[0] == "a" and one[1:] in names}  # `aresult`
         for name in names - awaited:
@@ -153,7 +145,7 @@ def test_each_name_of_a_queue_exists_for_asyncio_with_the_same_arguments() -> No
 
 
 def test_plain_tasks_and_jobs_are_awaited(tmp_path: Path) -> None:
-    queue = Queue(tmp_path / "store", sync="none")
+    queue = jobs.Queue(tmp_path / "store", sync="none")
 
     @queue.task
     def pack(order: str) -> str:
@@ -169,8 +161,8 @@ def test_plain_tasks_and_jobs_are_awaited(tmp_path: Path) -> None:
         assert await asyncio.to_thread(queue.run_until_idle) == 1
         assert await wait == "apples is packed"
         found = await queue.ajob(job.id)
-        assert (type(found), await found.astate()) == (Job, "done")
-        with pytest.raises(NoSuchJobError):
+        assert (type(found), await found.astate()) == (jobs.Job, "done")
+        with pytest.raises(jobs.NoSuchJobError):
             await queue.ajob("1-1")
 
     with queue:

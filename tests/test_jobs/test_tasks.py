@@ -19,31 +19,20 @@ from patience import PATIENCE_S
 from streamkeep import ArgumentError, Store, jobs
 from streamkeep.aio import Queue as AsyncQueue
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.jobs import (
-    Job,
-    JobFailedError,
-    PayloadError,
-    Queue,
-    QueueError,
-    Retry,
-    current_job,
-    known_tasks,
-    take,
-)
 from test_jobs.test_queue import counts, letters
 
 
-def test_a_call_runs_later_with_its_arguments(queue: Queue) -> None:
+def test_a_call_runs_later_with_its_arguments(queue: jobs.Queue) -> None:
     @queue.task(retries=5, backoff="2s..10m", max_runtime="1h")
     def send(to: str, *, template: str) -> str:
-        job = current_job()
+        job = jobs.current_job()
         return f"{template} to {to}, {job.task} {job.attempt} {job.priority} {job.key}"
 
     assert (send.name, send.is_async, send.policy.max_runtime_ms) == ("send", False, 3_600_000)
     job = send.options(key="ann", priority="high").delay("ann", template="hello")
     assert queue.run_until_idle() == 1
     assert job.result(0) == "hello to ann, send 1 high ann"
-    with pytest.raises(QueueError, match="for handlers"):
+    with pytest.raises(jobs.QueueError, match="for handlers"):
         send("ann", template="hello")
 
 
@@ -58,7 +47,7 @@ def test_a_call_runs_later_with_its_arguments(queue: Queue) -> None:
     ],
 )
 def test_a_call_that_cannot_run_is_refused(
-    queue: Queue, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
+    queue: jobs.Queue, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
 ) -> None:
     def send(to: str, copies: int = 1, *, template: str) -> None: ...
 
@@ -79,7 +68,7 @@ def test_a_call_that_cannot_run_is_refused(
     assert (counts(queue), queue.core.rules) == ((1, 0, 0, 0, 0), {})
 
 
-def test_a_wrapper_takes_what_it_says_itself(queue: Queue) -> None:
+def test_a_wrapper_takes_what_it_says_itself(queue: jobs.Queue) -> None:
     def with_session(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -97,7 +86,7 @@ def test_a_wrapper_takes_what_it_says_itself(queue: Queue) -> None:
     assert [job.result(0) for job in jobs] == ["7 in session", 2]
 
 
-def test_coroutine_functions_are_tasks(queue: Queue) -> None:
+def test_coroutine_functions_are_tasks(queue: jobs.Queue) -> None:
     @queue.task
     async def double(number: int) -> int:
         await asyncio.sleep(0)
@@ -114,16 +103,16 @@ def test_coroutine_functions_are_tasks(queue: Queue) -> None:
         (OSError("down"), 3, "it failed 3 times"),
         (ConnectionError("down"), 1, "builtins.ConnectionError is not retried"),
         (ValueError("bad"), 1, "builtins.ValueError is not retried"),
-        (Retry(after=7), 3, "it failed 3 times"),
+        (jobs.Retry(after=7), 3, "it failed 3 times"),
     ],
 )
 def test_exceptions_are_retried_as_the_task_says(
-    queue: Queue, clock: ManualClock, error: Exception, attempts: int, reason: str
+    queue: jobs.Queue, clock: ManualClock, error: Exception, attempts: int, reason: str
 ) -> None:
     ran: list[int] = []
 
     @queue.task(
-        retries=2, backoff=7, retry_on=(OSError, Retry), give_up_on=ConnectionError, name="run"
+        retries=2, backoff=7, retry_on=(OSError, jobs.Retry), give_up_on=ConnectionError, name="run"
     )
     def fail() -> None:
         ran.append(clock.ms)
@@ -135,11 +124,11 @@ def test_exceptions_are_retried_as_the_task_says(
         clock.ms += 500
     assert (len(ran), [letter["reason"] for letter in letters(queue)]) == (attempts, [reason])
     assert all(later - earlier >= 3500 for earlier, later in itertools.pairwise(ran))
-    with pytest.raises(JobFailedError):
+    with pytest.raises(jobs.JobFailedError):
         job.result(0)
 
 
-def test_the_waits_double_up_to_the_longest(queue: Queue, clock: ManualClock) -> None:
+def test_the_waits_double_up_to_the_longest(queue: jobs.Queue, clock: ManualClock) -> None:
     ran: list[int] = []
 
     @queue.task(retries=6, backoff="1s..8s")
@@ -158,18 +147,18 @@ def test_the_waits_double_up_to_the_longest(queue: Queue, clock: ManualClock) ->
 
 
 def test_what_a_handler_collects_happens_with_its_acknowledgement(
-    queue: Queue, clock: ManualClock
+    queue: jobs.Queue, clock: ManualClock
 ) -> None:
     @queue.task(retries=1, backoff=0)
     def count(number: int) -> int:
-        job = current_job()
+        job = jobs.current_job()
         with job.transaction as txn:
             txn.xadd("log", {"number": number, "attempt": job.attempt})
             if number:
                 follow = count.delay(number - 1)
         if job.attempt == 1:
             raise OSError
-        with pytest.raises(QueueError, match="no ID until"):
+        with pytest.raises(jobs.QueueError, match="no ID until"):
             print(follow.id if number else job.queue._missing)  # type: ignore[attr-defined]
         return number
 
@@ -181,11 +170,11 @@ def test_what_a_handler_collects_happens_with_its_acknowledgement(
     assert log == [(b"1", b"2")]
 
 
-def test_a_follow_up_that_fails_fails_the_attempt(queue: Queue) -> None:
+def test_a_follow_up_that_fails_fails_the_attempt(queue: jobs.Queue) -> None:
     @queue.task(retries=0)
     def append() -> None:
-        current_job().transaction.xadd("log", {"a": 1})
-        current_job().transaction.xadd("log", {"a": 1}, id="0-0")
+        jobs.current_job().transaction.xadd("log", {"a": 1})
+        jobs.current_job().transaction.xadd("log", {"a": 1}, id="0-0")
 
     append.delay()
     queue.run_until_idle()
@@ -193,9 +182,9 @@ def test_a_follow_up_that_fails_fails_the_attempt(queue: Queue) -> None:
 
 
 def test_a_task_of_another_version_stays_for_a_worker_that_has_it(
-    queue: Queue, caplog: pytest.LogCaptureFixture
+    queue: jobs.Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old, new = Queue(queue.store, "mails"), Queue(queue.store, "mails")
+    old, new = jobs.Queue(queue.store, "mails"), jobs.Queue(queue.store, "mails")
 
     @old.task(name="known")
     def known() -> str:
@@ -214,7 +203,7 @@ def test_a_task_of_another_version_stays_for_a_worker_that_has_it(
     assert counts(queue) == (0, 0, 0, 0, 2)
 
 
-def test_two_tasks_of_one_name_are_refused(queue: Queue) -> None:
+def test_two_tasks_of_one_name_are_refused(queue: jobs.Queue) -> None:
     @queue.task(name="same")
     def one() -> None: ...
 
@@ -228,7 +217,7 @@ def test_two_tasks_of_one_name_are_refused(queue: Queue) -> None:
 
 
 def test_an_immediate_queue_runs_what_is_put(store: Store, clock: ManualClock) -> None:
-    queue = Queue(store, immediate=True)
+    queue = jobs.Queue(store, immediate=True)
 
     @queue.task
     def count(number: int) -> int:
@@ -248,16 +237,16 @@ def test_an_immediate_queue_runs_what_is_put(store: Store, clock: ManualClock) -
     assert inside.result() == 0
 
 
-def test_jobs_of_a_limited_task_run_one_at_a_time(queue: Queue) -> None:
+def test_jobs_of_a_limited_task_run_one_at_a_time(queue: jobs.Queue) -> None:
     @queue.task(concurrency=2)
     def slow(number: int) -> int:
         return number
 
-    jobs: list[Job] = []
+    jobs: list[jobs.Job] = []
 
     def take_all() -> list[int]:
         nonlocal jobs
-        jobs = take([queue], queue.consumer, 9, timeout=0, known=known_tasks([queue]))
+        jobs = jobs.take([queue], queue.consumer, 9, timeout=0, known=jobs.known_tasks([queue]))
         return [job.payload[0][0] for job in jobs]
 
     for number in range(5):
@@ -275,9 +264,9 @@ def test_jobs_of_a_limited_task_run_one_at_a_time(queue: Queue) -> None:
 
 
 def test_a_forked_child_opens_the_store_again(
-    queue: Queue, open_store: Callable[..., Store]
+    queue: jobs.Queue, open_store: Callable[..., Store]
 ) -> None:
-    own = Queue(queue.store.path, "mails", sync="none")
+    own = jobs.Queue(queue.store.path, "mails", sync="none")
     own.put("x")
     with own.core._lock:  # another thread has it at this moment
         child = os.fork()
@@ -290,7 +279,7 @@ def test_a_forked_child_opens_the_store_again(
     own.close()
 
 
-def test_an_option_that_does_not_exist_is_named_and_puts_nothing(queue: Queue) -> None:
+def test_an_option_that_does_not_exist_is_named_and_puts_nothing(queue: jobs.Queue) -> None:
     wrong: Any = {"retires": 5}
 
     @queue.task
@@ -310,7 +299,7 @@ def test_an_option_that_does_not_exist_is_named_and_puts_nothing(queue: Queue) -
     assert queue.stats().waiting == 0
 
 
-def test_a_failure_without_a_text_is_not_told_twice(queue: Queue) -> None:
+def test_a_failure_without_a_text_is_not_told_twice(queue: jobs.Queue) -> None:
     class Gone(Exception):
         """Without a text."""
 
@@ -320,18 +309,21 @@ def test_a_failure_without_a_text_is_not_told_twice(queue: Queue) -> None:
 
     job = look.delay()
     queue.run_until_idle()
-    with pytest.raises(JobFailedError) as failed:
+    with pytest.raises(jobs.JobFailedError) as failed:
         job.result(0)
     assert str(failed.value) == failed.value.error_type
     assert failed.value.error_type.endswith("Gone")
 
 
-def test_what_json_has_not_is_refused_with_advice(queue: Queue) -> None:
-    with pytest.raises(PayloadError, match=r"next: pass a text .* or choose codec='msgspec'"):
+def test_what_json_has_not_is_refused_with_advice(queue: jobs.Queue) -> None:
+    with pytest.raises(jobs.PayloadError, match=r"next: pass a text .* or choose codec='msgspec'"):
         queue.put(datetime(2026, 1, 2))
 
 
 def test_programs_see_the_public_names_of_modules_and_errors() -> None:
     assert dir(jobs) == sorted(jobs.__all__)
-    assert (PayloadError.__module__, ArgumentError.__module__) == ("streamkeep.jobs", "streamkeep")
+    assert (jobs.PayloadError.__module__, ArgumentError.__module__) == (
+        "streamkeep.jobs",
+        "streamkeep",
+    )
     assert pickle.loads(pickle.dumps(ArgumentError("x"))).args == ("x",)

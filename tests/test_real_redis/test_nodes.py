@@ -13,13 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    rule,
-    run_state_machine_as_test,
-)
 
 from model import MAX, ModelStore
 from model.profile import configured
@@ -72,7 +67,7 @@ def test_ids_come_from_the_clock_as_on_a_server(server: RealRedis, tmp_path: Pat
             assert store.xadd(key, {b"f": b"v"}, id=entry_id) == theirs
 
 
-class NodeMachine(RuleBasedStateMachine):
+class NodeMachine(stateful.RuleBasedStateMachine):
     """Streams with nodes of every kind, which a server must accept: pages and Redis's limits."""
 
     server: ClassVar[RealRedis]
@@ -83,7 +78,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.model = ModelStore()
         self.store: Store | None = None
 
-    @initialize(
+    @stateful.initialize(
         sync=SYNC_MODES,
         limits=st.sampled_from([{}, {}, {"node_max_bytes": 500, "node_max_entries": 20}]),
     )
@@ -91,17 +86,17 @@ class NodeMachine(RuleBasedStateMachine):
         begin(self.server, 4096, 100)
         self.store = open_at(self.path, sync=sync, clock=ManualClock(0), **limits)
 
-    @rule(data=st.data())
+    @stateful.rule(data=st.data())
     def append(self, data: st.DataObject) -> None:
         steps = Steps(self.model, keys=st.just(b"a"), approximate=st.just(False))
         self.run_step(data.draw(steps.appends()))
 
-    @rule(data=st.data())
+    @stateful.rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
         steps = Steps(self.model, keys=st.just(b"a"), approximate=st.just(False))
         self.run_step(data.draw(steps.removals()))
 
-    @rule(count=st.integers(2, 80), size=st.sampled_from([0, 1, 20, 100, 4000]))
+    @stateful.rule(count=st.integers(2, 80), size=st.sampled_from([0, 1, 20, 100, 4000]))
     def append_alike(self, count: int, size: int) -> None:
         assert self.store is not None
         stream = self.model.streams.get(b"a")
@@ -117,7 +112,7 @@ class NodeMachine(RuleBasedStateMachine):
         wanted = expected if isinstance(expected, Failed) else step.from_model(expected)
         assert _on_store(self.store, step) == wanted
 
-    @rule()
+    @stateful.rule()
     def restore(self) -> None:
         assert self.store is not None
         if self.store.exists(b"a"):
@@ -145,7 +140,7 @@ def test_a_server_accepts_every_node(real_redis: RealRedis) -> None:
     class Machine(NodeMachine):
         server = real_redis
 
-    run_state_machine_as_test(Machine, settings=configured(15))
+    stateful.run_state_machine_as_test(Machine, settings=configured(15))
 
 
 @pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 125, 126, 4095, 4096, 16377, 16379, 70_000])

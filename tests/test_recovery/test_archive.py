@@ -17,16 +17,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE
-from streamkeep.format.core.keys import (
-    ERASURES,
-    GARBAGE,
-    META,
-    RETIRED,
-    SEGMENTS,
-    node_key,
-    pack_number,
-    unpack_node_key,
-)
+from streamkeep.format.core import keys
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.node.tombstones import mark
 from streamkeep.format.rows.records import encode_file_garbage, encode_number
@@ -64,12 +55,13 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 def rows_of(raw: RawStore) -> list[SegmentRecord]:
     return [
-        decode_segment_record(key, raw.body(SEGMENTS, key), "row") for key in raw.keys(SEGMENTS)
+        decode_segment_record(key, raw.body(keys.SEGMENTS, key), "row")
+        for key in raw.keys(keys.SEGMENTS)
     ]
 
 
 def put(raw: RawStore, row: SegmentRecord) -> None:
-    raw.put(SEGMENTS, row.db_key(), row.encode())
+    raw.put(keys.SEGMENTS, row.db_key(), row.encode())
 
 
 def files_of(path: Path) -> list[Path]:
@@ -108,7 +100,7 @@ def test_overlapping_segments(path: Path) -> None:
     row = write_file(path / FOLDER, some(90, 1010), number=ORDERS, file_number=77)
     with raw_store(path) as raw:
         put(raw, row._replace(sequence=70))
-        raw.put(META, NEXT_SEQUENCE, encode_number(80))
+        raw.put(keys.META, NEXT_SEQUENCE, encode_number(80))
     assert codes(path) == ["SK304"]
 
 
@@ -117,10 +109,10 @@ def test_segments_that_overlap_retired_and_live_nodes(path: Path) -> None:
         row = write_file(path / FOLDER, some(30, ms), number=ORDERS, file_number=ms)
         with raw_store(path) as raw:
             put(raw, row._replace(sequence=70))
-            raw.put(META, NEXT_SEQUENCE, encode_number(80))
+            raw.put(keys.META, NEXT_SEQUENCE, encode_number(80))
         assert codes(path) == ["SK305"], ms
         with raw_store(path) as raw:
-            raw.delete(SEGMENTS, row.db_key())
+            raw.delete(keys.SEGMENTS, row.db_key())
         (path / FOLDER / row.path).unlink()
     assert codes(path) == []
 
@@ -128,35 +120,37 @@ def test_segments_that_overlap_retired_and_live_nodes(path: Path) -> None:
 def test_retired_nodes_that_overlap_each_other(path: Path) -> None:
     with raw_store(path) as raw:
         (other,) = nodes_of([(5000, 1, [b"f", b"v"])], number=ORDERS)
-        raw.put_value(RETIRED, node_key(ORDERS, 5000, 1), other)
+        raw.put_value(keys.RETIRED, keys.node_key(ORDERS, 5000, 1), other)
     assert codes(path) == ["SK305"]
 
 
 @pytest.mark.parametrize("kind", ["flipped", "elsewhere", "deleted"])
 def test_retired_nodes_that_are_damaged(path: Path, kind: str) -> None:
     with raw_store(path) as raw:
-        key = raw.keys(RETIRED)[-1]
-        _, ms, seq = unpack_node_key(key)
-        value = raw.value(RETIRED, key)
+        key = raw.keys(keys.RETIRED)[-1]
+        _, ms, seq = keys.unpack_node_key(key)
+        value = raw.value(keys.RETIRED, key)
         found = decode_envelope(value, "")
         if kind == "flipped":
-            raw.put_value(RETIRED, key, value[:-1] + bytes([value[-1] ^ 1]))
+            raw.put_value(keys.RETIRED, key, value[:-1] + bytes([value[-1] ^ 1]))
         elif kind == "elsewhere":
             other = encode_envelope(ORDERS, ms, seq + 1, 1, 1, b"", found.listpack, b"")
-            raw.put_value(RETIRED, key, other)
+            raw.put_value(keys.RETIRED, key, other)
         else:
             ids = [entry[:2] for entry in some(60, 5000)]
             dead = mark(found.listpack, ms, seq, ids, 0).data
-            raw.put_value(RETIRED, key, encode_envelope(ORDERS, ms, seq, 1, 1, b"", dead, b""))
+            raw.put_value(keys.RETIRED, key, encode_envelope(ORDERS, ms, seq, 1, 1, b"", dead, b""))
     assert codes(path) == ["SK306"]
 
 
 def test_the_name_of_a_deleted_stream(path: Path) -> None:
     with raw_store(path) as raw:
-        raw.put_value(RETIRED, former_name_key(ORDERS), encode_former_name(ORDERS, b"orders"))
+        raw.put_value(keys.RETIRED, former_name_key(ORDERS), encode_former_name(ORDERS, b"orders"))
     assert codes(path) == []
     with raw_store(path) as raw:
-        raw.put_value(RETIRED, former_name_key(ORDERS), encode_former_name(ORDERS + 1, b"orders"))
+        raw.put_value(
+            keys.RETIRED, former_name_key(ORDERS), encode_former_name(ORDERS + 1, b"orders")
+        )
     assert codes(path) == ["SK306"]
 
 
@@ -176,20 +170,20 @@ def test_sequences_that_were_given_twice(path: Path) -> None:
 
 def test_a_sequence_that_would_be_given_again(path: Path) -> None:
     with raw_store(path) as raw:
-        raw.put(META, NEXT_SEQUENCE, encode_number(2))
+        raw.put(keys.META, NEXT_SEQUENCE, encode_number(2))
     assert codes(path) == ["SK014"]
 
 
 def test_an_archive_of_a_stream_that_never_was(path: Path) -> None:
     with raw_store(path) as raw:
-        raw.put(ERASURES, node_key(9, 1, 1), encode_erasure(5))
+        raw.put(keys.ERASURES, keys.node_key(9, 1, 1), encode_erasure(5))
     assert codes(path) == ["SK309"]
 
 
 def test_an_entry_that_was_erased_and_is_there(path: Path) -> None:
     with raw_store(path) as raw:
         for ms, seq in ((1000, 1), (1019, 2), (1019, 3), (3005, 0), (9000, 0)):
-            raw.put(ERASURES, node_key(ORDERS, ms, seq), encode_erasure(5))
+            raw.put(keys.ERASURES, keys.node_key(ORDERS, ms, seq), encode_erasure(5))
     found = [one.problem for one in recovery.check(path)]
     assert [one.split()[2] for one in found] == ["1000-1,", "1019-2,", "3005-0,"]
     assert codes(path) == ["SK310"]
@@ -208,8 +202,8 @@ def test_files_that_no_row_names(path: Path) -> None:
 def test_a_file_that_is_named_and_garbage(path: Path) -> None:
     with raw_store(path) as raw:
         row = rows_of(raw)[0]
-        raw.put(GARBAGE, pack_number(1), encode_file_garbage(row.path))
-        raw.put(META, NEXT_GARBAGE, encode_number(2))
+        raw.put(keys.GARBAGE, keys.pack_number(1), encode_file_garbage(row.path))
+        raw.put(keys.META, NEXT_GARBAGE, encode_number(2))
     assert codes(path) == ["SK313"]
 
 
@@ -238,13 +232,15 @@ def test_a_table_of_retired_nodes_that_is_gone(tmp_path: Path) -> None:
     assert loaded.entries == len(lost)
 
 
-@pytest.mark.parametrize("table", [SEGMENTS, ERASURES, GARBAGE])
+@pytest.mark.parametrize("table", [keys.SEGMENTS, keys.ERASURES, keys.GARBAGE])
 def test_rows_that_cannot_be_read(path: Path, table: int) -> None:
     with raw_store(path) as raw:
-        key = pack_number(1) if table == GARBAGE else node_key(ORDERS, 1000, 0)
-        raw.put(table, key, b"\4" + bytes(8) + b"../data.mdb" if table == GARBAGE else b"short")
-        if table == GARBAGE:
-            raw.put(META, NEXT_GARBAGE, encode_number(2))
+        key = keys.pack_number(1) if table == keys.GARBAGE else keys.node_key(ORDERS, 1000, 0)
+        raw.put(
+            table, key, b"\4" + bytes(8) + b"../data.mdb" if table == keys.GARBAGE else b"short"
+        )
+        if table == keys.GARBAGE:
+            raw.put(keys.META, NEXT_GARBAGE, encode_number(2))
     assert "SK001" in codes(path)
 
 

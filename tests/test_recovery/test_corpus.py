@@ -27,17 +27,7 @@ from streamkeep.engine.crash_recovery.stored_version import META_FORMAT
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.keys import (
-    GARBAGE,
-    KEYS,
-    META,
-    NAMES,
-    NODES,
-    STREAMS,
-    name_key,
-    node_key,
-    pack_number,
-)
+from streamkeep.format.core import keys
 from streamkeep.format.journal.checkpoint import SLOT_SIZE, decode_slot
 from streamkeep.format.lmdb_file.lmdb_pages import MAIN_AT
 from streamkeep.format.node.builder import encode_nodes
@@ -93,7 +83,7 @@ def record(**values: int) -> Recipe:
     """Set fields of the record of `orders`."""
 
     def change(raw: RawStore) -> None:
-        old = decode_envelope(raw.value(STREAMS, pack_number(ORDERS)), "test")
+        old = decode_envelope(raw.value(keys.STREAMS, keys.pack_number(ORDERS)), "test")
         new: StreamRecord = decode_stream_record(old.record, "test")
         for name, value in values.items():
             assert getattr(new, name) != value
@@ -107,13 +97,13 @@ def put_stream(raw: RawStore, old: Any, record_bytes: bytes) -> None:
     value = encode_envelope(
         old.number, old.ms, old.seq, 1, old.commit_number, record_bytes, old.listpack, old.trimmed
     )
-    raw.put_value(STREAMS, pack_number(old.number), value)
+    raw.put_value(keys.STREAMS, keys.pack_number(old.number), value)
 
 
 def put_node(raw: RawStore, db_key: bytes, number: int, ms: int, seq: int, **more: Any) -> None:
     data = more.get("data") or encode_nodes([(ms, seq, [b"f", b"v"])], 4000)[0][2]
     value = encode_envelope(number, ms, seq, 1, 1, b"", data, more.get("trimmed", b""))
-    raw.put_value(NODES, db_key, value)
+    raw.put_value(keys.NODES, db_key, value)
 
 
 def at(file: str, offset: int, data: bytes) -> Recipe:
@@ -145,7 +135,7 @@ def first_node(path: Path, change: Callable[[bytearray], None]) -> None:
     """Change the bytes of a macro node in place."""
     with open_source(path) as source:
         assert source.tables is not None
-        cursor = source.tables.cursor(NODES)
+        cursor = source.tables.cursor(keys.NODES)
         cursor.first()
         page, index = cursor.place()
     data = bytearray((path / "data.mdb").read_bytes())
@@ -312,14 +302,16 @@ def all_metas(path: Path) -> None:
 
 
 CASES: Final[dict[str, Recipe]] = {
-    "SK001-row": rows(lambda raw: raw.flip_bit(KEYS, name_key(b"", b"orders"))),
-    "SK001-stream": rows(lambda raw: raw.put_value(STREAMS, pack_number(ORDERS), b"nothing")),
-    "SK002-meta": rows(lambda raw: raw.delete(META, META_FORMAT)),
+    "SK001-row": rows(lambda raw: raw.flip_bit(keys.KEYS, keys.name_key(b"", b"orders"))),
+    "SK001-stream": rows(
+        lambda raw: raw.put_value(keys.STREAMS, keys.pack_number(ORDERS), b"nothing")
+    ),
+    "SK002-meta": rows(lambda raw: raw.delete(keys.META, META_FORMAT)),
     "SK003-both": meta_pages,
     "SK003-and-steady": all_metas,
-    "SK004-nodes": zero_leaf(NODES),
-    "SK004-streams": zero_leaf(STREAMS),
-    "SK004-keys": zero_leaf(KEYS),
+    "SK004-nodes": zero_leaf(keys.NODES),
+    "SK004-streams": zero_leaf(keys.STREAMS),
+    "SK004-keys": zero_leaf(keys.KEYS),
     "SK005-used-twice": used_twice,
     "SK006-lost-page": lost_pages,
     "SK007-counter": counter_of_tree,
@@ -327,19 +319,19 @@ CASES: Final[dict[str, Recipe]] = {
     "SK009-nodes": no_table(b"nodes"),
     "SK009-groups": no_table(b"groups"),
     "SK010-other-name": rows(
-        lambda raw: raw.move(KEYS, name_key(b"", b"orders"), name_key(b"", b"other"))
+        lambda raw: raw.move(keys.KEYS, keys.name_key(b"", b"orders"), keys.name_key(b"", b"other"))
     ),
     "SK011-two-names": rows(
-        lambda raw: raw.put(KEYS, name_key(b"", b"copy"), encode_key_row(ORDERS, b"copy"))
+        lambda raw: raw.put(keys.KEYS, keys.name_key(b"", b"copy"), encode_key_row(ORDERS, b"copy"))
     ),
-    "SK012-no-record": rows(lambda raw: raw.delete(STREAMS, pack_number(ORDERS))),
-    "SK013-no-name": rows(lambda raw: raw.delete(KEYS, name_key(b"", b"orders"))),
-    "SK014-counter": rows(lambda raw: raw.put(META, b"next_stream_number", bytes(7) + b"\1")),
+    "SK012-no-record": rows(lambda raw: raw.delete(keys.STREAMS, keys.pack_number(ORDERS))),
+    "SK013-no-name": rows(lambda raw: raw.delete(keys.KEYS, keys.name_key(b"", b"orders"))),
+    "SK014-counter": rows(lambda raw: raw.put(keys.META, b"next_stream_number", bytes(7) + b"\1")),
     "SK015-garbage": rows(
-        lambda raw: raw.put(GARBAGE, pack_number(1), encode_garbage(STREAM_NODES, ORDERS))
+        lambda raw: raw.put(keys.GARBAGE, keys.pack_number(1), encode_garbage(STREAM_NODES, ORDERS))
     ),
-    "SK016-no-second-name": rows(lambda raw: raw.delete(NAMES, pack_number(MAILS))),
-    "SK016-other-name": rows(lambda raw: raw.put(NAMES, pack_number(MAILS), b"letters")),
+    "SK016-no-second-name": rows(lambda raw: raw.delete(keys.NAMES, keys.pack_number(MAILS))),
+    "SK016-other-name": rows(lambda raw: raw.put(keys.NAMES, keys.pack_number(MAILS), b"letters")),
     "SK020-no-point": at("steady", 0, bytes(2 * SLOT_SIZE)),
     "SK021-one-slot": one_slot,
     "SK022-torn": other_boot,
@@ -360,24 +352,24 @@ CASES: Final[dict[str, Recipe]] = {
     "SK110-one-byte": one_byte,
     "SK110-two-places": two_places,
     "SK110-counts": rows(lambda raw: miscount(raw)),
-    "SK111-overlap": rows(lambda raw: put_node(raw, node_key(ORDERS, 1, 35), ORDERS, 1, 35)),
-    "SK112-no-stream": rows(lambda raw: put_node(raw, node_key(50, 1, 1), 50, 1, 1)),
+    "SK111-overlap": rows(lambda raw: put_node(raw, keys.node_key(ORDERS, 1, 35), ORDERS, 1, 35)),
+    "SK112-no-stream": rows(lambda raw: put_node(raw, keys.node_key(50, 1, 1), 50, 1, 1)),
     "SK113-not-trimmed": rows(lambda raw: mark_trimmed(raw)),
-    "SK114-other-place": rows(lambda raw: put_node(raw, node_key(ORDERS, 1, 1), MAILS, 0, 1)),
+    "SK114-other-place": rows(lambda raw: put_node(raw, keys.node_key(ORDERS, 1, 1), MAILS, 0, 1)),
 }
 
 
 def miscount(raw: RawStore) -> None:
     """Have the master entry of a node count one entry more."""
-    db_key = raw.keys(NODES)[-1]
-    old = decode_envelope(raw.value(NODES, db_key), "test")
+    db_key = raw.keys(keys.NODES)[-1]
+    old = decode_envelope(raw.value(keys.NODES, db_key), "test")
     data = with_counts(old.listpack, 21, 0)
     put_node(raw, db_key, old.number, old.ms, old.seq, data=data)
 
 
 def mark_trimmed(raw: RawStore) -> None:
-    db_key = raw.keys(NODES)[-1]
-    old = decode_envelope(raw.value(NODES, db_key), "test")
+    db_key = raw.keys(keys.NODES)[-1]
+    old = decode_envelope(raw.value(keys.NODES, db_key), "test")
     put_node(raw, db_key, old.number, old.ms, old.seq, data=old.listpack, trimmed=b"\xff")
 
 

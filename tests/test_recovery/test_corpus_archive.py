@@ -15,15 +15,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE
-from streamkeep.format.core.keys import (
-    ERASURES,
-    GARBAGE,
-    META,
-    RETIRED,
-    SEGMENTS,
-    node_key,
-    pack_number,
-)
+from streamkeep.format.core import keys
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.rows.records import encode_file_garbage, encode_number
 from streamkeep.format.rows.retired import encode_former_name, former_name_key
@@ -92,12 +84,13 @@ def copy_over(path: Path) -> None:
 
 def segment_rows(raw: RawStore) -> list[SegmentRecord]:
     return [
-        decode_segment_record(key, raw.body(SEGMENTS, key), "row") for key in raw.keys(SEGMENTS)
+        decode_segment_record(key, raw.body(keys.SEGMENTS, key), "row")
+        for key in raw.keys(keys.SEGMENTS)
     ]
 
 
 def put(raw: RawStore, row: SegmentRecord) -> None:
-    raw.put(SEGMENTS, row.db_key(), row.encode())
+    raw.put(keys.SEGMENTS, row.db_key(), row.encode())
 
 
 def one_more_segment(first_ms: int) -> Recipe:
@@ -107,29 +100,29 @@ def one_more_segment(first_ms: int) -> Recipe:
         row = write_file(path / FOLDER, some(30, first_ms), number=ORDERS, file_number=77)
         with raw_store(path) as raw:
             put(raw, row._replace(sequence=70))
-            raw.put(META, NEXT_SEQUENCE, encode_number(80))
+            raw.put(keys.META, NEXT_SEQUENCE, encode_number(80))
 
     return recipe
 
 
 def another_retired(raw: RawStore) -> None:
     (other,) = nodes_of([(5000, 1, [b"f", b"v"])], number=ORDERS)
-    raw.put_value(RETIRED, node_key(ORDERS, 5000, 1), other)
+    raw.put_value(keys.RETIRED, keys.node_key(ORDERS, 5000, 1), other)
 
 
 def flipped_retired(raw: RawStore) -> None:
-    key = raw.keys(RETIRED)[-1]
-    value = bytearray(raw.value(RETIRED, key))
+    key = raw.keys(keys.RETIRED)[-1]
+    value = bytearray(raw.value(keys.RETIRED, key))
     value[-1] ^= 1
     value[130] ^= 0xFF
-    raw.put_value(RETIRED, key, bytes(value))
+    raw.put_value(keys.RETIRED, key, bytes(value))
 
 
 def retired_elsewhere(raw: RawStore) -> None:
-    key = raw.keys(RETIRED)[-1]
-    found = decode_envelope(raw.value(RETIRED, key), "")
+    key = raw.keys(keys.RETIRED)[-1]
+    found = decode_envelope(raw.value(keys.RETIRED, key), "")
     other = encode_envelope(ORDERS, found.ms, found.seq + 1, 1, 1, b"", found.listpack, b"")
-    raw.put_value(RETIRED, key, other)
+    raw.put_value(keys.RETIRED, key, other)
 
 
 def counts(raw: RawStore) -> None:
@@ -142,18 +135,18 @@ def same_sequence(raw: RawStore) -> None:
 
 def erased(raw: RawStore) -> None:
     for ms, seq in ((1000, 1), (1019, 2), (9000, 0)):  # the first two are there
-        raw.put(ERASURES, node_key(ORDERS, ms, seq), encode_erasure(5))
+        raw.put(keys.ERASURES, keys.node_key(ORDERS, ms, seq), encode_erasure(5))
 
 
 def named_and_garbage(raw: RawStore) -> None:
     row = segment_rows(raw)[0]
-    raw.put(GARBAGE, pack_number(1), encode_file_garbage(row.path))
-    raw.put(META, NEXT_GARBAGE, encode_number(2))
+    raw.put(keys.GARBAGE, keys.pack_number(1), encode_file_garbage(row.path))
+    raw.put(keys.META, NEXT_GARBAGE, encode_number(2))
 
 
 def other_name(raw: RawStore) -> None:
     name = encode_former_name(ORDERS + 1, b"orders")
-    raw.put_value(RETIRED, former_name_key(ORDERS), name)
+    raw.put_value(keys.RETIRED, former_name_key(ORDERS), name)
 
 
 CASES: Final[dict[str, Recipe]] = {
@@ -176,7 +169,7 @@ CASES: Final[dict[str, Recipe]] = {
     "SK307-counts": rows(counts),
     "SK308-sequence": rows(same_sequence),
     "SK309-never-was": rows(
-        lambda raw: raw.put(ERASURES, node_key(9, 1, 1), encode_erasure(5)),
+        lambda raw: raw.put(keys.ERASURES, keys.node_key(9, 1, 1), encode_erasure(5)),
     ),
     "SK310-erased": rows(erased),
     "SK311-no-row": file(0, lambda path: shutil.copy(path, path.with_name("copy.seg"))),

@@ -17,25 +17,8 @@ from streamkeep.engine.store.meta import META_CREATED
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.txn.txn import NEXT_GARBAGE
+from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import (
-    CONSUMERS,
-    ERASURES,
-    IDEMPOTENCY_ORDER,
-    KEYS,
-    META,
-    PEL,
-    PEL_ORDER,
-    PRODUCERS,
-    RETIRED,
-    SEGMENTS,
-    TABLES,
-    is_name_key,
-    name_key,
-    number_key,
-    pack_number,
-    unpack_node_key,
-)
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.rows.batches import batch_key
 from streamkeep.format.rows.nacks import NACK, NACK_SIZE
@@ -85,7 +68,9 @@ def hold_changed(specimen: Path, work: Path, change: Change) -> None:
 
 
 @pytest.mark.parametrize(
-    "table", slow_but(TABLES, *list(TABLES)[::2]), ids=[table.name for table in TABLES.values()]
+    "table",
+    slow_but(keys.TABLES, *list(keys.TABLES)[::2]),
+    ids=[table.name for table in keys.TABLES.values()],
 )
 def test_rows_of_each_kind(specimen: Path, tmp_path: Path, table: int) -> None:
     rows = changes(specimen, table)
@@ -97,7 +82,7 @@ def test_rows_of_each_kind(specimen: Path, tmp_path: Path, table: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES.values()])
+@pytest.mark.parametrize("table", keys.TABLES, ids=[table.name for table in keys.TABLES.values()])
 def test_every_change_of_every_row(specimen: Path, tmp_path: Path, table: int) -> None:
     for row in changes(specimen, table):
         for change in row:
@@ -106,22 +91,26 @@ def test_every_change_of_every_row(specimen: Path, tmp_path: Path, table: int) -
 
 # --- those that once went wrong -----------------------------------------------------------------
 
-ORDERS: Final = name_key(b"", b"orders")
-GROUP: Final = pack_number(1)
+ORDERS: Final = keys.name_key(b"", b"orders")
+GROUP: Final = keys.pack_number(1)
 
 ROWS: Final = {
-    "a key row cut off": (KEYS, ORDERS, b"short"),
-    "the highest number of a stream": (KEYS, ORDERS, encode_key_row(HUGE, b"orders")),
-    "a short store UUID": (META, META_UUID, b"short"),
-    "an epoch that fits no envelope": (META, META_EPOCH, encode_number(1 << 32)),
-    "a short time of creation": (META, META_CREATED, b"1234567"),
-    "a short manifest sequence": (META, NEXT_SEQUENCE, b"1234567"),
-    "a short number of garbage": (META, NEXT_GARBAGE, b"1234567"),
-    "no next number of garbage": (META, NEXT_GARBAGE, encode_number(0)),
-    "the highest number of messages": (META, NEXT_IDEMPOTENCE, encode_number(HUGE)),
-    "a batch cut off": (META, batch_key(b"app"), b"short"),
-    "the highest number of a consumer": (CONSUMERS, number_key(GROUP, (1 << 32) - 1), b"bob"),
-    "a key of another size": (ERASURES, b"short", pack_number(1)),
+    "a key row cut off": (keys.KEYS, ORDERS, b"short"),
+    "the highest number of a stream": (keys.KEYS, ORDERS, encode_key_row(HUGE, b"orders")),
+    "a short store UUID": (keys.META, META_UUID, b"short"),
+    "an epoch that fits no envelope": (keys.META, META_EPOCH, encode_number(1 << 32)),
+    "a short time of creation": (keys.META, META_CREATED, b"1234567"),
+    "a short manifest sequence": (keys.META, NEXT_SEQUENCE, b"1234567"),
+    "a short number of garbage": (keys.META, NEXT_GARBAGE, b"1234567"),
+    "no next number of garbage": (keys.META, NEXT_GARBAGE, encode_number(0)),
+    "the highest number of messages": (keys.META, NEXT_IDEMPOTENCE, encode_number(HUGE)),
+    "a batch cut off": (keys.META, batch_key(b"app"), b"short"),
+    "the highest number of a consumer": (
+        keys.CONSUMERS,
+        keys.number_key(GROUP, (1 << 32) - 1),
+        b"bob",
+    ),
+    "a key of another size": (keys.ERASURES, b"short", keys.pack_number(1)),
 }
 
 
@@ -138,13 +127,13 @@ def test_a_row_that_once_stopped_a_repair(path: Path, tmp_path: Path, name: str)
 
 def test_a_message_under_another_order_is_not_forgotten_for_ever(path: Path) -> None:
     with raw_store(path) as raw:
-        for db_key in raw.keys(PRODUCERS, GROUP):
-            if is_name_key(db_key):
-                producer, name = decode_producer(raw.body(PRODUCERS, db_key), "test")
-                raw.put(PRODUCERS, db_key, producer._replace(tracked=1 << 62).encode(name))
-        for db_key in raw.keys(IDEMPOTENCY_ORDER, GROUP):
-            message = decode_message(raw.body(IDEMPOTENCY_ORDER, db_key), "test")
-            raw.put(IDEMPOTENCY_ORDER, db_key, message._replace(order=128).encode())
+        for db_key in raw.keys(keys.PRODUCERS, GROUP):
+            if keys.is_name_key(db_key):
+                producer, name = decode_producer(raw.body(keys.PRODUCERS, db_key), "test")
+                raw.put(keys.PRODUCERS, db_key, producer._replace(tracked=1 << 62).encode(name))
+        for db_key in raw.keys(keys.IDEMPOTENCY_ORDER, GROUP):
+            message = decode_message(raw.body(keys.IDEMPOTENCY_ORDER, db_key), "test")
+            raw.put(keys.IDEMPOTENCY_ORDER, db_key, message._replace(order=128).encode())
     with (
         Store(path, clock=ManualClock(NOW_MS + 100_000)) as store,
         pytest.raises(CorruptionError, match="with order 128"),
@@ -154,10 +143,10 @@ def test_a_message_under_another_order_is_not_forgotten_for_ever(path: Path) -> 
 
 def test_a_segment_whose_row_hides_what_was_erased(path: Path, tmp_path: Path) -> None:
     with raw_store(path) as raw:
-        (db_key,) = raw.keys(SEGMENTS)
-        number, ms, seq = unpack_node_key(db_key)
-        raw.put(ERASURES, erasure_key(number, ms, seq), encode_erasure(1))
-        raw.move(SEGMENTS, db_key, segment_key(number, ms + 5, seq))
+        (db_key,) = raw.keys(keys.SEGMENTS)
+        number, ms, seq = keys.unpack_node_key(db_key)
+        raw.put(keys.ERASURES, erasure_key(number, ms, seq), encode_erasure(1))
+        raw.move(keys.SEGMENTS, db_key, segment_key(number, ms + 5, seq))
     assert {"SK307"} <= set(codes(path))
     hold(path, tmp_path / "repaired")
 
@@ -167,27 +156,27 @@ def test_pages_that_begin_the_order_with_the_same_nack(path: Path, tmp_path: Pat
     size = NACK.offset("delivery_time") - NACK.offset("order_time")
     with raw_store(path) as raw:
         orders = set()
-        for db_key in raw.keys(PEL, GROUP):
-            body = bytearray(raw.body(PEL, db_key))
+        for db_key in raw.keys(keys.PEL, GROUP):
+            body = bytearray(raw.body(keys.PEL, db_key))
             at = NACK.offset("order_time")
             body[at : at + size] = b"\x80" + body[at + 1 : at + 6] + bytes(size - 6)
             orders.add(bytes(body[at : at + size]))
-            raw.put(PEL, db_key, bytes(body))
+            raw.put(keys.PEL, db_key, bytes(body))
         assert len(orders) == 1
-        for db_key in raw.keys(PEL_ORDER, GROUP):
-            raw.delete(PEL_ORDER, db_key)
-        for db_key in raw.keys(PEL, GROUP):
-            raw.put(PEL_ORDER, GROUP + orders.copy().pop(), db_key[8:])
+        for db_key in raw.keys(keys.PEL_ORDER, GROUP):
+            raw.delete(keys.PEL_ORDER, db_key)
+        for db_key in raw.keys(keys.PEL, GROUP):
+            raw.put(keys.PEL_ORDER, GROUP + orders.copy().pop(), db_key[8:])
     assert "SK231" in codes(path)
     hold(path, tmp_path / "repaired")
 
 
 def test_a_retired_node_that_says_it_is_where_names_stand(path: Path, tmp_path: Path) -> None:
     with raw_store(path) as raw:
-        db_key = raw.keys(RETIRED)[0]
-        old = decode_envelope(raw.value(RETIRED, db_key), "test")
+        db_key = raw.keys(keys.RETIRED)[0]
+        old = decode_envelope(raw.value(keys.RETIRED, db_key), "test")
         value = encode_envelope(old.number, 0, 0, 1, 1, b"", old.listpack, b"")
-        raw.put_value(RETIRED, db_key, value)
+        raw.put_value(keys.RETIRED, db_key, value)
     assert "SK306" in codes(path)
     hold(path, tmp_path / "repaired")
 
@@ -208,10 +197,10 @@ def test_open_says_what_is_wrong_with_meta(path: Path, name: str) -> None:
 )
 def test_a_nack_that_no_group_writes(path: Path, tmp_path: Path, field: str, value: bytes) -> None:
     with raw_store(path) as raw:
-        db_key = raw.keys(PEL, GROUP)[0]
-        body = raw.body(PEL, db_key)
+        db_key = raw.keys(keys.PEL, GROUP)[0]
+        body = raw.body(keys.PEL, db_key)
         at = 2 * NACK_SIZE + NACK.offset(field)
-        raw.put(PEL, db_key, body[:at] + value + body[at + len(value) :])
+        raw.put(keys.PEL, db_key, body[:at] + value + body[at + len(value) :])
     assert "SK211" in codes(path)
     hold(path, tmp_path / "repaired")
     with Store(tmp_path / "repaired", readonly=True) as store:

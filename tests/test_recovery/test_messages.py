@@ -15,35 +15,12 @@ from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.txn.stream import decode_stream
 from streamkeep.engine.txn.txn import NEXT_GARBAGE
-from streamkeep.format.core.keys import (
-    GARBAGE,
-    IDEMPOTENCY,
-    IDEMPOTENCY_ORDER,
-    META,
-    PRODUCERS,
-    STREAMS,
-    name_key,
-    number_key,
-    pack_number,
-)
+from streamkeep.format.core import keys as tables
+from streamkeep.format.rows import producers, records
 from streamkeep.format.rows.extension import IDEMPOTENCE, idempotence_of, with_section
-from streamkeep.format.rows.producers import (
-    Message,
-    decode_message,
-    decode_producer,
-    message_key,
-    order_key,
-    producer_prefix,
-)
-from streamkeep.format.rows.records import (
-    IDEMPOTENCE_ROWS,
-    STREAM_NODES,
-    encode_garbage,
-    encode_number,
-)
 
-STREAM, OTHER = pack_number(1), pack_number(2)
-MESSAGES = pack_number(1)  # the number under which the first stream keeps its rows
+STREAM, OTHER = tables.pack_number(1), tables.pack_number(2)
+MESSAGES = tables.pack_number(1)  # the number under which the first stream keeps its rows
 PING, PONG = 1, 2  # its producers
 
 Damage = Callable[[RawStore], None]
@@ -72,14 +49,14 @@ def path(tmp_path: Path) -> Path:
 def change_stream(raw: RawStore, db_key: bytes, **values: int) -> None:
     """Set fields of a stream's idempotence section."""
     number = int.from_bytes(db_key, "big")
-    stream = decode_stream(number, b"", raw.value(STREAMS, db_key))
+    stream = decode_stream(number, b"", raw.value(tables.STREAMS, db_key))
     state = idempotence_of(stream.record.extension, "test")
     for field, value in values.items():
         assert getattr(state, field) != value
         setattr(state, field, value)
     extension = with_section(stream.record.extension, IDEMPOTENCE, state.encode())
     stream.record.extension = extension
-    raw.put_value(STREAMS, db_key, stream.encode(1, 1))
+    raw.put_value(tables.STREAMS, db_key, stream.encode(1, 1))
 
 
 def set_in_stream(**values: int) -> Damage:
@@ -90,84 +67,86 @@ def set_in_producer(**values: int) -> Damage:
     """Set fields of the producer `pong` of the first stream."""
 
     def damage(raw: RawStore) -> None:
-        db_key = name_key(MESSAGES, b"pong")
-        producer, name = decode_producer(raw.body(PRODUCERS, db_key), "test")
-        raw.put(PRODUCERS, db_key, producer._replace(**values).encode(name))
+        db_key = tables.name_key(MESSAGES, b"pong")
+        producer, name = producers.decode_producer(raw.body(tables.PRODUCERS, db_key), "test")
+        raw.put(tables.PRODUCERS, db_key, producer._replace(**values).encode(name))
 
     return damage
 
 
-def first_message(raw: RawStore) -> tuple[bytes, Message]:
+def first_message(raw: RawStore) -> tuple[bytes, producers.Message]:
     """Return the key of the first message of `pong`, and the message."""
-    db_key = raw.keys(IDEMPOTENCY, producer_prefix(1, PONG))[0]
-    return db_key, decode_message(raw.body(IDEMPOTENCY, db_key), "test")
+    db_key = raw.keys(tables.IDEMPOTENCY, producers.producer_prefix(1, PONG))[0]
+    return db_key, producers.decode_message(raw.body(tables.IDEMPOTENCY, db_key), "test")
 
 
 # --- each damage --------------------------------------------------------------------------------
 
 
 def producer_under_other_name(raw: RawStore) -> None:
-    raw.move(PRODUCERS, name_key(MESSAGES, b"pong"), name_key(MESSAGES, b"x"))
+    raw.move(tables.PRODUCERS, tables.name_key(MESSAGES, b"pong"), tables.name_key(MESSAGES, b"x"))
 
 
 def producer_without_number_row(raw: RawStore) -> None:
     """Its messages are of a producer whom nothing names, then."""
-    raw.delete(PRODUCERS, number_key(MESSAGES, PONG))
+    raw.delete(tables.PRODUCERS, tables.number_key(MESSAGES, PONG))
 
 
 def number_of_nobody(raw: RawStore) -> None:
-    raw.put(PRODUCERS, number_key(MESSAGES, 9), b"x")
+    raw.put(tables.PRODUCERS, tables.number_key(MESSAGES, 9), b"x")
 
 
 def number_of_other_producer(raw: RawStore) -> None:
-    raw.put(PRODUCERS, number_key(MESSAGES, PONG), b"ping")
+    raw.put(tables.PRODUCERS, tables.number_key(MESSAGES, PONG), b"ping")
 
 
 def producer_without_rows(raw: RawStore) -> None:
-    raw.delete(PRODUCERS, name_key(MESSAGES, b"pong"))
-    raw.delete(PRODUCERS, number_key(MESSAGES, PONG))
+    raw.delete(tables.PRODUCERS, tables.name_key(MESSAGES, b"pong"))
+    raw.delete(tables.PRODUCERS, tables.number_key(MESSAGES, PONG))
 
 
 def producer_without_messages(raw: RawStore) -> None:
-    for table in (IDEMPOTENCY, IDEMPOTENCY_ORDER):
-        for db_key in raw.keys(table, producer_prefix(1, PONG)):
+    for table in (tables.IDEMPOTENCY, tables.IDEMPOTENCY_ORDER):
+        for db_key in raw.keys(table, producers.producer_prefix(1, PONG)):
             raw.delete(table, db_key)
 
 
 def message_under_other_name(raw: RawStore) -> None:
     db_key, _ = first_message(raw)
-    raw.move(IDEMPOTENCY, db_key, message_key(1, PONG, b"x"))
+    raw.move(tables.IDEMPOTENCY, db_key, producers.message_key(1, PONG, b"x"))
 
 
 def message_without_order(raw: RawStore) -> None:
     _, message = first_message(raw)
-    raw.delete(IDEMPOTENCY_ORDER, order_key(1, PONG, message.order))
+    raw.delete(tables.IDEMPOTENCY_ORDER, producers.order_key(1, PONG, message.order))
 
 
 def order_without_message(raw: RawStore) -> None:
-    raw.delete(IDEMPOTENCY, first_message(raw)[0])
+    raw.delete(tables.IDEMPOTENCY, first_message(raw)[0])
 
 
 def message_of_other_entry(raw: RawStore) -> None:
     db_key, message = first_message(raw)
-    raw.put(IDEMPOTENCY, db_key, message._replace(seq=77).encode())
+    raw.put(tables.IDEMPOTENCY, db_key, message._replace(seq=77).encode())
 
 
 def message_of_other_order(raw: RawStore) -> None:
     db_key, message = first_message(raw)
-    raw.put(IDEMPOTENCY, db_key, message._replace(order=3).encode())
+    raw.put(tables.IDEMPOTENCY, db_key, message._replace(order=3).encode())
 
 
 def two_streams_with_one_number(raw: RawStore) -> None:
-    for table in (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER):
+    for table in (tables.PRODUCERS, tables.IDEMPOTENCY, tables.IDEMPOTENCY_ORDER):
         for db_key in raw.keys(table, OTHER):
             raw.delete(table, db_key)
     change_stream(raw, OTHER, number=1, producers=2, tracked=12, next_producer=3)
 
 
 def messages_are_garbage(raw: RawStore) -> None:
-    raw.put(GARBAGE, pack_number(1), encode_garbage(IDEMPOTENCE_ROWS, 1))
-    raw.put(META, NEXT_GARBAGE, encode_number(2))
+    raw.put(
+        tables.GARBAGE, tables.pack_number(1), records.encode_garbage(records.IDEMPOTENCE_ROWS, 1)
+    )
+    raw.put(tables.META, NEXT_GARBAGE, records.encode_number(2))
 
 
 def stream_forgot_its_messages(raw: RawStore) -> None:
@@ -175,20 +154,20 @@ def stream_forgot_its_messages(raw: RawStore) -> None:
 
 
 def nodes_are_garbage(raw: RawStore) -> None:
-    raw.put(GARBAGE, pack_number(1), encode_garbage(STREAM_NODES, 1))
-    raw.put(META, NEXT_GARBAGE, encode_number(2))
+    raw.put(tables.GARBAGE, tables.pack_number(1), records.encode_garbage(records.STREAM_NODES, 1))
+    raw.put(tables.META, NEXT_GARBAGE, records.encode_number(2))
 
 
 def section_cut_off(raw: RawStore) -> None:
-    stream = decode_stream(1, b"s", raw.value(STREAMS, STREAM))
+    stream = decode_stream(1, b"s", raw.value(tables.STREAMS, STREAM))
     stream.record.extension = stream.record.extension[:-1]
-    raw.put_value(STREAMS, STREAM, stream.encode(1, 1))
+    raw.put_value(tables.STREAMS, STREAM, stream.encode(1, 1))
 
 
 DAMAGES: Final[list[tuple[str, Damage]]] = [
     ("SK001", section_cut_off),
-    ("SK002", lambda raw: raw.put(META, NEXT_IDEMPOTENCE, b"short")),
-    ("SK014", lambda raw: raw.put(META, NEXT_IDEMPOTENCE, encode_number(2))),
+    ("SK002", lambda raw: raw.put(tables.META, NEXT_IDEMPOTENCE, b"short")),
+    ("SK014", lambda raw: raw.put(tables.META, NEXT_IDEMPOTENCE, records.encode_number(2))),
     ("SK015", nodes_are_garbage),
     ("SK251 SK252", producer_under_other_name),
     ("SK252 SK261", producer_without_number_row),
@@ -227,7 +206,7 @@ def test_damage_is_called_by_its_code(path: Path, expected: str, damage: Damage)
     assert (path / "data.mdb").read_bytes() == before
 
 
-@pytest.mark.parametrize("table", [PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER])
+@pytest.mark.parametrize("table", [tables.PRODUCERS, tables.IDEMPOTENCY, tables.IDEMPOTENCY_ORDER])
 def test_a_flipped_bit_is_reported_once_and_nothing_because_of_it(path: Path, table: int) -> None:
     with raw_store(path) as raw:
         keys = raw.keys(table)
@@ -243,7 +222,7 @@ def test_a_flipped_bit_is_reported_once_and_nothing_because_of_it(path: Path, ta
     assert codes(path) == []
 
 
-@pytest.mark.parametrize("table", [PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER])
+@pytest.mark.parametrize("table", [tables.PRODUCERS, tables.IDEMPOTENCY, tables.IDEMPOTENCY_ORDER])
 @pytest.mark.parametrize("db_key", [b"x", MESSAGES, MESSAGES + b"\2abc", b"\xff" * 50])
 def test_a_key_of_no_use_is_reported(path: Path, table: int, db_key: bytes) -> None:
     with raw_store(path) as raw:

@@ -13,18 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from crash.workload.oracle import (
-    ARCHIVED,
-    COMMON,
-    QUEUE,
-    Operation,
-    State,
-    View,
-    apply,
-    kind_of,
-    own_key,
-    token_of,
-)
+from crash.workload import oracle
 
 ALONE: Final = ("erase", "archive", "maintain", "sync", "checkpoint", "work")  # in no transaction
 _MOST_LIVE: Final = 40  # entries of an actor in one stream; beyond it, the oldest go
@@ -71,7 +60,7 @@ class Step:
 
     number: int
     sync: str
-    operations: list[Operation]
+    operations: list[oracle.Operation]
     how: str  # "single", "transaction", "pipeline"
     fails_after: int = -1  # raise after so many commands; -1 for never
 
@@ -90,7 +79,7 @@ class Actor:
 
     name: str
     number: int
-    state: State
+    state: oracle.State
     style: Style
     common: list[str]
     notes: Path
@@ -116,7 +105,7 @@ class Actor:
         self._note("!", step.number, time.monotonic(), results)
         for operation, result in zip(step.operations, results, strict=True):
             if operation[1]:
-                apply(self.state.setdefault(operation[1], View()), operation, result)
+                oracle.apply(self.state.setdefault(operation[1], oracle.View()), operation, result)
 
     def refused(self, step: Step) -> None:
         """Note that nothing of a transaction has happened."""
@@ -128,7 +117,7 @@ class Actor:
         """Choose the next transaction."""
         several = self.random.random() < self.style.several
         count = self.random.randrange(2, self.style.most + 1) if several else 1
-        operations: list[Operation] = []
+        operations: list[oracle.Operation] = []
         self.number += 1
         for part in range(count):
             operation = self._operation(part)
@@ -157,7 +146,7 @@ class Actor:
             step.fails_after = self.random.randrange(len(operations) + 1)
         return step
 
-    def _operation(self, part: int) -> Operation:
+    def _operation(self, part: int) -> oracle.Operation:
         chance = self.random.random()
         if not self.style.served:
             if chance < 0.01:
@@ -165,15 +154,15 @@ class Actor:
             if chance < 0.02:
                 return ["archive", ""]
         if self.style.jobs and chance < 0.1:
-            key = f"{QUEUE}:{self.name}"
+            key = f"{oracle.QUEUE}:{self.name}"
             if not part and self.random.random() < 0.3:
                 return ["work", key, self.random.randrange(1, 6)]
             return ["put", key, list(range(self.random.randrange(1, 4)))]
         key = self._key()
-        view = self.state.get(key) or View()
-        if kind_of(key) not in (COMMON, ARCHIVED):
+        view = self.state.get(key) or oracle.View()
+        if oracle.kind_of(key) not in (oracle.COMMON, oracle.ARCHIVED):
             return self._own(key, view, part)
-        if kind_of(key) == COMMON:
+        if oracle.kind_of(key) == oracle.COMMON:
             return self._in_common(key, view, part)
         if self._erases(0.02) and len(view.live) > 5:
             return self._of_entries("erase", key, list(view.live)[:3], view)
@@ -184,9 +173,9 @@ class Actor:
             return self.random.choice(self.common)
         # Some streams are busy, and many are not.
         share = self.random.random() ** 2
-        return own_key(self.name, int(share * self.style.streams))
+        return oracle.own_key(self.name, int(share * self.style.streams))
 
-    def _own(self, key: str, view: View, part: int) -> Operation:
+    def _own(self, key: str, view: oracle.View, part: int) -> oracle.Operation:
         chance = self.random.random()
         if not view.exists and chance < 0.3:
             return ["group", key]
@@ -205,7 +194,7 @@ class Actor:
             return ["group", key]
         return self._add(key, part)
 
-    def _in_common(self, key: str, view: View, part: int) -> Operation:
+    def _in_common(self, key: str, view: oracle.View, part: int) -> oracle.Operation:
         chance = self.random.random()
         if view.pending and chance < 0.25:
             return ["ack", key, self._some(list(view.pending))]
@@ -215,7 +204,7 @@ class Actor:
             return self._of_entries("delete", key, [], view)
         return self._add(key, part)
 
-    def _add(self, key: str, part: int) -> Operation:
+    def _add(self, key: str, part: int) -> oracle.Operation:
         many = 1
         if not self.style.served and self.random.random() < 0.1:
             many = self.random.randrange(2, 12)
@@ -224,14 +213,16 @@ class Actor:
             size = self.random.choice(_SIZES)
             if many == 1 and self.random.random() < self.style.big:
                 size = self.random.choice(_BIG)
-            tokens.append(token_of(self.name, self.number - 1, part * 100 + one, size))
+            tokens.append(oracle.token_of(self.name, self.number - 1, part * 100 + one, size))
         return ["add", key, tokens]
 
     def _erases(self, share: float) -> bool:
         may = self.style.erases and not self.style.served
         return may and self.random.random() < share
 
-    def _of_entries(self, name: str, key: str, tokens: list[str], view: View) -> Operation:
+    def _of_entries(
+        self, name: str, key: str, tokens: list[str], view: oracle.View
+    ) -> oracle.Operation:
         tokens = tokens or self._some(list(view.live))
         return [name, key, tokens, [view.live[token] for token in tokens]]
 

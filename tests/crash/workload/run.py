@@ -22,18 +22,9 @@ from typing import Any, Final
 import streamkeep
 from crash.losses import small_journal
 from crash.power import another_boot, copy_store
+from crash.workload import oracle
 from crash.workload.actors import Actor, Style
 from crash.workload.faults import Faults
-from crash.workload.oracle import (
-    ARCHIVED,
-    COMMON,
-    Dump,
-    Oracle,
-    Promise,
-    Transaction,
-    dump,
-    read_notes,
-)
 from crash.workload.worker import Work, fork, run
 from patience import PATIENCE_S
 from streamkeep import recovery
@@ -95,15 +86,15 @@ class Run:
         self.figures = figures
         self.only = only or list(ROUNDS)
         self.path = folder / "store"
-        self.oracle = Oracle()
+        self.oracle = oracle.Oracle()
         self.round = 0
         slots = self.random.choice([1, 2, 4, 8, 16, 24])
         streams = self.random.choice([1, 16, 64, 64, 200, 500])
         self.actors = [f"a{number}" for number in range(slots)]
         self.styles = {name: self._style(max(1, streams // slots)) for name in self.actors}
         commons = self.random.choice([1, 2, 8])
-        self.common = [f"{COMMON}:{n}" for n in range(commons)] + [
-            f"{ARCHIVED}:{n}" for n in (0, 1)
+        self.common = [f"{oracle.COMMON}:{n}" for n in range(commons)] + [
+            f"{oracle.ARCHIVED}:{n}" for n in (0, 1)
         ]
         self.children: list[Child] = []
         self._make_store()
@@ -126,7 +117,7 @@ class Run:
             with streamkeep.open(self.path, decode_responses=True) as store:
                 for key in self.common:
                     store.xgroup_create(key, "g", id="0", mkstream=True)
-                    if key.startswith(ARCHIVED):
+                    if key.startswith(oracle.ARCHIVED):
                         store.set_retention(key, maxlen=50, archive=True)
             return ""
 
@@ -323,20 +314,20 @@ class Run:
 
     # --- comparing --------------------------------------------------------------------------
 
-    def notes(self) -> dict[str, dict[int, Transaction]]:
+    def notes(self) -> dict[str, dict[int, oracle.Transaction]]:
         """Return the transactions of the round."""
-        return {name: read_notes(self._notes(name)) for name in self.actors}
+        return {name: oracle.read_notes(self._notes(name)) for name in self.actors}
 
     def compare(
-        self, path: Path, promise: Promise | None = None, boot: int = 0, **options: Any
-    ) -> Dump:
+        self, path: Path, promise: oracle.Promise | None = None, boot: int = 0, **options: Any
+    ) -> oracle.Dump:
         """Check and open a store, and compare it with the notes; return what was found.
 
         Args:
             boot, options: see `_look`.
         """
         found = self._look(path, boot, **options)
-        wrong = self.oracle.problems(found, self.notes(), promise or Promise())
+        wrong = self.oracle.problems(found, self.notes(), promise or oracle.Promise())
         if wrong:
             raise Failure(f"{path}: " + "\n  ".join(wrong[:8]))
         return found
@@ -354,7 +345,7 @@ class Run:
             shutil.rmtree(copy)
         self.oracle.settle(found, self.notes())
 
-    def _look(self, path: Path, boot: int = 0, **options: Any) -> Dump:
+    def _look(self, path: Path, boot: int = 0, **options: Any) -> oracle.Dump:
         """Check a store, open it, read all of it, close it, check it; in a process of its own.
 
         Args:
@@ -377,10 +368,10 @@ class Run:
             if findings and not boot and not damaged:
                 return f"before it is opened: {findings[:3]}"
             with streamkeep.open(path, decode_responses=True, **options) as store:
-                found = dump(store)
+                found = oracle.dump(store)
                 if closely:
                     store.archive()
-                    after = dump(store)
+                    after = oracle.dump(store)
                     if (after.streams, after.problems) != (found.streams, found.problems):
                         return "the archiver has changed what the store shows"
             findings = _findings(path) if closely else []
@@ -548,7 +539,7 @@ def losses(run: Run) -> None:
     shutil.rmtree(folder / "unfinished", ignore_errors=True)
     images = sorted(folder.iterdir(), key=lambda path: float(path.name))
     for number, image in enumerate(run.random.sample(images, min(3, len(images)))):
-        promise = Promise(float(image.name))
+        promise = oracle.Promise(float(image.name))
         found = run.compare(image, promise, boot=10_000 * (number + 1) + run.round)
         run.figures.losses += 1
         if run.random.random() < 0.3:
@@ -578,7 +569,7 @@ def damages(run: Run) -> None:
             # What is left then is what was there at some moment.
             offered = [way for way in WAYS if f'force_recovery="{way}"' in str(refused)]
             forced = run.random.choice(offered)
-            run.compare(copy, Promise(float("-inf")), force_recovery=forced)
+            run.compare(copy, oracle.Promise(float("-inf")), force_recovery=forced)
         shutil.rmtree(copy)
     run.verify()
 

@@ -229,7 +229,7 @@ def _region_of(place: str) -> str:
     return str(system.region)
 
 
-# --- paths that an executor lacks ------------------------------------------------------------------
+# --- paths that an executor lacks -----------------------------------------------------------------
 #
 # Paths that the driver has and an executor lacks: which host, and what to do.
 #
