@@ -199,7 +199,6 @@ class Browser:
         self.call("Input.insertText", text=text)
 
     def press(self, key: str, code: int = 0, text: str = "") -> None:
-        """Press a key."""
         for kind in ("keyDown", "keyUp"):
             self.call(
                 "Input.dispatchKeyEvent",

@@ -75,12 +75,10 @@ def segment_files_of(store: Store[Any]) -> SegmentFiles:
 
 
 def uuid_of(store: Store[Any]) -> bytes:
-    """Return the UUID of a store."""
     return environment_of(store).uuid.bytes
 
 
 def checkpoint_now(store: Store[Any]) -> None:
-    """Make a checkpoint."""
     environment_of(store).make_checkpoint()
 
 

@@ -49,12 +49,10 @@ def write(envelopes: list[bytes], **options: Any) -> bytes:
 
 
 def opened(data: bytes) -> Segment:
-    """Open the segment in `data`."""
     return Segment.open(lambda offset, size: data[offset : offset + size], len(data), "here")
 
 
 def entries_of(segment: Segment) -> list[Pairs]:
-    """Return all entries of a segment."""
     found: list[Any] = []
     for number in range(len(segment.index.blocks)):
         for one in segment.block(number):

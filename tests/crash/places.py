@@ -101,7 +101,6 @@ def retired_nodes(txn: Txn, number: int) -> Nodes:
 
 
 def segment_nodes(segment: Segment) -> Nodes:
-    """Yield the nodes of a segment."""
     for block in range(len(segment.index.blocks)):
         for node in segment.block(block):
             yield node.ms, node.seq, node.listpack

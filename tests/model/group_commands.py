@@ -35,7 +35,6 @@ class GroupCommands(Keyspace):
         mkstream: bool = False,
         entries_read: int | None = None,
     ) -> bool:
-        """XGROUP CREATE; a `last_id` of None is `$`."""
         _check_entries_read(entries_read)
         if key not in self.streams and not mkstream:
             raise ModelError(_KEY_REQUIRED)
@@ -49,7 +48,6 @@ class GroupCommands(Keyspace):
     def xgroup_setid(
         self, key: bytes, group: bytes, last_id: Id | None, *, entries_read: int | None = None
     ) -> bool:
-        """XGROUP SETID; a `last_id` of None is `$`."""
         _check_entries_read(entries_read)
         stream, found = self._group(key, group)
         found.last_id = stream.last_id if last_id is None else last_id
@@ -59,7 +57,6 @@ class GroupCommands(Keyspace):
         return True
 
     def xgroup_destroy(self, key: bytes, group: bytes) -> int:
-        """XGROUP DESTROY."""
         stream = self._stream_of_group(key)
         return int(stream.groups.pop(group, None) is not None)
 
@@ -160,7 +157,6 @@ class GroupCommands(Keyspace):
     # --- acknowledge, delete, return --------------------------------------------------------
 
     def xack(self, key: bytes, group: bytes, *ids: Id) -> int:
-        """XACK."""
         if key not in self.streams or group not in self.streams[key].groups:
             return 0
         return sum(self.streams[key].groups[group].forget(one) for one in ids)
@@ -353,7 +349,6 @@ class GroupCommands(Keyspace):
     # --- XINFO ------------------------------------------------------------------------------
 
     def xinfo_groups(self, key: bytes) -> list[dict[str, Any]]:
-        """XINFO GROUPS."""
         stream = self.existing(key)
         return [
             {
@@ -368,7 +363,6 @@ class GroupCommands(Keyspace):
         ]
 
     def xinfo_consumers(self, key: bytes, group: bytes, *, now_ms: int) -> list[dict[str, Any]]:
-        """XINFO CONSUMERS."""
         stream = self.existing(key)
         if group not in stream.groups:
             raise ModelError(no_such_group(key, group))

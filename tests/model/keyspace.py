@@ -53,7 +53,6 @@ class Keyspace:
         return sum(key in self.streams for key in keys)
 
     def type(self, key: bytes) -> bytes:
-        """TYPE."""
         return b"stream" if key in self.streams else b"none"
 
     def delete(self, *keys: bytes) -> int:

@@ -95,14 +95,12 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         limit: int | None = None,
         policy: str = "KEEPREF",
     ) -> int:
-        """XTRIM."""
         self._check_trim(maxlen, minid, approximate, limit, required=True)
         if key not in self.streams:
             return 0
         return self._trim(self.streams[key], maxlen, minid, approximate, limit, policy)
 
     def xdel(self, key: bytes, *ids: values.Id) -> int:
-        """XDEL."""
         return self.streams[key].delete(list(ids)) if key in self.streams else 0
 
     def xdelex(self, key: bytes, ids: list[values.Id], policy: str = "KEEPREF") -> list[int]:
@@ -165,7 +163,6 @@ class ModelStore(GroupCommands, IdempotencyCommands):
     # --- read -------------------------------------------------------------------------------
 
     def xlen(self, key: bytes) -> int:
-        """XLEN."""
         return self.streams[key].length if key in self.streams else 0
 
     def xrange(
@@ -204,7 +201,6 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         after_start: bool = False,
         before_end: bool = False,
     ) -> list[values.Entry] | None:
-        """XREVRANGE."""
         entries = self.xrange(key, start, end, after_start=after_start, before_end=before_end)
         if count is not None and count <= 0 and key in self.streams:
             return None
@@ -280,7 +276,6 @@ class ModelStore(GroupCommands, IdempotencyCommands):
         entries_added: int | None = None,
         max_deleted_id: values.Id | None = None,
     ) -> bool:
-        """XSETID."""
         if entries_added is not None and entries_added < 0:
             raise values.ModelError("ERR entries_added must be positive")
         if max_deleted_id is not None and last_id < max_deleted_id:

@@ -154,7 +154,6 @@ class Generator:
         return found + self._maybe(b"MAXSIZE", size, chance=0.15, since=BUDGETS)
 
     def make_xadd(self) -> Words:
-        """XADD."""
         pairs = [
             self.random.choice([b"f", b"", b"12", b"v" * 70, b"\xf0"])
             for _ in range(2 * self.random.randrange(1, 4))
@@ -196,7 +195,6 @@ class Generator:
         return [self.random.choice([*KEYS, CLOCKED]), *options]
 
     def make_xidmprecord(self) -> Words:
-        """XIDMPRECORD."""
         producer = self.random.choice([b"p", b"q", b""])
         return [self._key(), producer, b"%d" % self.random.randrange(3), self._id()]
 
@@ -213,27 +211,22 @@ class Generator:
         return [self._key(), *[b"%d-1" % self.random.randrange(30) for _ in range(2)]]
 
     def make_xdelex(self) -> Words:
-        """XDELEX."""
         ids = [b"%d-%d" % (self.random.randrange(30), self.random.randrange(3)) for _ in range(3)]
         return [self._key(), *self._policy(), *self._counted(ids)]
 
     def make_xackdel(self) -> Words:
-        """XACKDEL."""
         ids = [b"%d-%d" % (self.random.randrange(30), self.random.randrange(3)) for _ in range(3)]
         return [*self._group(), *self._policy(), *self._counted(ids)]
 
     def make_xnack(self) -> Words:
-        """XNACK."""
         mode = self.random.choice([b"SILENT", b"FAIL", b"FATAL", b"fail"])
         options = [*self._maybe(b"RETRYCOUNT", self._number()), *self._maybe(b"FORCE")]
         return [*self._group(), mode, *self._counted(self._ids()), *options]
 
     def make_xlen(self) -> Words:
-        """XLEN."""
         return [self._key()]
 
     def make_xrange(self) -> Words:
-        """XRANGE."""
         return [self._key(), self._bound(), self._bound(), *self._maybe(b"COUNT", self._number())]
 
     make_xrevrange = make_xrange
@@ -248,7 +241,6 @@ class Generator:
         return [*count, *self._budget(), *block, b"STREAMS", *keys, *ids]
 
     def make_xreadgroup(self) -> Words:
-        """XREADGROUP."""
         keys = [self._key() for _ in range(self.random.randrange(1, 3))]
         ids = [self.random.choice([b">", b">", b"0", self._id()]) for _ in keys]
         options = [*self._maybe(b"COUNT", self._number()), *self._maybe(b"NOACK", chance=0.1)]
@@ -258,11 +250,9 @@ class Generator:
         return [b"GROUP", group, consumer, *options, b"STREAMS", *keys, *ids]
 
     def make_xack(self) -> Words:
-        """XACK."""
         return [*self._group(), *self._ids()]
 
     def make_xgroup(self) -> Words:
-        """XGROUP."""
         kind = self.random.random()
         if kind < 0.6:
             start = self.random.choice([b"0", b"$", self._id()])
@@ -300,14 +290,12 @@ class Generator:
         return [*self._group(), self.random.choice(CONSUMERS), least, *self._ids(), *options]
 
     def make_xautoclaim(self) -> Words:
-        """XAUTOCLAIM."""
         options = [*self._maybe(b"COUNT", self._number()), *self._maybe(b"JUSTID")]
         start = self.random.choice([b"0", b"-", self._id()])
         least = self._min_idle()
         return [*self._group(), self.random.choice(CONSUMERS), least, start, *options]
 
     def make_xpending(self) -> Words:
-        """XPENDING."""
         if self.random.random() < 0.4:
             return self._group()
         idle = self._maybe(b"IDLE", self._min_idle(), chance=0.2)
@@ -315,7 +303,6 @@ class Generator:
         return [*self._group(), *idle, self._bound(), self._bound(), self._number(), *consumer]
 
     def make_xinfo(self) -> Words:
-        """XINFO."""
         kind = self.random.random()
         if kind < 0.3:
             return [b"STREAM", self._key()]
@@ -328,26 +315,21 @@ class Generator:
         return [b"HELP"]
 
     def make_xsetid(self) -> Words:
-        """XSETID."""
         self._added += 10_000  # never below what a group has read, which Redis counts on from
         added = self._maybe(b"ENTRIESADDED", b"%d" % self._added)
         added += self._maybe(b"MAXDELETEDID", self._id(), chance=0.2, since=BUDGETS)
         return [self._key(), b"%d-0" % self.random.randrange(30, 40), *added]
 
     def make_del(self) -> Words:
-        """DEL."""
         return self._maybe(self._key(), chance=0.9) or [self._key(), b"no"]
 
     def make_rename(self) -> Words:
-        """RENAME."""
         return [self._key(), self._key()]
 
     def make_type(self) -> Words:
-        """TYPE."""
         return [self._key()]
 
     def make_exists(self) -> Words:
-        """EXISTS."""
         return [self._key(), self._key()]
 
     def make_nosuch(self) -> Words:

@@ -100,7 +100,6 @@ class LocalSpark:
         return Frame(self, units)
 
     def run(self, task: Callable[[], str]) -> str:
-        """Return what a task returns."""
         pickled = cloudpickle.dumps(task)  # type: ignore[no-untyped-call]
         for attempt in range(ATTEMPTS):
             result = self._attempt(pickled, attempt)

@@ -46,7 +46,6 @@ PLAIN = StructType().add("n", StringType())
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
-    """Return a record batch."""
     return pa.RecordBatch.from_pydict(columns)
 
 

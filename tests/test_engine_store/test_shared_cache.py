@@ -77,7 +77,6 @@ class Other:
         return self._process.stdout.readline().strip()
 
     def run(self, call: Call) -> Any:
-        """Make a call there."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(call) + "\n")
         self._process.stdin.flush()

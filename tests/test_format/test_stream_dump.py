@@ -151,7 +151,6 @@ def test_a_payload_without_a_checksum_is_taken_and_a_newer_one_is_not() -> None:
 
 
 def entry_node(ms: int, seq: int = 0) -> Node:
-    """Return a node of one entry."""
     builder = NodeBuilder(ms, seq, [b"f"])
     builder.append(ms, seq, [b"f", b"v"])
     return Node(ms, seq, builder.listpack())

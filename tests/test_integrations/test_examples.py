@@ -98,7 +98,6 @@ def run(*command: str | Path, **options: Any) -> str:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel."""
     if "STREAMKEEP_WHEEL" in os.environ:
         return Path(os.environ["STREAMKEEP_WHEEL"])
     folder = tmp_path_factory.mktemp("wheel")

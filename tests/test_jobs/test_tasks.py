@@ -194,12 +194,12 @@ def test_a_task_of_another_version_stays_for_a_worker_that_has_it(
     def added() -> str:
         return "new"
 
-    jobs = [added.delay(), known.delay()]
+    put = [added.delay(), known.delay()]
     with caplog.at_level(logging.WARNING, "streamkeep.jobs"):
         assert old.run_until_idle() == 1
     assert "a job of the task 'added', which this worker does not know" in caplog.text
-    assert (jobs[0].state(), counts(queue)) == ("waiting", (1, 0, 0, 0, 1))
-    assert (new.run_until_idle(), jobs[0].result(0), jobs[1].result(0)) == (1, "new", "old")
+    assert (put[0].state(), counts(queue)) == ("waiting", (1, 0, 0, 0, 1))
+    assert (new.run_until_idle(), put[0].result(0), put[1].result(0)) == (1, "new", "old")
     assert counts(queue) == (0, 0, 0, 0, 2)
 
 
@@ -242,24 +242,24 @@ def test_jobs_of_a_limited_task_run_one_at_a_time(queue: jobs.Queue) -> None:
     def slow(number: int) -> int:
         return number
 
-    jobs: list[jobs.Job] = []
+    taken: list[jobs.Job] = []
 
     def take_all() -> list[int]:
-        nonlocal jobs
-        jobs = jobs.take([queue], queue.consumer, 9, timeout=0, known=jobs.known_tasks([queue]))
-        return [job.payload[0][0] for job in jobs]
+        nonlocal taken
+        taken = jobs.take([queue], queue.consumer, 9, timeout=0, known=jobs.known_tasks([queue]))
+        return [job.payload[0][0] for job in taken]
 
     for number in range(5):
         slow.delay(number)
     queue.put("of no task", priority="low")
     assert (take_all(), queue.stats().held) == ([0, 1], 3)
-    jobs[1].done()
-    first = jobs[0]
+    taken[1].done()
+    first = taken[0]
     assert (take_all(), queue.stats().held) == ([2], 2)
     first.done()
-    jobs[0].fail("x")
+    taken[0].fail("x")
     assert (take_all(), queue.stats().held) == ([3, 4], 0)
-    queue.done_many(jobs)
+    queue.done_many(taken)
     assert queue.stats()[:5] == (1, 0, 0, 1, 4)
 
 

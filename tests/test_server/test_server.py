@@ -184,7 +184,6 @@ def test_a_client_that_has_gone_keeps_no_other_one_waiting(
         """The transport of a connection that has ended, as uvloop's."""
 
         def is_closing(self) -> bool:
-            """It is."""
             return True
 
         def write(self, data: bytes) -> None:

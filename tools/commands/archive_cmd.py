@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, TARGET_BYTES, ArchiveOptions
+from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, TARGET_BYTES
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.commands.arguments import range_start
 from streamkeep.format import quoting
@@ -179,16 +179,13 @@ _MOST_BLOCK: Final = 64 << 20
 @click.option("--seal", is_flag=True, help="Also copy live entries there; they stay in the store.")
 def run(
     store_path: Path,
-    level: int,
-    block_bytes: int,
-    target_bytes: int,
-    dictionary: bool,
     maintain: bool,
     no_wait: bool,
     to: str | None,
     name: str | None,
     labels: tuple[str, ...],
     seal: bool,
+    **options: Any,
 ) -> None:
     """Move trimmed entries into segment files.
 
@@ -206,9 +203,6 @@ def run(
       streamkeep archive run orders.store --level 9 --block-bytes 1048576
       streamkeep archive run orders.store --to s3://bucket/fleet --label region=eu --seal
     """
-    options: ArchiveOptions = DEFAULT_OPTIONS._replace(
-        level=level, block_bytes=block_bytes, target_bytes=target_bytes, dictionary=dictionary
-    )
     began = time.perf_counter()
     with open_store(store_path) as store:
         care = store.maintain() if maintain else None
@@ -216,7 +210,7 @@ def run(
             try:
                 report = store.archive(
                     wait=not no_wait,
-                    options=options,
+                    options=DEFAULT_OPTIONS._replace(**options),
                     progress=advance,
                     to=to,
                     name=name,
@@ -380,7 +374,6 @@ def _list_segments(records: Sequence[SegmentRecord]) -> None:
 
 
 def _note_sums(records: Sequence[SegmentRecord], streams: Sequence[ArchivedStream]) -> None:
-    """Say what there is in all."""
     size = sum(record.size_bytes for record in records)
     raw = sum(record.raw_bytes for record in records)
     output.note(
@@ -579,14 +572,7 @@ def adopt(
 @optional_key
 @number_option
 @range_options
-def export(
-    store_path: Path,
-    folder: Path,
-    key: bytes | None,
-    stream_number: int | None,
-    start: bytes,
-    end: bytes,
-) -> None:
+def export(store_path: Path, folder: Path, key: bytes | None, **options: Any) -> None:
     """Copy verified segments into FOLDER, which is created.
 
     `archive adopt` adds them to another store; `zstd -d` decompresses those without a dictionary.
@@ -597,10 +583,9 @@ def export(
       streamkeep archive export orders.store exported
       streamkeep archive export orders.store june orders --start 2024-06-01 --end 2024-07-01
     """
-    check_chosen(key, stream_number)
+    check_chosen(key, options["stream_number"])
     copied = 0
     with open_store(store_path, readonly=True) as store:
-        options: dict[str, Any] = {"stream_number": stream_number, "start": start, "end": end}
         records = store.archived_segments(key, **options)
         size = sum(record.size_bytes for record in records)
         folder.mkdir(parents=True, exist_ok=True)
@@ -697,13 +682,7 @@ def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:
 )
 @range_options
 def restore(
-    store_path: Path,
-    key: bytes,
-    source: bytes | None,
-    stream_number: int | None,
-    into: Path | None,
-    start: bytes,
-    end: bytes,
+    store_path: Path, key: bytes, source: bytes | None, into: Path | None, **options: Any
 ) -> None:
     """Write archived entries into a stream, with the IDs they had.
 
@@ -717,18 +696,17 @@ def restore(
       streamkeep archive restore orders.store june --source orders --end 2024-07-01
       streamkeep archive restore orders.store orders --into copy.store
     """
-    if source is not None and stream_number is not None:
+    if source is not None and options["stream_number"] is not None:
         raise click.UsageError("--source and --stream-number cannot be used together")
     if into is not None and into.resolve() == store_path.resolve():
         into = None
     began = time.perf_counter()
-    wanted: dict[str, Any] = {"stream_number": stream_number, "start": start, "end": end}
     with ExitStack() as stack:
         origin = None
         if into is not None:
             origin = stack.enter_context(open_store(store_path, readonly=True))
-            name = None if stream_number is not None else source or key
-            origin.archived_segments(name, **wanted)  # what is wrong here must not create INTO
+            name = source or (key if options["stream_number"] is None else None)
+            origin.archived_segments(name, **options)  # what is wrong here must not create INTO
         target = stack.enter_context(open_store(into or store_path, create=into is not None))
         advance = stack.enter_context(output.progress("restoring", None, sized=False))
         try:
@@ -737,7 +715,7 @@ def restore(
                 source,
                 from_store=origin,
                 progress=lambda done, _: advance(done, done),
-                **wanted,
+                **options,
             )
         except IdTooSmallError as error:
             there = shlex.quote(str(into or store_path))

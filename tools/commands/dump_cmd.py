@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import click
 
@@ -78,7 +78,6 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 )
 @click.option(
     "--redis",
-    "server",
     type=click.Choice(list(TARGETS)),
     default=DEFAULT_REDIS,
     show_default=True,
@@ -126,16 +125,8 @@ def dump(
     key: bytes | None,
     format: DumpFormat | None,
     target: str,
-    overwrite: bool,
-    start: bytes | None,
-    end: bytes | None,
     count: int | None,
-    history: bool,
-    server: str,
-    fields: tuple[bytes, ...],
     types: tuple[bytes, ...],
-    errors: Literal["raise", "null"],
-    repeated: Literal["raise", "last"],
     node: bytes | None,
     group: bytes | None,
     table: str | None,
@@ -144,6 +135,7 @@ def dump(
     checkpoint: Path | None,
     as_bytes: bool,
     max_block_bytes: int,
+    **options: Any,
 ) -> None:
     """Write STORE, or its stream KEY, in another format.
 
@@ -188,7 +180,7 @@ def dump(
             )
         arguments.refuse_options(
             "is for entries that are written in another format",
-            *("overwrite", "start", "end", "history", "server"),
+            *("overwrite", "start", "end", "history", "redis"),
             *("fields", "types", "errors", "repeated"),
         )
         if table is None:
@@ -235,17 +227,10 @@ def dump(
                 out,
                 format=chosen,
                 keys=None if key is None else [key],
-                start=start,
-                end=end,
                 count=count,
-                history=history,
-                redis=server,
-                fields=fields or None,
                 types=dict(map(_field_type, types)) or None,
-                errors=errors,
-                repeated=repeated,
-                overwrite=overwrite,
                 progress=moved,
+                **{**options, "fields": options["fields"] or None},
             )
         except ArgumentError as error:
             raise click.UsageError(arguments.as_options(str(error))) from error
@@ -269,7 +254,6 @@ def dump(
 
 
 def _field_type(text: bytes) -> tuple[bytes, str]:
-    """Return field and type of --type."""
     field, equals, kind = text.rpartition(b"=")
     if not equals:
         raise click.UsageError(f"--type {quoting.shown(text)} is not FIELD=TYPE, such as n=int64")

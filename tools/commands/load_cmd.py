@@ -12,7 +12,7 @@ import click
 from streamkeep.format import quoting
 from streamkeep.format.core.errors import ArgumentError, KeyExistsError, LoadError, StreamkeepError
 from streamkeep.format.core.json_form import json_bytes
-from streamkeep.format.core.times import TIME_UNITS, TimeUnit
+from streamkeep.format.core.times import TIME_UNITS
 from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.tools.base import arguments, common, output
@@ -26,7 +26,6 @@ from streamkeep.transfer.formats import UNNAMED, load_format
 
 if TYPE_CHECKING:
     from streamkeep.transfer import LoadFormat
-    from streamkeep.transfer.loading.staged import Existing
 
 STDIN: Final = "-"
 
@@ -91,23 +90,8 @@ STDIN: Final = "-"
     metavar="NAME",
     help="Skip commands of this name; resp only. May be given several times.",
 )
-@click.pass_context
 def load(
-    ctx: click.Context,
-    store_path: Path,
-    words: tuple[bytes, ...],
-    format: LoadFormat | None,
-    existing: Existing,
-    database: int | None,
-    time_column: str | None,
-    time_unit: TimeUnit,
-    id_column: str | None,
-    sort: bool,
-    drop_empty: bool,
-    batch: int,
-    from_line: int,
-    max_line: int,
-    skip: tuple[str, ...],
+    store_path: Path, words: tuple[bytes, ...], format: LoadFormat | None, **options: Any
 ) -> None:
     """Load FILE into STORE: streams, commands, or rows of KEY.
 
@@ -150,6 +134,10 @@ def load(
       streamkeep load orders.store orders export.jsonl.gz --sync none
       streamkeep range orders.store orders --json | streamkeep load copy.store orders --format jsonl
     """
+    ctx = click.get_current_context()
+    for option in ("existing", "time_unit", "batch", "from_line"):
+        if not arguments.was_given(ctx, option):
+            options[option] = None  # `load` refuses it for formats for which it means nothing
     key, file = _key_and_file(words, format)
     chosen = format or _format_of(file)
     name = "standard input" if file == STDIN else file
@@ -161,20 +149,10 @@ def load(
                 source,
                 format=chosen,
                 key=key,
-                existing=existing if arguments.was_given(ctx, "existing") else None,
-                database=database,
-                time_column=time_column,
-                time_unit=time_unit if arguments.was_given(ctx, "time_unit") else None,
-                id_column=id_column,
-                sort=sort,
-                drop_empty=drop_empty,
-                batch=batch if arguments.was_given(ctx, "batch") else None,
-                from_line=from_line if arguments.was_given(ctx, "from_line") else None,
-                skip=skip,
-                max_line=max_line,
                 sync=given(ctx).sync,
                 name=name,
                 progress=moved,
+                **options,
             )
         except ArgumentError as error:
             raise click.UsageError(arguments.as_options(str(error))) from error

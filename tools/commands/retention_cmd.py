@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -138,20 +138,7 @@ def retention() -> None:
     help="Maximum age of archived entries; older segments are removed.",
 )
 @click.option("--create", is_flag=True, help="Create KEY, empty, where there is no such stream.")
-def set_(
-    store_path: Path,
-    key: bytes,
-    maxlen: int | None,
-    max_age: int | None,
-    max_bytes: int | None,
-    archive: bool | None,
-    keep_unacknowledged: bool | None,
-    keep_max_bytes: int | None,
-    when_full: Literal["refuse", "trim"] | None,
-    approximate: bool | None,
-    archive_max_age: int | None,
-    create: bool,
-) -> None:
+def set_(store_path: Path, key: bytes, create: bool, **options: Any) -> None:
     """Change the retention of KEY; options that are not given stay.
 
     From now on, appends keep the stream within its limits. `streamkeep archive run` removes what is
@@ -167,18 +154,8 @@ def set_(
             hint = f"streamkeep streams {shlex.quote(str(store_path))}; --create makes the stream"
             problem = f"no stream {quoting.named(key)} in {store_path}"
             raise Failure(problem, hint=hint, status=Exit.MISSING, code="NoSuchKeyError")
-        settings = transaction.set_retention(
-            key,
-            maxlen=maxlen,
-            max_age=_seconds(max_age),
-            max_bytes=max_bytes,
-            archive=archive,
-            keep_unacknowledged=keep_unacknowledged,
-            approximate=approximate,
-            archive_max_age=_seconds(archive_max_age),
-            keep_max_bytes=keep_max_bytes,
-            when_full=when_full,
-        )
+        options |= {name: _seconds(options[name]) for name in ("max_age", "archive_max_age")}
+        settings = transaction.set_retention(key, **options)
     output.result(
         f"{quoting.named(key)}: {told(settings)}",
         key=json_form.json_bytes(key),

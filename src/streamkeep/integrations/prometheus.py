@@ -44,7 +44,6 @@ class StoreCollector(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
         store = self._store
         if store is None:
             assert self._opened is not None

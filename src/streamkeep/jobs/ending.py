@@ -358,6 +358,5 @@ def parse_result(data: bytes) -> Stored:
 
 
 def load_result(reader: Any, space: bytes, job_id: object) -> Stored | None:
-    """Return the result of a job; None if there is none."""
     data = reader.row_get(space, layout.RESULT + part_of(job_id, "the ID of a job"))
     return None if data is None else parse_result(data)

@@ -129,7 +129,6 @@ def unpack_place(data: bytes) -> Place:
 
 
 def place_of(priority: int, entry_id: bytes) -> Place:
-    """Return the place of an entry."""
     ms, _, seq = entry_id.partition(b"-")
     return Place(priority, int(ms), int(seq))
 

@@ -157,7 +157,6 @@ def remove(step: Step, name: str) -> bool:
 
 
 def load_rule(reader: Transaction[Any] | Snapshot[Any], names: Names, name: str) -> Rule | None:
-    """Return a rule by name."""
     data = reader.row_get(names.space, _row_key(name))
     return None if data is None else unpack_rule(data)
 

@@ -480,5 +480,4 @@ class Queue(Declaring):
 
 
 def queue_names(store: Store[Any]) -> list[str]:
-    """Return the names of the queues of a store."""
     return [key.decode() for key, _ in store.row_range(QUEUES_SPACE)]

@@ -259,7 +259,6 @@ class EventStream:
 
 
 def _entries(kind: str, body: bytes) -> list[wire.Pairs]:
-    """Return the entries in a body."""
     if kind == "application/x-www-form-urlencoded":
         pairs = wire.query_pairs(body)
         if not pairs:

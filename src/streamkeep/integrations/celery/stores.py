@@ -21,7 +21,6 @@ class Shared:
         self.queues: dict[tuple[str, int], Queue] = {}
 
     def queue(self, name: str, max_deaths: int) -> Queue:
-        """Return the queue of this name."""
         found = self.queues.get((name, max_deaths))
         if found is None:
             address = self.opened.address

@@ -74,7 +74,6 @@ class Topology:
     # --- passing queues ---------------------------------------------------------------------------
 
     def is_passing(self, queue: str) -> bool:
-        """Return whether a queue is a passing one."""
         key = _PASSING + queue.encode()
         return self._opened.read(lambda one: one.row_get(SPACE, key)) is not None
 

@@ -82,7 +82,6 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
         await self._put(task_id, self._serializer.dumpb(result.model_dump(mode="json")))
 
     async def is_result_ready(self, task_id: str) -> bool:
-        """Return whether there is a result."""
         return await self._get(task_id) is not None
 
     async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[Returned]:
@@ -105,7 +104,6 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
         await self._put(task_id + _PROGRESS, data)
 
     async def get_progress(self, task_id: str) -> TaskProgress[Any] | None:
-        """Return the progress of a task; None if there is none."""
         data = await self._get(task_id + _PROGRESS)
         if data is None:
             return None

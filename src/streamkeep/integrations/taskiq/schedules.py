@@ -74,7 +74,6 @@ class StreamkeepScheduleSource(ScheduleSource):
         await asyncio.to_thread(self._opened.apply, put)
 
     async def delete_schedule(self, schedule_id: str) -> None:
-        """Delete a schedule, if there is one of this ID."""
 
         def delete(txn: Any) -> bool:
             return self._values.delete(txn, schedule_id)

@@ -146,7 +146,6 @@ def _start(
     available_now: bool,
     every_s: float,
 ) -> StreamingQuery:
-    """Start the query."""
     if target == "console":
         rows = rows.selectExpr(
             "stream",

@@ -126,7 +126,6 @@ class LakeFile:
 
     @classmethod
     def from_json(cls, text: str) -> LakeFile:
-        """Return the file from the text of `as_json`."""
         path, store, number, key, day, entries, size, first, last = json.loads(text)
         ids = (StreamId.parse(first), StreamId.parse(last))
         origin = Origin(store, number, bytes.fromhex(key))

@@ -362,7 +362,6 @@ def pack_groups(pieces: Iterable[Piece], group_bytes: int = GROUP_BYTES) -> list
 
 
 def unpack_group(text: str) -> list[Piece]:
-    """Return the pieces of a group."""
     found: list[Piece] = pickle.loads(zlib.decompress(base64.b64decode(text)))
     return found
 

@@ -89,7 +89,6 @@ class Source:
         return total if self.limits.most is None else min(total, self.limits.most)
 
     def read(self, stream: Stream) -> Iterator[Entry]:
-        """Yield the entries of a stream."""
         left = 1 << 62 if self.limits.most is None else self.limits.most
         for ms, seq, data in self.nodes(stream):
             out: list[Any] = []

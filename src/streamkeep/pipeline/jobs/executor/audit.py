@@ -182,7 +182,6 @@ def _rows_problems(
     erased: Sequence[StreamId],
     said: Mapping[str, Statistics],
 ) -> Iterator[str]:
-    """Yield the problems of the rows of a file."""
     if not file.path.startswith(folder_of(file.origin, file.date) + "/"):
         yield f"it is in the wrong partition, not in {folder_of(file.origin, file.date)}"
     last: StreamId | None = None
@@ -225,7 +224,6 @@ class _Column:
         self.nulls = 0
 
     def add(self, values: pa.Array) -> None:
-        """Add values."""
         self.nulls += values.null_count
         found = pc.min_max(values).as_py()
         if found["min"] is not None:

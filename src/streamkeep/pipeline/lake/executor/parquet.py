@@ -314,7 +314,6 @@ def ascending(batch: pa.RecordBatch) -> bool:
 
 
 def id_at(batch: pa.RecordBatch, row: int) -> StreamId:
-    """Return the ID of a row."""
     halves = (batch.column(name)[row].as_py() for name in ("ms", "seq"))
     return StreamId(*map(files.unsigned, halves))
 
