@@ -63,12 +63,8 @@ def gates_of(fields: layout.Fields) -> list[tuple[bytes, int]]:
     if layout.KEY in fields:
         gates.append((b"k" + layout.short(fields[layout.KEY]), 1))
     if layout.CONCURRENCY in fields:
-        gates.append(
-            (
-                b"t" + layout.short(fields.get(layout.TASK, b"")),
-                layout.number_of(fields, layout.CONCURRENCY),
-            )
-        )
+        limit = layout.number_of(fields, layout.CONCURRENCY)
+        gates.append((b"t" + layout.short(fields.get(layout.TASK, b"")), limit))
     return gates
 
 
@@ -85,11 +81,8 @@ def _give_number(step: Step, fields: layout.Fields, priority: int) -> int:
 
 def priority_of(fields: layout.Fields) -> int:
     """Return the number of the priority of a numbered job."""
-    return (
-        layout.PRIORITIES.index(fields[layout.PRIORITY].decode())
-        if layout.PRIORITY in fields
-        else NORMAL_NUMBER
-    )
+    name = fields.get(layout.PRIORITY)
+    return NORMAL_NUMBER if name is None else layout.PRIORITIES.index(name.decode())
 
 
 # --- gates --------------------------------------------------------------------------------------

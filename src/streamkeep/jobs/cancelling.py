@@ -13,7 +13,7 @@ from streamkeep.jobs.admission import cancel_held
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import is_delivered
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
-from streamkeep.jobs.state import Step, find_place, number_in
+from streamkeep.jobs.state import Step, find_place, number_in, place_key
 
 WAITING: Final = "waiting"
 RUNNING: Final = "running"
@@ -60,9 +60,7 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: 
     """Return where a job is."""
     number = number_in(job_id)
     if number:
-        where = reader.row_get(
-            names.space, layout.PLACE + layout.part_of(job_id, "the ID of a job")
-        )
+        where = reader.row_get(names.space, place_key(job_id))
         if where is not None and where[:1] in b"sh":
             data = reader.row_get(names.space, layout.NUMBERED + layout.pack_time(number))
             fields = {} if data is None else layout.unpack_fields(data)
@@ -79,8 +77,8 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: 
             text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
             state = RUNNING
             if not text:
-                parked = layout.parked_prefix(fields.get(layout.TASK, b"")) + place.pack()
-                state = RETRYING if reader.row_get(names.space, parked) is None else PARKED
+                parked = reader.row_get(names.space, layout.parked_key(fields, place))
+                state = RETRYING if parked is None else PARKED
             return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
         if not is_delivered(reader, name, place):
             return Found(WAITING, fields, place)
@@ -100,9 +98,7 @@ def cancel(step: Step, job_id: str) -> bool:
         step.counters.delayed -= 1
         ending.give_up_names(step, found.fields)
     elif found.state == HELD_STATE:
-        where = step.txn.row_get(
-            step.space, layout.PLACE + layout.part_of(job_id, "the ID of a job")
-        )
+        where = step.row(place_key(job_id))
         assert where is not None
         cancel_held(step, where[1:])
         ending.give_up_names(step, found.fields)
@@ -110,9 +106,7 @@ def cancel(step: Step, job_id: str) -> bool:
         step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
         ending.forget(step, found.place, found.fields, 1)
     elif found.state == PARKED and found.place is not None and not found.deliveries:
-        step.delete_row(
-            layout.parked_prefix(found.fields.get(layout.TASK, b"")) + found.place.pack()
-        )
+        step.delete_row(layout.parked_key(found.fields, found.place))
         step.counters.parked -= 1
         name = step.stream(found.place.priority)
         step.txn.xackdel(name, layout.GROUP, found.place.entry_id, ref_policy="ACKED")

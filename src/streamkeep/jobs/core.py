@@ -221,15 +221,17 @@ class Core(LazyStore):
             self._runs.now = False
         return ran
 
+    # An adapter whose tasks run in another way overrides these two.
+
     def execute(self, job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
         """Run the handler of a job and end the job; see `running.execute`."""
-        return execute(self, job, done, again)
+        return execute(job, done, again)
 
     async def aexecute(
         self, job: Job, done: Done | None = None, again: Again | None = None
     ) -> Outcome:
         """Run a handler that is a coroutine function, and end the job."""
-        return await aexecute(self, job, done, again)
+        return await aexecute(job, done, again)
 
     def task_of(self, job: Job) -> Task[Any, Any] | None:
         """Return the task of a job; None if this program has none of its name."""

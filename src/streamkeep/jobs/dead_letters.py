@@ -271,8 +271,7 @@ def hurry(step: state.Step, job_id: str, key: bytes | None) -> bool | None:
         reference = layout.pack_time(state.number_in(job_id))
         step.unschedule(layout.due_key(found.due_ms, layout.DELAYED, reference))
         step.schedule(step.now_ms, layout.DELAYED, reference)
-        where = layout.PLACE + layout.part_of(job_id, "the ID of a job")
-        step.txn.row_put(step.space, where, b"s" + layout.pack_time(step.now_ms))
+        step.put_row(state.place_key(job_id), b"s" + layout.pack_time(step.now_ms))
         return True
     if found.state != cancelling.RETRYING or found.place is None:
         return False

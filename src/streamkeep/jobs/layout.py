@@ -147,6 +147,9 @@ class Names:
         self.prefix: bytes = space_prefix(self.space)  # of the keys of its rows
         self.streams = (self.name + b":high", self.name, self.name + b":low")
         self.dead = self.name + b":dead"
+        # Callers wait on these keys for room in a full queue, and until a queue is drained.
+        self.room_bell = self.space + b"\0room"
+        self.end_bell = self.space + b"\0end"
 
     def mark_of(self, place: Place, deliveries: int) -> bytes:
         """Return the mark of a delivery, which says that a process works on it."""
@@ -155,16 +158,6 @@ class Names:
     def result_bell(self, job_id: object) -> bytes:
         """Return the key on which callers wait for the result of a job."""
         return self.space + b"\0r" + utf8(job_id, "the ID of a job")
-
-    @property
-    def room_bell(self) -> bytes:
-        """The key on which callers wait for room in a full queue."""
-        return self.space + b"\0room"
-
-    @property
-    def end_bell(self) -> bytes:
-        """The key on which callers wait until a queue is drained."""
-        return self.space + b"\0end"
 
 
 # --- keys of rows -------------------------------------------------------------------------------
@@ -208,6 +201,11 @@ def parked_prefix(task: bytes) -> bytes:
     """Return what the keys of the parked jobs of a task begin with."""
     name = short(task)
     return PARKED + bytes((len(name),)) + name
+
+
+def parked_key(fields: Fields, place: Place) -> bytes:
+    """Return the key of the row of a parked job."""
+    return parked_prefix(fields.get(TASK, b"")) + place.pack()
 
 
 # --- values of rows -----------------------------------------------------------------------------

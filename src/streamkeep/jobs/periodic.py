@@ -129,7 +129,7 @@ def next_time(cron: str, zone: str, after_ms: int) -> int:
 
 
 def _row_key(name: str) -> bytes:
-    return layout.PERIODIC + part_of(name, "the name of a periodic task")
+    return layout.PERIODIC + _reference(name)
 
 
 def _reference(name: str) -> bytes:

@@ -10,16 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from streamkeep.format.core.errors import (
-    StoreClosedError,
-    StreamkeepError,
-)
+from streamkeep.format.core.errors import StoreClosedError, StreamkeepError
 from streamkeep.jobs.errors import JobLostError, PayloadError, UnknownTaskError
 from streamkeep.jobs.failures import DONE, LOST, STORE_FAILS, end_with_error
 from streamkeep.jobs.job import Job, current
 
 if TYPE_CHECKING:
-    from streamkeep.jobs.core import Core
     from streamkeep.jobs.task import Task
 
 Result = TypeVar("Result")
@@ -46,7 +42,7 @@ Done = Callable[[Any], object]
 Again = Callable[[Exception], float]
 
 
-def execute(core: Core, job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
+def execute(job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
     """Run the handler of a job and end the job; what the handler raises does not leave this call.
 
     An interrupt (Ctrl-C, or SystemExit of a handler of signals) gives the job back to the queue,
@@ -62,7 +58,7 @@ def execute(core: Core, job: Job, done: Done | None = None, again: Again | None 
     token = current.set(job)
     end: Callable[[float], Outcome]
     try:
-        task, args, kwargs = _prepare(core, job)
+        task, args, kwargs = _prepare(job)
         end = partial(_succeeded, job, task.call(*args, **kwargs), done)
     except BaseException as error:
         if is_interrupt(error):
@@ -74,9 +70,7 @@ def execute(core: Core, job: Job, done: Done | None = None, again: Again | None 
     return end_when_possible(partial(end, time.monotonic() - begun), again)
 
 
-async def aexecute(
-    core: Core, job: Job, done: Done | None = None, again: Again | None = None
-) -> Outcome:
+async def aexecute(job: Job, done: Done | None = None, again: Again | None = None) -> Outcome:
     """Do as `execute`, for a handler that is a coroutine function.
 
     An asyncio task that is cancelled gives its job back to the queue.
@@ -85,7 +79,7 @@ async def aexecute(
     token = current.set(job)
     end: Callable[[float], Outcome]
     try:
-        task, args, kwargs = _prepare(core, job)
+        task, args, kwargs = _prepare(job)
         end = partial(_succeeded, job, await task.call(*args, **kwargs), done)
     except BaseException as error:
         if is_interrupt(error) or is_cancelled(error):
@@ -141,7 +135,8 @@ async def aend_when_possible(end: Callable[[], Result], again: Again | None) -> 
         await asyncio.sleep(pause_s)
 
 
-def _prepare(core: Core, job: Job) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
+def _prepare(job: Job) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
+    core = job.queue.core
     task = core.task_of(job)
     if task is None:
         raise UnknownTaskError(f"the queue {core.name!r} has no task {job.task!r} in this program")

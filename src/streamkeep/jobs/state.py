@@ -381,13 +381,18 @@ def _text_of(job_id: object) -> str:
     return utf8(job_id, "the ID of a job").decode()
 
 
+def place_key(job_id: object) -> bytes:
+    """Return the key of the row that says where a numbered job is."""
+    return layout.PLACE + layout.part_of(job_id, "the ID of a job")
+
+
 def find_place(
     reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: object
 ) -> tuple[layout.Place, layout.Fields] | None:
     """Return where a job is in a stream, and its fields; None if it is in none."""
     place = place_in(job_id)
     if place is None:
-        data = reader.row_get(names.space, layout.PLACE + layout.part_of(job_id, "the ID of a job"))
+        data = reader.row_get(names.space, place_key(job_id))
         place = None if data is None or data[:1] in b"sh" else layout.unpack_place(data)
     if place is None:
         return None

@@ -311,7 +311,7 @@ def park(step: Step, job: Taken) -> None:
         name.decode(errors="replace"),
         job.place.entry_id,
     )
-    step.put_row(layout.parked_prefix(name) + job.place.pack(), b"")
+    step.put_row(layout.parked_key(job.fields, job.place), b"")
     step.counters.parked += 1
     step.wake_workers(1 << 30)
 

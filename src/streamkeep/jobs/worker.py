@@ -137,7 +137,7 @@ class Worker:
             for _ in range(self.concurrency):
                 self._start_thread()
         else:
-            self._start(self._run_loop, "streamkeep worker loop")
+            self._start(lambda: asyncio.run(self._run_tasks()), "streamkeep worker loop")
         self._watch()
         self._report.ended()
         if self._error is not None:
@@ -190,9 +190,6 @@ class Worker:
         with suppress(OSError):  # full, so that it looks anyway
             os.write(self._waker, b"!")
 
-    def _stops(self) -> bool:
-        return self._stopping
-
     # --- the watch ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
@@ -207,7 +204,9 @@ class Worker:
                     woken = True
                     deadline = time.monotonic() + self._grace_s
                     self._report.stopping(len(self.running), self._grace_s)
-                self._wake_takers()
+                for queue in self.queues:  # end the waits of the threads that take jobs
+                    with suppress(StreamkeepError):
+                        queue.store.ask_stops()
                 if not self._busy():
                     break
                 if self._now or time.monotonic() >= deadline:
@@ -228,12 +227,6 @@ class Worker:
         """Return whether a thread runs a job, or may be about to."""
         with self._lock:
             return bool(self._runs) or any(thread.is_alive() for thread in self._threads)
-
-    def _wake_takers(self) -> None:
-        """End the waits of the threads that take jobs."""
-        for queue in self.queues:
-            with suppress(StreamkeepError):
-                queue.store.ask_stops()
 
     def _end_late(self) -> float:
         """End the jobs that have run too long; return in how many seconds the next one does."""
@@ -364,7 +357,7 @@ class Worker:
                 self.queues[0].consumer,
                 count,
                 known=known_tasks(self.queues),
-                stop=self._stops,
+                stop=lambda: self._stopping,
                 begins=False,
             )
         except StoreClosedError:
@@ -453,9 +446,6 @@ class Worker:
                 self.stop()
 
     # --- asyncio --------------------------------------------------------------------------------
-
-    def _run_loop(self) -> None:
-        asyncio.run(self._run_tasks())
 
     async def _run_tasks(self) -> None:
         """Take jobs when there is room, and run them as tasks."""

@@ -40,14 +40,9 @@ class Report:
     def begun(self, queues: Sequence[Queue], concurrency: int, mode: str) -> None:
         """The worker begins."""
         names = [queue.name for queue in queues]
-        _say(
-            logging.INFO,
-            f"worker begins: queue {', '.join(names)}, {concurrency} at a time, {mode}",
-            event="begun",
-            queues=names,
-            concurrency=concurrency,
-            mode=mode,
-        )
+        text = f"worker begins: queue {', '.join(names)}, {concurrency} at a time, {mode}"
+        more = {"queues": names, "concurrency": concurrency, "mode": mode}
+        _say(logging.INFO, text, event="begun", **more)
 
     def started(self, run: Run) -> None:
         """A handler begins."""
@@ -76,25 +71,14 @@ class Report:
 
     def too_long(self, run: Run) -> None:
         """A handler runs longer than its limit, and is abandoned."""
-        _say(
-            logging.ERROR,
-            f"{_named(run)} ran longer than its max_runtime; {self.abandons}, and this attempt has "
-            "failed",
-            event="too_long",
-            seconds=round(run.seconds(), 3),
-            **_members(run),
-        )
+        text = f"ran longer than its max_runtime; {self.abandons}, and this attempt has failed"
+        _say_of(run, logging.ERROR, text, "too_long")
         self.note("too long", -1)
 
     def given_back(self, run: Run) -> None:
         """A job was given back, since the worker stops."""
-        _say(
-            logging.WARNING,
-            f"{_named(run)} did not end in time and was given back; this was no attempt",
-            event="given_back",
-            seconds=round(run.seconds(), 3),
-            **_members(run),
-        )
+        text = "did not end in time and was given back; this was no attempt"
+        _say_of(run, logging.WARNING, text, "given_back")
         self.note("given back", -1)
 
     def too_large(self, used: int, limit: int) -> None:
@@ -120,6 +104,11 @@ def _named(run: Run) -> str:
 def _members(run: Run) -> dict[str, Any]:
     job = run.job
     return {"queue": job.queue.name, "job": job.id, "task": run.task, "attempt": run.attempt}
+
+
+def _say_of(run: Run, level: int, text: str, event: str) -> None:
+    seconds = round(run.seconds(), 3)
+    _say(level, f"{_named(run)} {text}", event=event, seconds=seconds, **_members(run))
 
 
 def _say(level: int, text: str, **members: Any) -> None:
