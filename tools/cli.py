@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 import click
@@ -69,13 +68,6 @@ COMMANDS: Final[Families] = (
 )
 
 
-def _tell_interpreted() -> None:
-    """Say on a terminal, where no program reads it, that the modules are not compiled."""
-    text = supported.interpreted()
-    if text and sys.stderr.isatty():
-        output.note(f"warning: {text}")
-
-
 class Root(CommandGroup):
     """The root of all commands; its help lists them by family."""
 
@@ -92,7 +84,10 @@ class Root(CommandGroup):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
-        _tell_interpreted()
+        # Only on a terminal, where no program reads it.
+        text = supported.interpreted()
+        if text and sys.stderr.isatty():
+            output.note(f"warning: {text}")
         if (
             COMPLETE_VARIABLE not in os.environ
         ):  # click writes bytes then, of names that are printable
@@ -164,7 +159,10 @@ class Root(CommandGroup):
         for _, family in COMMANDS:
             if cmd_name in family:
                 module = import_module(f"streamkeep.tools.commands.{family[cmd_name]}")
-                return _command_of(module, cmd_name)
+                for value in vars(module).values():
+                    if isinstance(value, click.Command) and value.name == cmd_name:
+                        return value
+                raise LookupError(f"{module.__name__} has no command {cmd_name!r}")
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -180,14 +178,6 @@ class Root(CommandGroup):
                         if (command := self.get_command(ctx, name))
                     ]
                 )
-
-
-def _command_of(module: ModuleType, name: str) -> click.Command:
-    """Return the command of this name that a module defines."""
-    for value in vars(module).values():
-        if isinstance(value, click.Command) and value.name == name:
-            return value
-    raise LookupError(f"{module.__name__} has no command {name!r}")
 
 
 def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

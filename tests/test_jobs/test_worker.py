@@ -187,7 +187,7 @@ def test_a_process_that_grew_too_large_stops_after_its_job(
 
     for _ in range(3):
         task.delay()
-    monkeypatch.setattr(worker_module, "resident_bytes", lambda: 101)
+    monkeypatch.setattr(worker_module.worker_runs, "resident_bytes", lambda: 101)
     seen = Seen()
     worker = Worker(queue, max_memory=100, report=seen)
     with working(worker):

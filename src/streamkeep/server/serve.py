@@ -165,7 +165,17 @@ async def serve(store: Store[bytes], options: Options) -> None:
     save = None if options.backup is None else partial(backup, store, options.backup)
     server = Server(store, access=options.access, stopped=stopped.set, backup=save)
     settings = server.settings
-    settings.max_clients = _clients_at_most(options)
+    # So many clients that the store never lacks descriptors.
+    others = _OWN_FILES + (_HTTP_FILES if options.http else 0)
+    needed = options.max_clients + others
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    most = max(1, min(options.max_clients, soft - others))
+    if most < options.max_clients:
+        log.warning("%s clients at most: the process may have %s files (ulimit -n)", most, soft)
+    settings.max_clients = most
     settings.timeout_s = options.timeout_s
     server.turns.query_limit = options.query_buffer_limit
     settings.allow_flush = options.allow_flush
@@ -222,20 +232,6 @@ async def _start_http(
     http = HttpServer(app, sockets, tls=tls)
     await http.start()
     return http
-
-
-def _clients_at_most(options: Options) -> int:
-    """Return how many clients there can be, so that the store never lacks descriptors."""
-    others = _OWN_FILES + (_HTTP_FILES if options.http else 0)
-    needed = options.max_clients + others
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    most = max(1, min(options.max_clients, soft - others))
-    if most < options.max_clients:
-        log.warning("%s clients at most: the process may have %s files (ulimit -n)", most, soft)
-    return most
 
 
 def _tls(options: Options) -> ssl.SSLContext | None:

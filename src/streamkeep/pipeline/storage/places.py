@@ -162,7 +162,8 @@ def log_settings(place: str) -> dict[str, str]:
         if server.startswith("http://"):
             found["AWS_ALLOW_HTTP"] = "true"
     if not any(os.environ.get(name) for name in _REGIONS):
-        found["AWS_REGION"] = _region_of(place)
+        system, _ = file_system(place)
+        found["AWS_REGION"] = str(system.region)
     return found
 
 
@@ -222,11 +223,6 @@ def _check_bucket(place: str, environment: tuple[str | None, ...]) -> None:
         info = system.get_file_info(bucket)
     if info.type == pafs.FileType.NotFound:
         raise StorageError(f"{place}: there is no bucket {bucket!r}; next: make it")
-
-
-def _region_of(place: str) -> str:
-    system, _ = file_system(place)
-    return str(system.region)
 
 
 # --- paths that an executor lacks -----------------------------------------------------------------
