@@ -131,7 +131,7 @@ def test_an_erasure_that_loses_to_another_job_tries_again(
     assert (done.problems, done.details["erased_in_lake"]) == ([], 1)
     assert len(list(Path(lake).rglob("*.parquet"))) == len(Lake.open(lake).files())
     losses[0] = 100
-    monkeypatch.setattr("streamkeep.pipeline.jobs.erase._TRIES", 3)
+    monkeypatch.setattr("streamkeep.pipeline.lake.files.MOST_CONFLICTS", 3)
     with pytest.raises(LakeConflictError):
         erase(spark, KEY, [ALSO], store=path, lake=lake)
     losses[0] = 0

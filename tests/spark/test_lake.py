@@ -125,9 +125,12 @@ def test_a_file_ends_with_its_day(lake: Lake) -> None:
 
 def test_an_abandoned_writer_leaves_no_file(lake: Lake) -> None:
     system, root = file_system(lake.uri)
-    writer = FileWriter(system, root, origin(), lake.entry_schema)
-    writer.add(rows(lake.entry_schema, [(5, 0), (DAY_MS, 0)]))
-    writer.abandon()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        FileWriter(system, root, origin(), lake.entry_schema) as writer,
+    ):
+        writer.add(rows(lake.entry_schema, [(5, 0), (DAY_MS, 0)]))
+        raise KeyboardInterrupt
     assert list(Path(lake.uri).rglob("*.parquet")) == []
     assert list(Path(lake.uri).rglob("*.draft")) == []
 

@@ -14,7 +14,7 @@ import pytest
 
 from patience import PATIENCE_S, wait_until
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs import waiting
+from streamkeep.jobs import waiting, worker_runs
 from streamkeep.jobs import worker as worker_module
 from streamkeep.jobs.job import current_job
 from streamkeep.jobs.queue import Queue
@@ -187,7 +187,7 @@ def test_a_process_that_grew_too_large_stops_after_its_job(
 
     for _ in range(3):
         task.delay()
-    monkeypatch.setattr(worker_module.worker_runs, "resident_bytes", lambda: 101)
+    monkeypatch.setattr(worker_runs, "resident_bytes", lambda: 101)
     seen = Seen()
     worker = Worker(queue, max_memory=100, report=seen)
     with working(worker):

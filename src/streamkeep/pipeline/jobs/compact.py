@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.jobs.executor.compact import Task, merge_files
-from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, attempts
 from streamkeep.pipeline.lake.table import Lake
 
 if TYPE_CHECKING:
@@ -60,22 +60,18 @@ def compact(
     """
     with Stopwatch(Report(NAME)) as report:
         report.details = {"files_replaced": 0, "bytes_replaced": 0}
-        for conflicts in range(MOST_CONFLICTS):
+        for _ in attempts(lake):
             table = Lake.open(lake)
             tasks = _tasks(table, target_bytes, fill=fill)
             try:
                 with table.reading([file for task in tasks for file in task.files], NAME):
                     lines = run_units(spark, tasks, merge_files, progress)
             except LakeConflictError:
-                wait_after(conflicts)
                 continue
             merged = [LakeFile.from_json(line) for line in lines]
             table, lost = _commit(table, list(zip(tasks, merged, strict=True)), report)
             if not lost:
                 break
-            wait_after(conflicts)
-        else:
-            raise LakeConflictError(f"{lake}: other jobs committed first, every time")
         swept = table.sweep(retention_hours)
         report.details |= {"files_swept": len(swept), "lake_version": table.version}
     return report

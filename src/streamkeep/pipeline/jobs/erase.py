@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+import streamkeep
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.archive.segments import list_streams
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, run_units
 from streamkeep.pipeline.jobs.executor.erase import Task, count_in_file, rewrite_file
 from streamkeep.pipeline.lake.erased import ERASED, read_erased, with_ids, write_erased
@@ -40,6 +40,7 @@ from streamkeep.pipeline.lake.files import (
     LakeError,
     LakeFile,
     Origin,
+    attempts,
     ids_of_path,
     ids_within,
     stream_folder,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 
 NAME: Final = "erase"
-_TRIES: Final = MOST_CONFLICTS
 # What a file raises that is damaged, or whose columns `ms` and `seq` are missing or no numbers.
 _UNREADABLE: Final = (OSError, KeyError, TypeError, pa.ArrowException)
 
@@ -111,7 +111,8 @@ def erase(
         chosen = tuple(sorted(wanted))
         erased = 0
         if store is not None and chosen:
-            erased = _erase_in_store(store, name, chosen)
+            with streamkeep.open(store, create=False) as opened:
+                erased = opened.erase(name, *chosen)
         rewritten = removed = 0
         if lake is not None and chosen and origins:
             removed, rewritten = _erase_in_lake(spark, lake, origins, chosen, progress)
@@ -129,7 +130,8 @@ def erase(
             if left:
                 report.problems.append(f"{left} of the entries are still in files of the lake")
         if store is not None and chosen:
-            left = _count_in_store(store, name, chosen)
+            with streamkeep.open(store, create=False, readonly=True) as opened:
+                left = sum(len(opened.xrange(name, one, one, history=True)) for one in chosen)
             report.details["found_in_store_again"] = left
             if left:
                 report.problems.append(f"{left} of the entries are still in the store")
@@ -164,23 +166,6 @@ def _origins(table: Lake, key: bytes, store: str | None, store_id: str | None) -
     return [one for one in found if store_id in (None, one.store)]
 
 
-# --- the store ------------------------------------------------------------------------------------
-
-
-def _erase_in_store(store: str, key: bytes, ids: Sequence[StreamId]) -> int:
-    import streamkeep
-
-    with streamkeep.open(store, create=False) as opened:
-        return opened.erase(key, *ids)
-
-
-def _count_in_store(store: str, key: bytes, ids: Sequence[StreamId]) -> int:
-    import streamkeep
-
-    with streamkeep.open(store, create=False, readonly=True) as opened:
-        return sum(len(opened.xrange(key, one, one, history=True)) for one in ids)
-
-
 # --- the lake -------------------------------------------------------------------------------------
 
 
@@ -192,43 +177,31 @@ def _erase_in_lake(
     progress: Progress | None,
 ) -> tuple[int, int]:
     """Replace the files that hold one of the IDs; return (erased entries, new files)."""
-    for conflicts in range(_TRIES):
+    for _ in attempts(lake):
+        table, added = Lake.open(lake), list[LakeFile]()
+        schema = table.entry_schema.serialize().to_pybytes()
+        tasks = [
+            Task(table.uri, schema, file, inside)
+            for file in table.files()
+            if file.origin in origins and (inside := ids_within(ids, file.first, file.last))
+        ]
         try:
-            return _rewrite_files(spark, Lake.open(lake), origins, ids, progress)
+            with table.reading([task.file for task in tasks], NAME):
+                found = [
+                    json.loads(line) for line in run_units(spark, tasks, rewrite_file, progress)
+                ]
+            by_path = {task.file.path: task.file for task in tasks}
+            removed = [by_path[one["path"]] for one in found if one["gone"]]
+            added = [LakeFile.from_json(text) for one in found for text in one["files"]]
+            gone = Counter[Origin]()
+            for one in found:
+                gone[by_path[one["path"]].origin] += one["gone"]
+            _commit(table, origins, ids, added, removed, gone)
         except LakeConflictError:
-            if conflicts + 1 == _TRIES:
-                raise
-            wait_after(conflicts)
-    raise AssertionError  # the last try returns or raises
-
-
-def _rewrite_files(
-    spark: SparkSession,
-    table: Lake,
-    origins: Sequence[Origin],
-    ids: tuple[StreamId, ...],
-    progress: Progress | None,
-) -> tuple[int, int]:
-    schema = table.entry_schema.serialize().to_pybytes()
-    tasks = [
-        Task(table.uri, schema, file, inside)
-        for file in table.files()
-        if file.origin in origins and (inside := ids_within(ids, file.first, file.last))
-    ]
-    with table.reading([task.file for task in tasks], NAME):
-        found = [json.loads(line) for line in run_units(spark, tasks, rewrite_file, progress)]
-    by_path = {task.file.path: task.file for task in tasks}
-    removed = [by_path[one["path"]] for one in found if one["gone"]]
-    added = [LakeFile.from_json(text) for one in found for text in one["files"]]
-    gone = Counter[Origin]()
-    for one in found:
-        gone[by_path[one["path"]].origin] += one["gone"]
-    try:
-        _commit(table, origins, ids, added, removed, gone)
-    except LakeConflictError:
-        table.discard(added)
-        raise
-    return sum(gone.values()), len(added)
+            table.discard(added)
+            continue
+        return sum(gone.values()), len(added)
+    raise AssertionError  # the last attempt raises
 
 
 def _commit(

@@ -21,12 +21,11 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.tables.manifest import erased_ids
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.distribution.units import Progress, cores_of, run_units
 from streamkeep.pipeline.jobs.executor.fleet_audit import Check, check_segments, describe_stores
 from streamkeep.pipeline.jobs.to_lake import group_tasks, in_tasks
 from streamkeep.pipeline.lake.erased import ERASED, Erased, read_erased
-from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, Origin, ids_within
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, Origin, attempts, ids_within
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
 from streamkeep.pipeline.source.offsets import Position
@@ -96,7 +95,7 @@ def begin(lake: str | None) -> Found:
     """
     if lake is None:
         return Found(None, ())
-    for conflicts in range(MOST_CONFLICTS):
+    for _ in attempts(lake):
         table = Lake.open(lake)
         found = Found(table, table.files())
         # Also those of which the log names no file: all of them may have been taken out of it.
@@ -108,10 +107,9 @@ def begin(lake: str | None) -> Found:
                     found.positions_of(store)
                     found.erased_of(store)
         except LakeConflictError:
-            wait_after(conflicts)
             continue
         return found
-    raise LakeConflictError(f"{lake}: other jobs committed, every time; next: run audit again")
+    raise AssertionError  # the last attempt raises
 
 
 def audit_fleet(spark: SparkSession, fleet: str, found: Found, progress: Progress | None) -> None:

@@ -34,13 +34,12 @@ import pyarrow as pa
 from streamkeep.arrow.keys import key_text
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
-from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
 from streamkeep.pipeline.distribution.packing import filled, spread
 from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
 from streamkeep.pipeline.jobs.executor.to_lake import Task, write_pieces
 from streamkeep.pipeline.jobs.subscription import EVERY_KEY, read_options
 from streamkeep.pipeline.lake.erased import ERASED, read_erased
-from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin
+from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin, attempts
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.pins import find_streams
@@ -246,16 +245,16 @@ def _run(
     """
     checked = False
     problems: dict[str, str] = {}
-    for conflicts in range(MOST_CONFLICTS):
+    for _ in attempts(lake):
         try:
             table = Lake.create(lake, columns)
-        except LakeConflictError:
-            wait_after(conflicts)  # another job has committed something
+        except LakeConflictError:  # another job has committed something
             continue
         planned = plan(spark, table, members, options, folder)
-        if not checked:
-            _check_keys(options, planned)
-            checked = True
+        for key in () if checked else options.keys or ():
+            if key not in planned.keys and not planned.problems:
+                raise NoSuchKeyError(f"{options.path}: no store has a stream {key_text(key)!r}")
+        checked = True
         lost = _copy(spark, table, planned.stores, report, progress)
         again = {one.member.store for one in lost} | _moved_on(table, planned.problems)
         problems |= {
@@ -267,10 +266,7 @@ def _run(
                     problems[str(Origin(one.member.store, number, key))] = text
         if not again:
             break
-        wait_after(conflicts)
         members = [one for one in find() if one.store in again]
-    else:
-        raise LakeConflictError(f"{lake}: other jobs committed first, every time")
     report.problems = [f"{where}: not copied: {problems[where]}" for where in sorted(problems)]
     report.details["lake_version"] = Lake.open(lake).version
 
@@ -365,13 +361,6 @@ def _moved_on(table: Lake, stores: Iterable[str]) -> set[str]:
     applications = {one: POSITIONS.application(one) for one in stores}
     changed = table.changed(applications.values())
     return {store for store, one in applications.items() if one in changed}
-
-
-def _check_keys(options: ReadOptions, planned: _Plan) -> None:
-    """Raise NoSuchKeyError for a requested key that no store has."""
-    for key in options.keys or ():
-        if key not in planned.keys and not planned.problems:
-            raise NoSuchKeyError(f"{options.path}: no store has a stream {key_text(key)!r}")
 
 
 def in_tasks(asks: Sequence[Ask]) -> list[tuple[Ask, ...]]:

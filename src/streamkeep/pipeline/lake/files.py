@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -25,6 +25,7 @@ import xxhash
 from streamkeep.arrow.keys import key_text
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
 
 PARTITIONS: Final = ("bucket", "date")
 ORIGIN: Final = ("store", "stream", "incarnation")
@@ -42,6 +43,14 @@ class LakeError(StreamkeepError):
 
 class NoSuchLakeError(LakeError):
     """There is no lake at the place that was named."""
+
+
+def attempts(lake: str) -> Iterator[None]:
+    """Yield for each try of a commit, with waits in between; raise LakeConflictError at the end."""
+    for conflicts in range(MOST_CONFLICTS):
+        yield
+        wait_after(conflicts)
+    raise LakeConflictError(f"{lake}: other jobs committed first, every time")
 
 
 class LakeConflictError(LakeError):

@@ -73,18 +73,14 @@ def read_lake(
         for file in _files(lake)
         if (streams is None or file.stream is None or file.stream in streams)
         and (stores is None or file.store is None or file.store in stores)
-        and _may_hold(file, low, high)
+        and ((ids := ids_of_path(file.path)) is None or (ids[0] <= high and ids[1] >= low))
     ]
     needed = {*names, *(("ms", "seq") if bounded or "id" in names else ())}
     chosen = {"stream": streams, "store": stores}
     needed |= {name for name, values in chosen.items() if values is not None}
     from_files = [name for name in lake.file_schema.names if name in needed] or ["ms"]
-    schema = pa.schema(
-        [
-            *(lake.file_schema.field(name) for name in from_files),
-            pa.field("date", pa.date32()),
-        ]
-    )
+    columns_read = [lake.file_schema.field(name) for name in from_files]
+    schema = pa.schema([*columns_read, pa.field("date", pa.date32())])
     rows = _rows(spark, lake, files, schema)
     for name, values in chosen.items():
         if values is not None:
@@ -117,12 +113,6 @@ def _files(lake: Lake) -> list[TableFile]:
         )
         for row in sorted(rows, key=lambda row: str(row["path"]))
     ]
-
-
-def _may_hold(file: TableFile, low: Id, high: Id) -> bool:
-    """Return whether a file may hold an ID of the range, by the IDs in its name."""
-    ends = ids_of_path(file.path)
-    return ends is None or (ends[0] <= high and ends[1] >= low)
 
 
 def _stated(row: dict[str, Any], name: str) -> str | None:

@@ -90,22 +90,21 @@ class _Writer:
                 "streams can only be appended to; next: use .mode('append'), or "
                 ".outputMode('append') or ('update'). DEL removes a stream"
             )
-        RowReader(
-            to_arrow_schema(schema, timezone="UTC"), options.key
-        )  # raises if such rows cannot be written
+        # It raises if such rows cannot be written.
+        RowReader(to_arrow_schema(schema, timezone="UTC"), options.key)
         self.options = options
         if not options.staging:
             _make_staging(Path(options.path))
         self.staging = plain(options.staging or str(Path(options.path) / STAGING_FOLDER))
         self.folder = new_folder(self.staging)
 
-    def stage(self, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one partition into a file. Runs in a task."""
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context is not None else 0
         partition = context.partitionId() if context is not None else 0
         name = f"{partition:06d}-{attempt}.arrow"
-        return StagedMessage(self.folder, stage(rows, self.folder, name, self.options.key))
+        return StagedMessage(self.folder, stage(iterator, self.folder, name, self.options.key))
 
     def apply(
         self,
@@ -159,10 +158,6 @@ class _Writer:
 class StreamkeepWriter(_Writer, DataSourceArrowWriter):
     """Writes a DataFrame into a store."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one partition."""
-        return self.stage(iterator)
-
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append all rows."""
         self.apply(messages, self._note)
@@ -191,10 +186,6 @@ class StreamkeepStreamWriter(_Writer, DataSourceStreamArrowWriter):
                 "settings of Spark, which do not reach the sink"
             )
         self._checkpoint = options.checkpoint
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one partition."""
-        return self.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append all rows, unless this batch was already appended."""

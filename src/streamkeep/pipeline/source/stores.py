@@ -7,16 +7,12 @@ old file after a user has replaced the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.options import (
-    ARCHIVE,
-)
+from streamkeep.pipeline.options import ARCHIVE
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 
 
@@ -24,11 +20,9 @@ class StreamReplacedError(StreamkeepError):
     """A stream was deleted after a read of it was planned, or its store was exchanged."""
 
 
-@contextmanager
-def reading(path: str | Path) -> Iterator[Store[bytes]]:
+def reading(path: str | Path) -> Store[bytes]:
     """Open a store for reading, for the length of a block."""
-    with Store(path, readonly=True, create=False) as store:
-        yield store
+    return Store(path, readonly=True, create=False)
 
 
 def stream_nodes(txn: Txn, key: bytes, number: int, source: str) -> StreamNodes:

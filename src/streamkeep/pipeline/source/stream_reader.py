@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import datasource
@@ -37,10 +37,6 @@ from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import TriggerStream
 from streamkeep.pipeline.storage.places import new_folder, remove_folder
-
-if TYPE_CHECKING:
-    from streamkeep.engine.api.store import Store
-    from streamkeep.pipeline.source.slices import Pin
 
 
 def set_group_positions(store: Store[bytes], group: bytes, positions: Positions) -> None:
@@ -82,9 +78,8 @@ class StreamkeepStreamReader(
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.schema = schema
-        self._bound: tuple[str, offsets.Positions] | None = (
-            None  # the store, and where availableNow ends
-        )
+        # The store, and where availableNow ends.
+        self._bound: tuple[str, offsets.Positions] | None = None
         self._planned: offsets.Positions = {}
         self._start: offsets.Positions = {}
         self._lost: dict[tuple[bytes, int, StreamId], int] = {}  # found by the driver, after an ID

@@ -165,12 +165,7 @@ class Positions:
             streams[number] = StreamPosition(
                 from_json(key), StreamId.parse(end), rows, erased, added, sequence, gone
             )
-        return cls(
-            streams,
-            members["name"],
-            members["labels"],
-            members["sealed_ms"],
-        )
+        return cls(streams, members["name"], members["labels"], members["sealed_ms"])
 
     def end_of(self, number: int) -> StreamId:
         """Return up to which ID everything of a stream was copied; 0-0 for nothing."""

@@ -61,9 +61,7 @@ class Task:
 
 def look_at(task: Task) -> list[str]:
     """Check the files of a task; return the facts about each. Runs in a worker."""
-    if (
-        task.segments and not task.uri and task.driver != host()
-    ):  # a missing file may be there, on that host
+    if task.segments and not task.uri and task.driver != host():  # a missing file may be there
         check_reached(task.archive, "archive")
     found = [_segment_facts(task, record) for record in task.segments]
     if task.files:

@@ -24,12 +24,8 @@ def merge_files(task: Task) -> list[str]:
     """Write the entries of a task's files into one file; return it. Runs in a worker."""
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
-    writer = FileWriter(system, root, task.files[0].origin, schema, file_bytes=None)
-    try:
+    with FileWriter(system, root, task.files[0].origin, schema, file_bytes=None) as writer:
         for file in task.files:
             for batch in read_whole(system, root, file, schema):
                 writer.add(batch)
         return [file.as_json() for file in writer.close()]
-    except BaseException:
-        writer.abandon()
-        raise

@@ -10,9 +10,7 @@ import pyarrow.fs as pafs
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.lake.executor import parquet
-from streamkeep.pipeline.lake.files import (
-    LakeFile,
-)
+from streamkeep.pipeline.lake.files import LakeFile
 from streamkeep.pipeline.storage.places import file_system
 
 
@@ -32,18 +30,14 @@ def rewrite_file(task: Task) -> list[str]:
     system, root = file_system(task.lake)
     if not count_in_file(system, root, task.file, task.ids):
         return [json.dumps({"path": task.file.path, "gone": 0, "files": []})]
-    writer = parquet.FileWriter(system, root, task.file.origin, schema, file_bytes=None)
     gone = 0
-    try:
+    with parquet.FileWriter(system, root, task.file.origin, schema, file_bytes=None) as writer:
         for batch in parquet.read_whole(system, root, task.file, schema):
             kept = parquet.without_ids(batch, task.ids)
             gone += len(batch) - len(kept)
             if len(kept):
                 writer.add(kept)
         files = [file.as_json() for file in writer.close()]
-    except BaseException:
-        writer.abandon()
-        raise
     return [json.dumps({"path": task.file.path, "gone": gone, "files": files})]
 
 

@@ -49,21 +49,20 @@ def write_pieces(task: Task) -> list[str]:
     with nodes_of_pieces() as nodes:
         for (origin, _), mine in groupby(pieces, _file_of):
             shape = RowShape(schema, origin.key, wrapped=True)
-            writer = FileWriter(system, root, origin, schema)
             try:
-                for piece in mine:
-                    unwanted = set(piece.erased)
-                    if piece.late:
-                        unwanted |= _known(task, piece)
-                    for batch in record_batches(shape, nodes(piece), piece.start, piece.end):
-                        kept = without_ids(batch, unwanted)
-                        if len(kept):
-                            writer.add(kept)
-                lines += [file.as_json() for file in writer.close()]
-            except BaseException as error:
-                writer.abandon()
-                if not isinstance(error, StreamkeepError) or isinstance(error, _OF_ALL):
-                    raise
+                with FileWriter(system, root, origin, schema) as writer:
+                    for piece in mine:
+                        unwanted = set(piece.erased)
+                        if piece.late:
+                            unwanted |= _known(task, piece)
+                        for batch in record_batches(shape, nodes(piece), piece.start, piece.end):
+                            kept = without_ids(batch, unwanted)
+                            if len(kept):
+                                writer.add(kept)
+                    lines += [file.as_json() for file in writer.close()]
+            except _OF_ALL:
+                raise
+            except StreamkeepError as error:
                 where = {"store": origin.store, "number": origin.number, "key": origin.key.hex()}
                 lines.append(json.dumps({**where, "problem": str(error)}))
     return lines

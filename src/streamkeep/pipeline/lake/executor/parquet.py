@@ -113,7 +113,8 @@ class FileWriter:
             part = batch.slice(start, stop - start)
             first = id_at(part, 0)
             day = files.day_of(first.ms)
-            if self._entries and (day != self._day or self._full()):
+            full = self._file_bytes is not None and self._written >= self._file_bytes
+            if self._entries and (day != self._day or full):
                 self._end_file()
             if not self._entries:
                 self._day, self._first = day, first
@@ -131,8 +132,13 @@ class FileWriter:
             self._end_file()
         return self.files
 
-    def abandon(self) -> None:
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Remove all written files, after a failure."""
+        if kind is None:
+            return
         if self._writer is not None:
             self._close_draft()
             self._system.delete_file(self._draft)
@@ -148,9 +154,6 @@ class FileWriter:
         size, checksum = self._sink.size, self._sink.digest.hexdigest()
         self._writer = self._sink = None
         return size, checksum
-
-    def _full(self) -> bool:
-        return self._file_bytes is not None and self._written >= self._file_bytes
 
     def _end_group(self) -> None:
         if self._writer is None:

@@ -23,10 +23,7 @@ from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, Rem
 from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StoreError, StreamkeepError
-from streamkeep.pipeline.options import (
-    AUTO,
-    ReadOptions,
-)
+from streamkeep.pipeline.options import AUTO, ReadOptions
 from streamkeep.pipeline.source.loss_notes import note_loss
 from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
 from streamkeep.pipeline.source.segment_files import DATA_FILE, open_segment
