@@ -132,6 +132,11 @@ def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Pa
     return None if value is None else Path(value)
 
 
+def path_option(*names: str, metavar: str, help: str) -> Callable[[Function], Function]:
+    """Return the option of a path, which need not exist yet."""
+    return click.option(*names, type=click.Path(), callback=path_of, metavar=metavar, help=help)
+
+
 def store_argument(function: Function) -> Function:
     """Add the argument STORE."""
     kind = click.Path(readable=False)  # the store says more of what is missing

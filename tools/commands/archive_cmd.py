@@ -673,12 +673,8 @@ def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:
     help="The stream whose archive is restored; by default NEWKEY.",
 )
 @number_option
-@click.option(
-    "--into",
-    type=click.Path(),
-    callback=arguments.path_of,
-    metavar="STORE",
-    help="Restore into this store, which is created if it is missing.",
+@arguments.path_option(
+    "--into", metavar="STORE", help="Restore into this store, which is created if it is missing."
 )
 @range_options
 def restore(

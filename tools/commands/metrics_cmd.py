@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import path_of, store_argument
+from streamkeep.tools.base.arguments import path_option, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
 
 
 @command()
 @store_argument
-@click.option(
+@path_option(
     "--textfile",
-    type=click.Path(),
-    callback=path_of,
     metavar="FILE",
     help="Write to FILE, for the textfile collector of the node exporter.",
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Duration, Number, path_of, store_argument
+from streamkeep.tools.base.arguments import Duration, Number, path_option, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.opening import note_opened
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 @command(finishes=True)
 @store_argument
-@click.option(
+@path_option(
     "--socket",
     "unix",
-    type=click.Path(),
-    callback=path_of,
     metavar="PATH",
     help="Listen on a Unix socket, which only this user may connect to.",
 )
@@ -45,43 +43,25 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="A further name by which --http may be called; may be repeated.",
 )
-@click.option(
+@path_option(
     "--password-file",
-    type=click.Path(),
-    callback=path_of,
     metavar="FILE",
     help="The first line of FILE is the password of the default user.",
 )
-@click.option(
-    "--users",
-    type=click.Path(),
-    callback=path_of,
-    metavar="FILE",
-    help="Users and their rights, in the format of Redis's aclfile.",
+@path_option(
+    "--users", metavar="FILE", help="Users and their rights, in the format of Redis's aclfile."
 )
-@click.option(
-    "--tls-cert", type=click.Path(), callback=path_of, metavar="FILE", help="Certificate for TLS."
-)
-@click.option("--tls-key", type=click.Path(), callback=path_of, metavar="FILE", help="Its key.")
-@click.option(
-    "--tls-ca",
-    type=click.Path(),
-    callback=path_of,
-    metavar="FILE",
-    help="Only accept clients with a certificate of this authority.",
+@path_option("--tls-cert", metavar="FILE", help="Certificate for TLS.")
+@path_option("--tls-key", metavar="FILE", help="Its key.")
+@path_option(
+    "--tls-ca", metavar="FILE", help="Only accept clients with a certificate of this authority."
 )
 @click.option(
     "--no-tls",
     is_flag=True,
     help="Allow an address that other machines reach without TLS: the network encrypts.",
 )
-@click.option(
-    "--backup",
-    type=click.Path(),
-    callback=path_of,
-    metavar="TARGET",
-    help="BGSAVE makes a backup there.",
-)
+@path_option("--backup", metavar="TARGET", help="BGSAVE makes a backup there.")
 @click.option(
     "--ship",
     metavar="TARGET",
@@ -112,7 +92,6 @@ if TYPE_CHECKING:
 )
 def serve(
     store_path: Path,
-    unix: Path | None,
     bind: tuple[str, ...],
     http: str | None,
     write: bool,
@@ -123,13 +102,10 @@ def serve(
     tls_key: Path | None,
     tls_ca: Path | None,
     no_tls: bool,
-    backup: Path | None,
-    ship: str | None,
     socket_mode: str,
     archive_every: int | None,
-    allow_flush: bool,
-    max_clients: int,
     timeout: int | None,
+    **more: Any,
 ) -> None:
     """Serve a store to Redis clients, in any language.
 
@@ -159,21 +135,17 @@ def serve(
         raise click.UsageError("--write and --http-host need --http")
     options = serving.Options(
         bind=list(bind),
-        unix=unix,
         http=http,
         write=write,
         hosts=hosts,
         access=_access(password_file, users),
         tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key, tls_ca),
         plain=no_tls,
-        backup=backup,
-        ship=ship,
         unix_mode=int(socket_mode, 8),
         archive_every=archive_every / 1000 if archive_every else None,
-        max_clients=max_clients,
         timeout_s=0 if timeout is None else max(1, timeout // 1000),
-        allow_flush=allow_flush,
         ready=_tell,
+        **more,
     )
     note_opened(store_path)
     serving.run(store_path, options, sync=given().sync)

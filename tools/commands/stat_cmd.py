@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot
     from streamkeep.engine.commands.xinfo import StreamStat
-    from streamkeep.engine.store.durability import Durability
 
 DATA_FILE: Final = "data.mdb"
 PICTURES: Final = (".png", ".svg")
@@ -113,32 +112,29 @@ def _figures(store: Store, stats: list[StreamStat]) -> dict[str, Any]:
         "size_bytes": size,
         "bytes_per_entry": _per_entry(size, entries),
         "file_size_bytes": (store.path / DATA_FILE).stat().st_size,
-        "reusable_bytes": store.reusable_bytes,
-        "map_used_bytes": store.used_bytes,
-        "map_size_bytes": store.map_size_bytes,
-        **_durability(store),
+        "checkpoint_commit": store.durability().checkpoint_commit,
+        **durability(store),
     }
 
 
-def _durability(store: Store) -> dict[str, Any]:
-    """Return the figures of durability."""
+def durability(store: Store) -> dict[str, Any]:
+    """Return the figures of durability, and the processes that read an old state."""
     found = store.durability()
     last = found.last_recovery
     return {
         "epoch": found.epoch,
         "last_commit": found.last_commit,
-        "checkpoint_commit": found.checkpoint_commit,
         "journal_bytes": found.journal_bytes,
         "last_recovery": None if last is None else last._asdict(),
-        "readers": readers_json(found),
+        "readers": [
+            {"process": one.process, "commits_old": one.behind}
+            for one in found.readers
+            if one.behind
+        ],
+        "reusable_bytes": store.reusable_bytes,
+        "map_used_bytes": store.used_bytes,
+        "map_size_bytes": store.map_size_bytes,
     }
-
-
-def readers_json(found: Durability) -> list[dict[str, int]]:
-    """Return the processes that read an old state of the store."""
-    return [
-        {"process": one.process, "commits_old": one.behind} for one in found.readers if one.behind
-    ]
 
 
 def _per_entry(size: int, entries: int) -> float | None:

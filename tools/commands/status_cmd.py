@@ -21,13 +21,13 @@ from streamkeep.format.rows.backup import BackupRow
 from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.recovery.fsck.last_check import last_check
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Duration, Number, path_of, store_argument
+from streamkeep.tools.base.arguments import Duration, Number, path_option, store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.machine import processes_with
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.commands.queue_cmds import parked_texts
-from streamkeep.tools.commands.stat_cmd import readers_json
+from streamkeep.tools.commands.stat_cmd import durability
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
@@ -56,11 +56,9 @@ class Lag(NamedTuple):
 
 @command()
 @store_argument
-@click.option(
+@path_option(
     "--backup",
     "backup_path",
-    type=click.Path(),
-    callback=path_of,
     metavar="TARGET",
     help="Look at the backup there, not at the newest one that STORE knows of.",
 )
@@ -105,7 +103,9 @@ def status(
     facts: dict[str, Any] = {"path": str(store_path), "open_by": processes_with(store_path)}
     try:
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-            facts |= _figures(store)
+            figures = durability(store)
+            later = figures["last_commit"] - (store.durability().checkpoint_commit or 0)
+            facts |= {**figures, "commits_since_checkpoint": later}
             facts |= _copies(store, problems)
             facts |= _groups(snapshot, max_lag, problems)
             facts |= _archive(store)
@@ -145,22 +145,6 @@ def _check_problems(store: Path) -> list[Problem]:
         counted += f" and {count_text(found.warnings, 'warning')}"
     text = f"the last check found {counted}; next: streamkeep fsck {shlex.quote(str(store))}"
     return [Problem("damaged", text)]
-
-
-def _figures(store: Store) -> dict[str, Any]:
-    found = store.durability()
-    last = found.last_recovery
-    return {
-        "epoch": found.epoch,
-        "last_commit": found.last_commit,
-        "commits_since_checkpoint": found.last_commit - (found.checkpoint_commit or 0),
-        "journal_bytes": found.journal_bytes,
-        "last_recovery": None if last is None else last._asdict(),
-        "readers": readers_json(found),
-        "reusable_bytes": store.reusable_bytes,
-        "map_used_bytes": store.used_bytes,
-        "map_size_bytes": store.map_size_bytes,
-    }
 
 
 def _copies(store: Store, problems: list[Problem]) -> dict[str, Any]:

@@ -191,11 +191,9 @@ def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
 
 @command(finishes=True)
 @arguments.store_argument
-@click.option(
+@arguments.path_option(
     "--output",
     "target",
-    type=click.Path(),
-    callback=arguments.path_of,
     metavar="NEW",
     help="Write the repaired store here; the folder must not exist.",
 )
@@ -363,20 +361,9 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
         report = copy_store(store_path, target, verify=not no_verify, progress=show)
     seconds = time.perf_counter() - began
     if common.as_json():
-        output.summary(
-            path=str(report.path),
-            epoch=report.epoch,
-            commit=report.commit_number,
-            store_bytes=report.store_bytes,
-            data_bytes=report.data_bytes,
-            copied_segments=report.copied_segments,
-            copied_bytes=report.copied_bytes,
-            kept_segments=report.kept_segments,
-            kept_bytes=report.kept_bytes,
-            verified=not no_verify,
-            recorded=report.recorded,
-            seconds=round(seconds, 3),
-        )
+        members = {"commit": report.commit_number, **report._asdict(), "path": str(report.path)}
+        del members["commit_number"]
+        output.summary(**members, verified=not no_verify, seconds=round(seconds, 3))
         return
     parts_text = [f"{size_text(report.data_bytes)} of data"]
     for count, size, done in (
