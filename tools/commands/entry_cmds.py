@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -104,14 +104,9 @@ def add(
     key: bytes,
     fields: tuple[bytes, ...],
     entry_id: bytes,
-    maxlen: int | None,
-    minid: bytes | None,
     exact: bool,
-    limit: int | None,
     policy: RefPolicy | None,
-    nomkstream: bool,
-    idmp: tuple[bytes, bytes] | None,
-    idmpauto: bytes | None,
+    **options: Any,
 ) -> None:
     """Append one entry to the stream KEY; print its ID (XADD).
 
@@ -135,26 +130,17 @@ def add(
         if fields[0] == b"*":
             problem += "; an ID is given with --id, and * is the default"
         raise click.UsageError(problem)
-    check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
-    if idmp is not None and idmpauto is not None:
+    trimming = {name: options[name] for name in ("maxlen", "minid", "limit")}
+    check_trimming(**trimming, exact=exact, policy=policy)
+    producers = [options[name] for name in ("idmp", "idmpauto") if options[name] is not None]
+    if len(producers) > 1:
         raise click.UsageError("--idmp and --idmpauto cannot be used together")
-    if (idmp is not None or idmpauto is not None) and entry_id != b"*":
+    if producers and entry_id != b"*":
         raise click.UsageError("--idmp and --idmpauto cannot be used with --id")
-
-    with open_store(store_path, create=not nomkstream) as store:
-        new_id = store.xadd(
-            key,
-            list(zip(fields[0::2], fields[1::2], strict=True)),
-            id=entry_id,
-            maxlen=maxlen,
-            approximate=not exact,
-            nomkstream=nomkstream,
-            minid=minid,
-            limit=limit,
-            ref_policy=policy,
-            idmpauto=idmpauto,
-            idmp=idmp,
-        )
+    options |= {"id": entry_id, "approximate": not exact, "ref_policy": policy}
+    pairs = list(zip(fields[0::2], fields[1::2], strict=True))
+    with open_store(store_path, create=not options["nomkstream"]) as store:
+        new_id = store.xadd(key, pairs, **options)
         if common.as_json():
             added = None if new_id is None else new_id.decode()
             output.summary(key=json_bytes(key), id=added)

@@ -80,7 +80,9 @@ def stat(store_path: Path, key: bytes | None, chart: bool | None, plot: Path | N
             if not common.as_json():
                 entries = entries_text(figures["entries"])
                 output.note(f"next: --chart counts the {entries} over time")
-        plan = _plan(stats) if chart is not False or plot else None
+        plan, first = None, figures["first_time_ms"]
+        if first is not None and (chart is not False or plot):
+            plan = plan_buckets(first, figures["last_time_ms"])
         if plan is not None:
             counts = _count(snapshot, stats, plan)
             if chart is not False:
@@ -184,13 +186,6 @@ def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> No
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         output.line(f"  {name:<{width}}  {text}")
-
-
-def _plan(stats: list[StreamStat]) -> Plan | None:
-    """Choose the buckets for streams; None when they have no entries."""
-    firsts = [one.first_ms for one in stats if one.first_ms is not None]
-    lasts = [one.last_ms for one in stats if one.last_ms is not None]
-    return plan_buckets(min(firsts), max(lasts)) if firsts else None
 
 
 def _count(snapshot: Snapshot, stats: list[StreamStat], plan: Plan) -> list[int]:

@@ -97,33 +97,26 @@ def _print_once(before: Figures, now: Figures) -> None:
             "stream",
             key=json_bytes(stream.key),
             length=stream.length,
-            added_per_s=rates.get(stream.key, 0.0),
+            added_per_s=rates[stream.key],
             groups=[{**one._asdict(), "name": json_bytes(one.name)} for one in stream.groups],
         )
     for queue in now.queues:
-        rate = _queue_rates(before, now).get(queue.name, 0.0)
-        output.json_line("queue", name=queue.name, done_per_s=rate, **queue.stats._asdict())
+        done_per_s = rates[queue.name]
+        output.json_line("queue", name=queue.name, done_per_s=done_per_s, **queue.stats._asdict())
     output.summary(**now.store._asdict())
 
 
-def _rates(before: Figures, now: Figures) -> dict[bytes, float]:
-    """Return the entries added per second, by stream."""
+def _rates(before: Figures, now: Figures) -> dict[bytes | str, float]:
+    """Return the entries added per second by stream, and the jobs done by queue."""
     seconds = max(1, now.time_ms - before.time_ms) / 1000
-    former = {one.key: one.entries_added for one in before.streams}
-    return {
-        one.key: max(0, one.entries_added - former.get(one.key, one.entries_added)) / seconds
-        for one in now.streams
-    }
+    former, found = _counts(before), _counts(now)
+    return {one: max(0, count - former.get(one, count)) / seconds for one, count in found.items()}
 
 
-def _queue_rates(before: Figures, now: Figures) -> dict[str, float]:
-    """Return the jobs done per second, by queue."""
-    seconds = max(1, now.time_ms - before.time_ms) / 1000
-    former = {one.name: one.stats.done for one in before.queues}
-    return {
-        one.name: max(0, one.stats.done - former.get(one.name, one.stats.done)) / seconds
-        for one in now.queues
-    }
+def _counts(figures: Figures) -> dict[bytes | str, int]:
+    found: dict[bytes | str, int] = {one.key: one.entries_added for one in figures.streams}
+    found.update((one.name, one.stats.done) for one in figures.queues)
+    return found
 
 
 def lines_of(before: Figures, now: Figures) -> list[str]:
@@ -138,7 +131,7 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
         "",
     ]
     rows: list[tuple[str, ...]] = []
-    rates, queue_rates = _rates(before, now), _queue_rates(before, now)
+    rates = _rates(before, now)
     for queue in now.queues:
         stats = queue.stats
         rows.append(
@@ -149,7 +142,7 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
                 f"{stats.running:,}",
                 f"{stats.delayed:,}",
                 f"{stats.failed:,}",
-                f"{queue_rates[queue.name]:,.0f}/s",
+                f"{rates[queue.name]:,.0f}/s",
                 output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-",
                 f"{stats.workers:,}",
             )

@@ -81,7 +81,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "responses": {
             str(route.status): {
                 "description": "done",
-                "content": {kind: {} for kind in route.types},
+                "content": {kind: {} for kind in route.types.split()},
             },
             "default": {"description": '`{"error", "message", "next"}`'},
         },
@@ -102,7 +102,7 @@ def _parameters(route: Route) -> Iterator[dict[str, Any]]:
     for name in ("KEY", "GROUP", "NAME"):
         if f"{{{name}}}" in route.path:
             yield _parameter(name, "path", _MEANINGS[name])
-    for name in route.query:
+    for name in route.query.split():
         yield _parameter(name, "query", _MEANINGS[name])
     for name, meaning in route.headers.items():
         yield _parameter(name, "header", meaning)

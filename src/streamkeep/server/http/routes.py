@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -148,7 +149,8 @@ Function = TypeVar("Function", bound=Callable[[Call], Any])
 _ACTIONS: Final = ("/groups/{KEY}/{GROUP}", "/queues/{NAME}")
 
 
-class Route(NamedTuple):
+@dataclass(frozen=True)
+class Route:
     """One method of one path.
 
     Attributes:
@@ -157,6 +159,7 @@ class Route(NamedTuple):
         query: the names of the parameters.
         body: the members of a JSON object, with types and meanings.
         takes_any: the function reads the body itself.
+        types: those of the reply.
         whole: the commands are about the whole store; the caller must see every key.
         heavy: it reads much, so that few may run at a time.
         open: it needs no secret, and passes over parameters.
@@ -166,40 +169,26 @@ class Route(NamedTuple):
     path: str
     serve: Callable[[Call], Any]
     commands: list[str]
-    query: list[str]
-    body: Mapping[str, str]
-    takes_any: bool
-    types: list[str]
-    headers: Mapping[str, str]
-    status: int
-    whole: bool
-    heavy: bool
-    open: bool
+    query: str = ""
+    body: Mapping[str, str] = field(default_factory=dict)
+    takes_any: bool = False
+    types: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+    whole: bool = False
+    heavy: bool = False
+    open: bool = False
 
 
 ROUTES: Final[list[Route]] = []
 
 
-def route(
-    place: str,
-    commands: str = "",
-    *,
-    query: str = "",
-    body: Mapping[str, str] | None = None,
-    takes_any: bool = False,
-    types: str = "application/json",
-    headers: Mapping[str, str] | None = None,
-    status: int = 200,
-    whole: bool = False,
-    heavy: bool = False,
-    open: bool = False,
-) -> Callable[[Function], Function]:
+def route(place: str, commands: str = "", **options: Any) -> Callable[[Function], Function]:
     """Return a decorator for the function that serves a method and path; see `Route`."""
 
     def add(function: Function) -> Function:
         method, path = place.split()
-        more = (body or {}, takes_any, types.split(), headers or {}, status, whole, heavy, open)
-        ROUTES.append(Route(method, path, function, commands.split(), query.split(), *more))
+        ROUTES.append(Route(method, path, function, commands.split(), **options))
         return function
 
     return add
@@ -227,7 +216,7 @@ async def _serve(state: State, path: str, request: Request) -> Response:
     """Check a request, and have its route serve it."""
     named = ["group", "action"] if path.startswith("/groups") else []
     one = _find(path, request)
-    call = Call(request, state, None if one.open else [*one.query, *named])
+    call = Call(request, state, None if one.open else [*one.query.split(), *named])
     if one.whole:
         call.allow_whole(*one.commands)
     else:
