@@ -319,13 +319,36 @@ def list_(
             and (key is None or (one.exists and one.key == key))
         ]
         if common.as_json():
-            _list_json(store, records, streams)
-        elif key is None and stream_number is None and (start, end) == (b"-", b"+"):
-            _list_streams(streams)
-        else:
-            _list_segments(records)
-        if not common.as_json():
-            _note_sums(records, streams)
+            for one in streams:
+                output.json_line("archived_stream", **_members(one))
+            for record in records:
+                output.json_line("segment", **segment_json(store, record))
+            output.summary(
+                streams=len(streams),
+                segments=len(records),
+                entries=sum(record.entries for record in records),
+                size_bytes=sum(record.size_bytes for record in records),
+                raw_bytes=sum(record.raw_bytes for record in records),
+                retired_entries=sum(one.retired_entries for one in streams),
+            )
+            return
+    if key is None and stream_number is None and (start, end) == (b"-", b"+"):
+        _list_streams(streams)
+    else:
+        _list_segments(records)
+    _note_sums(records, streams)
+
+
+def _members(report: Any) -> dict[str, Any]:
+    """Return the members of a NamedTuple as JSON has them."""
+    return {
+        name: json_bytes(one)
+        if isinstance(one, bytes)
+        else str(one)
+        if isinstance(one, StreamId)
+        else one
+        for name, one in report._asdict().items()
+    }
 
 
 def _list_streams(streams: Sequence[ArchivedStream]) -> None:
@@ -384,38 +407,6 @@ def _note_sums(records: Sequence[SegmentRecord], streams: Sequence[ArchivedStrea
     retired = sum(one.retired_entries for one in streams)
     if retired:
         output.note(f"{entries_text(retired)} retired, not yet in a segment")
-
-
-def _list_json(
-    store: Store[bytes], records: Sequence[SegmentRecord], streams: Sequence[ArchivedStream]
-) -> None:
-    """Print a JSON object for each stream and each segment."""
-    for one in streams:
-        output.json_line(
-            "archived_stream",
-            key=json_bytes(one.key),
-            stream_number=one.stream_number,
-            exists=one.exists,
-            segments=one.segments,
-            entries=one.entries,
-            size_bytes=one.size_bytes,
-            raw_bytes=one.raw_bytes,
-            first_id=None if one.first_id is None else str(one.first_id),
-            last_id=None if one.last_id is None else str(one.last_id),
-            retired_nodes=one.retired_nodes,
-            retired_entries=one.retired_entries,
-            retired_bytes=one.retired_bytes,
-        )
-    for record in records:
-        output.json_line("segment", **segment_json(store, record))
-    output.summary(
-        streams=len(streams),
-        segments=len(records),
-        entries=sum(record.entries for record in records),
-        size_bytes=sum(record.size_bytes for record in records),
-        raw_bytes=sum(record.raw_bytes for record in records),
-        retired_entries=sum(one.retired_entries for one in streams),
-    )
 
 
 def _stream_name(one: ArchivedStream) -> str:
@@ -719,15 +710,7 @@ def restore(
             raise Failure(error.redis_error, hint=hint) from error
     seconds = time.perf_counter() - began
     if common.as_json():
-        output.summary(
-            key=json_bytes(key),
-            entries=report.entries,
-            first_id=None if report.first_id is None else str(report.first_id),
-            last_id=None if report.last_id is None else str(report.last_id),
-            resumed=report.resumed,
-            already=report.already,
-            seconds=round(seconds, 3),
-        )
+        output.summary(key=json_bytes(key), **_members(report), seconds=round(seconds, 3))
         return
     span = f", {report.first_id} to {report.last_id}" if report.first_id else ""
     if report.already:
