@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
+from pathlib import Path
+
+from streamkeep.engine.api.store import Store
 
 
 def stop() -> None:
@@ -38,3 +42,9 @@ def killed(work: Callable[[], object]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert os.waitpid(child_of(run), 0)[1] == signal.SIGKILL
+
+
+def copy_of_killed(store: Store[bytes], path: Path) -> Path:
+    """Copy an open store as it would be if its process were killed now."""
+    shutil.copytree(store.path, path, ignore=shutil.ignore_patterns("lock.mdb"))
+    return path

@@ -22,15 +22,14 @@ import streamkeep
 from crash.kill_worker import die_at
 from crash.losses import in_child, small_journal
 from crash.power import another_boot, copy_store
+from crash.test_damaged_journal import slot_of
 from inside import checkpoint_now, flush_each_commit, flush_now
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import read_meta_pages
-from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.state import examine
 from streamkeep.engine.system import boot_id
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError
-from streamkeep.format.journal.checkpoint import CheckpointSlot
 from streamkeep.format.journal.position import POSITION_KEY
 
 PAGE = 4096
@@ -73,14 +72,6 @@ def killed(
 
     with small_journal():
         assert not in_child(work)
-
-
-def slot_of(path: Path) -> CheckpointSlot:
-    lock = CheckpointFile(Folder(path), readonly=True)
-    slot = lock.newest()
-    lock.close()
-    assert slot is not None
-    return slot
 
 
 def assert_recovers(path: Path, reason: str, count: int = COUNT) -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("deltalake", reason="deltalake is not installed: pip install
 
 from spark.fleets import IDS, make, published, rows_of  # noqa: E402
 from spark.fleets import expected as expected_rows  # noqa: E402
+from spark.lakes import fill  # noqa: E402
 from streamkeep.engine.api.store import Store  # noqa: E402
 from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
 
 
 pytestmark = pytest.mark.spark
-
-
-def fill(store: Store[bytes], start: int, count: int, key: str = "orders") -> None:
-    store.xadd_many(
-        key,
-        [{"sku": str(n % 7), "note": f"n{n}"} for n in range(start, start + count)],
-        ids=[f"{n * 60_000}-0" for n in range(start, start + count)],
-    )
 
 
 def test_a_lake_grows_with_its_store_and_each_entry_comes_once(

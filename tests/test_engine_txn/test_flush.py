@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import streamkeep
 from erased import SECRET, grep
 from inside import checkpoint_now, checkpointer_of, context_of, environment_of, journal_of
 from patience import PATIENCE_S, wait_until
-from stopped import child_of, killed
+from stopped import child_of, copy_of_killed, killed
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpoint
@@ -27,6 +26,7 @@ from streamkeep.engine.txn import begin
 from streamkeep.engine.txn.context import EngineContext
 from streamkeep.engine.txn.page_memory import kept_pages
 from streamkeep.format.core.errors import StoreFullError
+from test_engine_txn.test_commits import assert_right, expected, numbers
 
 COUNT = 20
 
@@ -64,14 +64,6 @@ def failing(error: Callable[[], Exception]) -> Iterator[list[str]]:
         failpoints.disarm()
 
 
-def numbers(store: Store[Any]) -> list[bytes]:
-    return [entry.fields[b"n"] for entry in store.xrange("s")]
-
-
-def expected(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
-
-
 def opened(path: Path, **options: Any) -> Store[bytes]:
     """Open a store that flushes after two commits, and whose checkpointer does nothing."""
     store = Store(path, sync="none", **options)
@@ -82,19 +74,6 @@ def opened(path: Path, **options: Any) -> Store[bytes]:
 
 def in_child(work: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child_of(work), 0)[1]) == 0
-
-
-def copy_of_killed(store: Store[bytes], path: Path) -> Path:
-    """Copy an open store as it would be if its process were killed now."""
-    shutil.copytree(store.path, path, ignore=shutil.ignore_patterns("lock.mdb"))
-    return path
-
-
-def assert_right(path: Path, count: int) -> None:
-    """Check the entries of a closed store, and the store."""
-    with streamkeep.open(path) as store:
-        assert numbers(store) == expected(count)
-    assert list(recovery.check(path)) == []
 
 
 @pytest.mark.parametrize("error", FAILURES)

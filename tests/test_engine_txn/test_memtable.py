@@ -14,7 +14,7 @@ import lmdb
 import pytest
 
 import inside
-from stopped import child_of
+from stopped import child_of, copy_of_killed
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys, xadd, xgroup
@@ -172,12 +172,6 @@ def some_commands(store: Store[bytes], draw: random.Random, count: int) -> None:
     for _ in range(count):
         with suppress(CommandError):
             (random_command if draw.randrange(3) else consume)(store, draw)
-
-
-def copy_of_killed(store: Store[bytes], path: Path) -> Path:
-    """Copy an open store as it would be if its process were killed now."""
-    shutil.copytree(store.path, path, ignore=shutil.ignore_patterns("lock.mdb"))
-    return path
 
 
 @pytest.mark.parametrize("seed", slow_but(range(8), 1, 2))

@@ -19,7 +19,8 @@ from streamkeep.format.core import keys
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
 from streamkeep.format.rows.records import encode_file_garbage, encode_number
 from streamkeep.format.rows.retired import encode_former_name, former_name_key
-from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record, encode_erasure
+from streamkeep.format.segment.manifest import SegmentRecord, encode_erasure
+from test_recovery.test_archive import rows_of
 from test_recovery.test_corpus import check_case, rows
 from tiers import slow_but
 
@@ -82,13 +83,6 @@ def copy_over(path: Path) -> None:
     shutil.copy(sorted(path.parent.glob("*.seg"))[0], path)
 
 
-def segment_rows(raw: RawStore) -> list[SegmentRecord]:
-    return [
-        decode_segment_record(key, raw.body(keys.SEGMENTS, key), "row")
-        for key in raw.keys(keys.SEGMENTS)
-    ]
-
-
 def put(raw: RawStore, row: SegmentRecord) -> None:
     raw.put(keys.SEGMENTS, row.db_key(), row.encode())
 
@@ -126,11 +120,11 @@ def retired_elsewhere(raw: RawStore) -> None:
 
 
 def counts(raw: RawStore) -> None:
-    put(raw, segment_rows(raw)[0]._replace(entries=61, nodes=5))
+    put(raw, rows_of(raw)[0]._replace(entries=61, nodes=5))
 
 
 def same_sequence(raw: RawStore) -> None:
-    put(raw, segment_rows(raw)[1]._replace(sequence=1))
+    put(raw, rows_of(raw)[1]._replace(sequence=1))
 
 
 def erased(raw: RawStore) -> None:
@@ -139,7 +133,7 @@ def erased(raw: RawStore) -> None:
 
 
 def named_and_garbage(raw: RawStore) -> None:
-    row = segment_rows(raw)[0]
+    row = rows_of(raw)[0]
     raw.put(keys.GARBAGE, keys.pack_number(1), encode_file_garbage(row.path))
     raw.put(keys.META, NEXT_GARBAGE, encode_number(2))
 

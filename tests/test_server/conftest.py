@@ -13,6 +13,7 @@ import pytest
 
 import streamkeep
 from patience import PATIENCE_S
+from real_redis.server import RealRedis, running_redis
 from resp_peer import Peer, Running, serving
 from stores import open_at
 from streamkeep.server import serve
@@ -74,3 +75,10 @@ def connect(running: Running) -> Iterator[Connect]:
 def peer(connect: Connect) -> Peer:
     """One client."""
     return connect()
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[RealRedis]:
+    """A server to compare with, for all tests of a file."""
+    with running_redis() as server:
+        yield server

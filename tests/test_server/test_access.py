@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from real_redis.server import RealRedis, running_redis
+from real_redis.server import RealRedis
 from resp_peer import Peer, serving
 from stores import open_at
 from streamkeep.server.access import Access
@@ -29,13 +28,6 @@ COMMANDS = (
     "RENAME k other", "RENAME other k", "RENAMENX k other", "DEL k", "SET k v", "SET k v GET",
     "GET k", "UNLINK k",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RealRedis]:
-    """A server to compare with."""
-    with running_redis() as server:
-        yield server
 
 
 @pytest.mark.redis

@@ -19,19 +19,12 @@ from pathlib import Path
 import pytest
 
 from patience import wait_until
-from real_redis.server import RealRedis, running_redis
+from real_redis.server import RealRedis
 from resp_peer import Peer, Running, serving
 from stores import open_at
 
 pytestmark = pytest.mark.redis
 SESSIONS = Path(__file__).with_name("sessions")
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RealRedis]:
-    """A server for all tests of this file."""
-    with running_redis() as server:
-        yield server
 
 
 @pytest.fixture

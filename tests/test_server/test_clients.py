@@ -14,7 +14,6 @@ import shutil
 import socket
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,20 +21,13 @@ import pytest
 
 from patience import PATIENCE_S, wait_until
 from real_redis.commands import ALWAYS_A_CONSUMER
-from real_redis.server import RealRedis, running_redis
+from real_redis.server import RealRedis
 from resp_peer import Peer, Running
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSIONS = ROOT / "tests" / "clients"
 # A start of node takes half a second.
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RealRedis]:
-    """A server to compare with."""
-    with running_redis() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

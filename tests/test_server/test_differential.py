@@ -15,20 +15,13 @@ import pytest
 from real_redis.clients import Clients
 from real_redis.commands import BUDGETS, Generator
 from real_redis.replies import Replies
-from real_redis.server import RealRedis, running_redis
+from real_redis.server import RealRedis
 from resp_peer import Peer, Running, serving
 from stores import open_at
 from streamkeep.format.redis.resp import encode_command
 from tiers import daily_or_all
 
 pytestmark = pytest.mark.redis
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RealRedis]:
-    """A server for all tests of this file."""
-    with running_redis() as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from real_redis.replies import as_newest
-from real_redis.server import RealRedis, running_redis
+from real_redis.server import RealRedis
 from resp_peer import Peer, Running
 from streamkeep.metrics.prometheus import text_of
 from streamkeep.server.resp.info import metrics_of
 from test_server.conftest import Connect
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RealRedis]:
-    """A server to compare with."""
-    with running_redis() as server:
-        yield server
-
 
 # Each a session on one connection; the replies are those of Redis, byte for byte.
 SESSIONS = {

@@ -13,7 +13,6 @@ import re
 import select
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import redis
 
 from patience import PATIENCE_S
 from real_redis.commands import BUDGETS
-from real_redis.server import RealRedis, running_redis
+from real_redis.server import RealRedis
 from resp_peer import Running
 
 pytestmark = pytest.mark.redis
@@ -112,13 +111,6 @@ NOSUCH clocked
 # 7.0: the last line of HELP, and the lag of a group that has read more than was left.
 _IDLE = re.compile(r"(?<=3\) \(integer\) )\d+(?=\r\n +4\))|\(\d+\.\d+s\)\r\n")
 _OTHERWISE = re.compile(r'Prints? this help\.|idle" .*|^\(\d+\.\d+s\)$', re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def real() -> Iterator[RealRedis]:
-    """A server to compare with."""
-    with running_redis() as server:
-        yield server
 
 
 def typed(path: Path | str, lines: str) -> str:
