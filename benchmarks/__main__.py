@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import bulk, commits, durable, queues, server
+from benchmarks import bulk, commits, copies, durable, queues, server
 from benchmarks.common import Report
 
 BENCHMARKS = {
@@ -13,6 +13,7 @@ BENCHMARKS = {
     "durable": durable,
     "queue": queues,  # needs the extra `bench`
     "server": server,
+    "copies": copies,
     "bulk": bulk,  # needs the extra `spark`
 }
 
