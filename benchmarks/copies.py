@@ -8,10 +8,11 @@ from __future__ import annotations
 import statistics
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import streamkeep
 from benchmarks.common import Child, Report, entries, scratch
+from streamkeep.engine.api.views import Sync
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies.restore import plan_restore
 from streamkeep.recovery.copies.shipper import Shipper
@@ -55,7 +56,8 @@ def run(report: Report, *, quick: bool) -> None:
 
 
 def _writers(report: Report, *, quick: bool) -> None:
-    for sync, least, count in (("commit", 0.9, 2000), ("none", 0.8, 60_000)):
+    modes: tuple[tuple[Sync, float, int], ...] = (("commit", 0.9, 2000), ("none", 0.8, 60_000))
+    for sync, least, count in modes:
         batch = entries(count // 10 if quick else count)
         ratios = []
         for _ in range(1 if quick else _TURNS):
@@ -73,7 +75,7 @@ def _writers(report: Report, *, quick: bool) -> None:
         report.figure(name, statistics.median(ratios), "of without", least=least)
 
 
-def _append(store: streamkeep.Store, batch: list[dict[bytes, bytes]]) -> float:
+def _append(store: streamkeep.Store[Any], batch: list[dict[bytes, bytes]]) -> float:
     start = time.perf_counter()
     for fields in batch:
         store.xadd("s", fields)
@@ -134,7 +136,7 @@ def _standby(report: Report, *, quick: bool) -> None:
     report.figure("standby behind, shipped each 50 ms", 1000 * statistics.median(delays), "ms")
 
 
-def _seen_after(store: streamkeep.Store, place: Path, length: int) -> float:
+def _seen_after(store: streamkeep.Store[Any], place: Path, length: int) -> float:
     with streamkeep.open(place, readonly=True) as reader:
         store.xadd("s", {"n": str(length)})
         began = time.perf_counter()

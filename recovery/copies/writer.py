@@ -42,8 +42,8 @@ from streamkeep.recovery.copies.target import Progress, Rows, Target, chain_of, 
 
 _MOST_PIECE: Final = 16 << 20  # bytes of records in a piece; a single record may be bigger
 _MOST_ROWS: Final = 32 << 20  # bytes of rows in a part
-# A restore reads so many pieces at most, and rows; each cut of rows is one more request.
-_PIECES_PER_ROWS: Final = 10
+# A restore reads so many pieces at most; each time that rows are written is one more request.
+_PIECES_PER_ROWS: Final = 12
 _MOST_CHANGED: Final = 500_000  # rows that are noted before they are written: 100 MB
 _SMALL: Final = 4096  # rows that are always merged into the next ones: 256 KiB
 
@@ -94,6 +94,7 @@ class Writer:
         self._rows_from = self.commit_number + 1
         self._pieces = 0  # since then
         self._rows: list[tuple[Rows, int]] = []  # after the base, with the number of rows
+        self._last_keys: set[RowKey] = set()  # of the last of these, unless there are many
         self._segments: set[str] = set()  # that the generation has
 
     @property
@@ -245,8 +246,9 @@ class Writer:
         """
         keys, first = self._changed, self._rows_from
         while self._rows and self._rows[-1][1] <= max(_SMALL, 2 * len(keys)):
-            rows, _ = self._rows.pop()
-            keys = keys.union(self._keys_of(rows))
+            rows, count = self._rows.pop()
+            last_keys, self._last_keys = self._last_keys, set()
+            keys = keys.union(last_keys if len(last_keys) == count else self._keys_of(rows))
             first = rows.first
         order = sorted(keys)
         values = ((table, db_key, txn.get(table, db_key)) for table, db_key in order)
@@ -254,6 +256,7 @@ class Writer:
         failpoints.hit("ship:rows")
         self._rows.append((Rows(first, self.commit_number, parts), len(order)))
         self.rows_bytes += sent
+        self._last_keys = keys if len(keys) <= _MOST_CHANGED else set()
         self._changed = set()
         self._rows_from = self.commit_number + 1
         self._pieces = 0

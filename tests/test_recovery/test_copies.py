@@ -387,7 +387,7 @@ def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
         "from streamkeep.recovery import ship\n"
         "store = streamkeep.open(sys.argv[1], sync='none')\n"
         "store.set_retention('s', archive=True)\n"
-        "for n in range(12 if sys.argv[3] == 'ship:rows' else 2):\n"
+        "for n in range(14 if sys.argv[3] == 'ship:rows' else 2):\n"
         "    for m in range(500): store.xadd('s', {'n': str(m)})\n"
         "    store.xtrim('s', maxlen=20, approximate=False)\n"
         "    store.archive()\n"
