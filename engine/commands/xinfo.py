@@ -10,7 +10,7 @@ from streamkeep.engine.commands.reply_budget import NO_LIMIT
 from streamkeep.engine.commands.xrange import read_entries
 from streamkeep.engine.liveness.lease_file import State
 from streamkeep.engine.tables.existing import existing_stream, group_in
-from streamkeep.engine.tables.group import Group, groups_of
+from streamkeep.engine.tables.group import Group, count_groups, groups_of
 from streamkeep.engine.tables.lag import lag
 from streamkeep.engine.tables.pel_walks import owned_by
 from streamkeep.engine.txn.read_txn import Txn
@@ -41,7 +41,7 @@ def xinfo_stream(txn: Txn, name: bytes, shape: int) -> Info:
     stream = existing_stream(txn, name)
     return {
         **_summary(txn, stream),
-        "groups": len(groups_of(txn, stream)),
+        "groups": count_groups(txn, stream),
         "first-entry": end_entry(txn, stream, newest=False, shape=shape),
         "last-entry": end_entry(txn, stream, newest=True, shape=shape),
     }

@@ -65,6 +65,10 @@ class History:
         while True:
             following = None if self.epoch == self._newest_epoch else self._following()
             last = end if following is None else min(end, following.first_commit - 1)
+            if self.epoch != self._newest_epoch:
+                # All or nothing: if the first file of the next epoch is gone, these records may
+                # go further than what was kept of this one.
+                self._check_reaches(last)
             yield from self._read(last)
             if self.position.commit_number > last:
                 raise Gap(f"the store went back to commit {last}")
@@ -95,6 +99,13 @@ class History:
             if body is None:
                 raise Gap(f"the journal has no record after commit {reader.commit_number}")
             yield Entry(reader.commit_number, header + encode_record(body, reader.chain), body)
+
+    def _check_reaches(self, last: int) -> None:
+        """Raise Gap unless the records of this epoch go on up to a commit."""
+        ahead = Reader(self._folder, Owner(self.epoch, self._store_uuid), self.position)
+        while ahead.commit_number < last:
+            if ahead.next() is None:
+                raise Gap(f"the journal has no record after commit {ahead.commit_number}")
 
     def _following(self) -> FileHeader | None:
         """Return the header of the first journal file of the next epoch that has one."""
