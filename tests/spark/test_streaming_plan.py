@@ -13,11 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadMaxBytes,
-    ReadMaxRows,
-)
+from pyspark.sql.streaming import datasource
 from pyspark.sql.types import LongType, StringType, StructType
 
 from streamkeep.engine.api.store import Store
@@ -103,7 +99,7 @@ def test_new_queries_begin_where_they_are_told(store: Store[bytes], query: Query
 def test_a_limit_of_bytes(store: Store[bytes], query: Query) -> None:
     store.xadd_many("s", [{"f": "x" * 1000} for _ in range(100)])
     reader = query(maxBytesPerTrigger=10_000)
-    assert isinstance(reader.getDefaultReadLimit(), ReadMaxBytes)
+    assert isinstance(reader.getDefaultReadLimit(), datasource.ReadMaxBytes)
     offset = reader.initialOffset()
     found = 0
     for _ in range(30):
@@ -120,7 +116,7 @@ def test_streams_share_a_limit_and_none_starves(store: Store[bytes], query: Quer
     add(store, 1, 30, "b")
     reader = query(subscribe="a,b", maxEntriesPerTrigger=100)
     start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadMaxRows(100))
+    end = reader.latestOffset(start, datasource.ReadMaxRows(100))
     schema_rows = []
     for partition in reader.partitions(start, end):
         for found in reader.read(partition):
@@ -162,7 +158,7 @@ def test_spark_may_ask_for_everything_whatever_the_options(
     add(store, 1, 100)
     reader = query(maxEntriesPerTrigger=3)
     start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadAllAvailable())
+    end = reader.latestOffset(start, datasource.ReadAllAvailable())
     assert len(read(reader, start, end)) == 100
 
 
@@ -202,7 +198,7 @@ def test_trimming_everything_is_noticed_with_an_empty_stream(
     _, offset = batch(reader, reader.initialOffset())
     add(store, 11, 5)
     store.xtrim("s", maxlen=0, approximate=False)
-    end = reader.latestOffset(offset, ReadAllAvailable())
+    end = reader.latestOffset(offset, datasource.ReadAllAvailable())
     with pytest.raises(DataLossError, match=r"5 entries after 10-0 were .* no entry remains"):
         reader.partitions(offset, end)
 
@@ -228,7 +224,7 @@ def test_trimming_after_planning_is_an_error_of_the_task(
     add(store, 1, 20_000)
     reader = query()
     start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadAllAvailable())
+    end = reader.latestOffset(start, datasource.ReadAllAvailable())
     parts, forgiving = reader.partitions(start, end), query(failOnDataLoss=False)
     if later:
         add(store, 20_001, later)
@@ -246,7 +242,7 @@ def test_deleting_after_planning_is_no_loss(store: Store[bytes], query: Query) -
     add(store, 1, 1000)
     reader = query(maxEntriesPerTrigger=900)
     start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadMaxRows(900))
+    end = reader.latestOffset(start, datasource.ReadMaxRows(900))
     parts = reader.partitions(start, end)
     store.xdel("s", *(f"{n}-0" for n in range(5, 900, 3)))
     assert sum(len(found) for part in parts for found in reader.read(part)) == 900 - 299
@@ -258,14 +254,14 @@ def test_tasks_that_go_on_without_lost_entries_tell_the_driver(
     add(store, 1, 1000)
     reader = query(failOnDataLoss=False, minPartitions=4)
     start = reader.initialOffset()
-    end = reader.latestOffset(start, ReadAllAvailable())
+    end = reader.latestOffset(start, datasource.ReadAllAvailable())
     parts = reader.partitions(start, end)
     store.xtrim("s", maxlen=100, approximate=False)
     for _ in range(2):  # a task that runs again reports its loss once
         parts = pickle.loads(pickle.dumps(parts))
         rows = sum(len(found) for part in parts for found in reader.read(part))
         assert rows == 100
-    reader.latestOffset(end, ReadAllAvailable())
+    reader.latestOffset(end, datasource.ReadAllAvailable())
     report = reader.reportLatestOffset()
     assert report is not None
     assert report["s"]["entriesLost"] == 900
@@ -303,7 +299,7 @@ def test_a_stream_that_is_deleted_after_its_batch_was_logged(
         start = reader.initialOffset()
         if start_of == "latest":
             add(store, 1, 10)
-        end = reader.latestOffset(start, ReadAllAvailable())
+        end = reader.latestOffset(start, datasource.ReadAllAvailable())
         store.delete("s")
         for again in (False, True):
             if again:
@@ -318,7 +314,7 @@ def test_a_stream_met_later_that_is_trimmed_before_its_batch(
     reader = query(startingOffsets="latest")
     start = reader.initialOffset()
     add(store, 1, 1000)
-    end = through_spark(reader.latestOffset(start, ReadAllAvailable()))
+    end = through_spark(reader.latestOffset(start, datasource.ReadAllAvailable()))
     store.xtrim("s", maxlen=10, approximate=False)
     with pytest.raises(DataLossError, match=r"entries from 1-0 on were trimmed"):
         query().partitions(start, end)
@@ -522,7 +518,7 @@ def test_an_offset_of_another_version_is_refused(store: Store[bytes], query: Que
     add(store, 1, 10)
     for offset in ({"s": {"number": 1, "id": "5-0"}}, {"store": "", "streams": {"s": {}}}):
         with pytest.raises(OffsetError, match=r"of another version .* begin with a new checkpoint"):
-            query().latestOffset(offset, ReadAllAvailable())
+            query().latestOffset(offset, datasource.ReadAllAvailable())
 
 
 # --- what others see ------------------------------------------------------------------------------

@@ -17,14 +17,7 @@ from streamkeep import aio, recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables import manifest
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CommandError,
-    CorruptionError,
-    MissingSegmentError,
-    NoSuchKeyError,
-    StoreError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.segment.manifest import ADOPTED
 from streamkeep.format.segment.segment import SUFFIX
 from streamkeep.recovery.backups.backup import backup
@@ -134,7 +127,7 @@ def test_a_key_may_be_given(store: Store, tmp_path: Path) -> None:
     write_file(tmp_path / "out", some(60))
     list(store.adopt_segments(tmp_path / "out", key="other"))
     assert archived_entries(store, "other") == some(60)
-    with pytest.raises(NoSuchKeyError):
+    with pytest.raises(errors.NoSuchKeyError):
         store.archived_segments("orders")
 
 
@@ -142,21 +135,21 @@ def test_what_does_not_fit_is_refused(store: Store, tmp_path: Path) -> None:
     write_file(tmp_path / "a", some(60, 1000))
     for lowest in ("1005-0", "1000-0", "500-0"):
         store.xadd("live", {"a": 1}, lowest)
-        with pytest.raises(CommandError, match="the newest live entries begin at"):
+        with pytest.raises(errors.CommandError, match="the newest live entries begin at"):
             list(store.adopt_segments(tmp_path / "a", key="live"))
         store.delete("live")
     number = archive(store, "orders", some(60, 3000))
     retire(store, number, some(60, 5000))
     for ms, problem in ((3010, "overlaps with segment"), (4990, "not archived yet")):
         write_file(tmp_path / str(ms), some(60, ms))
-        with pytest.raises(CommandError, match=problem):
+        with pytest.raises(errors.CommandError, match=problem):
             list(store.adopt_segments(tmp_path / str(ms)))
     before = files_of(store)
     store.xadd("live", {"a": 1}, "1020-0")
     list(store.adopt_segments(tmp_path / "a", key="live"))
     assert archived_entries(store, "live") == some(60, 1000)
     assert len(files_of(store)) == len(before) + 1
-    with pytest.raises(ArgumentError, match="no such file or folder"):
+    with pytest.raises(errors.ArgumentError, match="no such file or folder"):
         list(store.adopt_segments(tmp_path / "nothing"))
 
 
@@ -187,7 +180,7 @@ def test_a_lost_segment_from_the_middle_comes_back(
         os.unlink(store.path / "archive" / record.path)
         segment_files_of(store).close()
         assert [one.code for one in recovery.check(store)] == ["SK301"]
-        with pytest.raises(MissingSegmentError):
+        with pytest.raises(errors.MissingSegmentError):
             store.xrange("orders", history=True)
     (one,) = store.adopt_segments(tmp_path / "out")
     assert one.record is not None
@@ -209,7 +202,7 @@ def test_a_segment_goes_between_nodes_and_not_into_one(store: Store, tmp_path: P
         (4001, "newest live"),
     ):
         write_file(tmp_path / str(ms), some(60, ms))
-        with pytest.raises(CommandError, match=problem):
+        with pytest.raises(errors.CommandError, match=problem):
             list(store.adopt_segments(tmp_path / str(ms)))
     assert archived_entries(store, "orders") == some(60, 2000)
 
@@ -221,7 +214,7 @@ def test_a_damaged_file_is_refused_and_those_before_it_stay(store: Store, tmp_pa
     data = bytearray(path.read_bytes())
     data[40] ^= 4
     path.write_bytes(data)
-    with pytest.raises(CorruptionError, match="block 0 of segment"):
+    with pytest.raises(errors.CorruptionError, match="block 0 of segment"):
         list(store.adopt_segments(tmp_path))
     assert [one.checksum for one in store.archived_segments()] == [good.checksum]
     assert len(files_of(store)) == 1
@@ -250,7 +243,7 @@ def test_erased_entries_do_not_come_back_with_a_file(
         store.drop_segments("orders")
     assert files_of(store) == []
     write_file(tmp_path / "one", some(1), number=number, store_uuid=uuid_of(store))
-    with pytest.raises(CommandError, match="all of its entries were erased"):
+    with pytest.raises(errors.CommandError, match="all of its entries were erased"):
         list(store.adopt_segments(tmp_path / "one"))
 
 
@@ -300,9 +293,9 @@ def test_verifying_names_every_problem(store: Store) -> None:
     assert found[one][1].startswith("block 2 of segment")
     assert "the file is not there" in found[two][0]
     assert "holds another segment" in found[three][0]
-    with pytest.raises(CorruptionError):
+    with pytest.raises(errors.CorruptionError):
         list(store.export_segments(folder.parent / "out"))
-    with pytest.raises(MissingSegmentError):
+    with pytest.raises(errors.MissingSegmentError):
         list(store.export_segments(folder.parent / "out", start=3000, end=3001))
     segment_files_of(store).close()
     (folder / one.path).unlink()
@@ -314,7 +307,7 @@ def test_exports_take_a_range_and_replace_nothing(store: Store, tmp_path: Path) 
     archive(store, "orders", some(60), some(60, 3000), some(60, 5000))
     copies = list(store.export_segments(tmp_path / "out", "orders", start=3005, end="5000-0"))
     assert [path.name.split("-")[0] for path in copies] == ["3000", "5000"]
-    with pytest.raises(StoreError, match="exists"):
+    with pytest.raises(errors.StoreError, match="exists"):
         list(store.export_segments(tmp_path / "out", "orders"))
     assert all(path.suffix == SUFFIX for path in (tmp_path / "out").rglob("*.*"))
 
@@ -330,7 +323,7 @@ def test_old_segments_are_dropped_and_their_files_go(open_store: Callable[..., S
     assert len(store.drop_segments(before=5000)) == 1
     left = store.archived_segments()
     assert [one.first_id for one in left] == [(5000, 0)]
-    with pytest.raises(ArgumentError, match="would drop the archive of all streams"):
+    with pytest.raises(errors.ArgumentError, match="would drop the archive of all streams"):
         store.drop_segments()
     assert store.archived_segments() == left
     failpoints.arm("drop:step", lambda: exec("raise KeyboardInterrupt"))

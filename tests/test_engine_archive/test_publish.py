@@ -18,14 +18,8 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import FolderObjects, normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.system import failpoints
+from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CorruptionError,
-    MissingSegmentError,
-    StoreError,
-    UnreachableError,
-)
 from streamkeep.format.segment.remote import Manifest, decode_head, decode_manifest
 from streamkeep.recovery import backup, check
 from streamkeep.recovery.fsck.findings import Finding
@@ -118,7 +112,7 @@ def test_the_setting_can_be_given_before_anything_is_archived(
 
 def test_seal_needs_a_uri_and_changes_nothing_without(open_store: Open) -> None:
     store = open_store()
-    with pytest.raises(ArgumentError, match="also give `to`"):
+    with pytest.raises(errors.ArgumentError, match="also give `to`"):
         store.archive(seal=True)
     assert store.remote_archive() is None
 
@@ -135,7 +129,7 @@ def test_seal_needs_a_uri_and_changes_nothing_without(open_store: Open) -> None:
 )
 def test_a_uri_that_cannot_be_used_is_an_error(open_store: Open, place: str, problem: str) -> None:
     store = open_store()
-    with pytest.raises(ArgumentError, match=problem):
+    with pytest.raises(errors.ArgumentError, match=problem):
         store.archive(to=place)
     assert store.remote_archive() is None
 
@@ -265,7 +259,7 @@ def test_a_restored_backup_does_not_overwrite_the_archive(open_store: Open, tmp_
     store.archive()
     with streamkeep.open(tmp_path / "old") as old:
         assert shown(old) == ids  # the backup reads its segments where they are
-        with pytest.raises(StoreError, match="another copy of the store publishes"):
+        with pytest.raises(errors.StoreError, match="another copy of the store publishes"):
             old.archive(seal=True)
         assert old.archive(to=tmp_path / "own", seal=True).published.sealed_entries >= 100
         assert shown(old) == ids
@@ -283,7 +277,7 @@ def test_history_needs_the_object_only_if_the_file_is_gone(
     kept = path.read_bytes()
     segment_files_of(store).close()
     path.unlink()
-    with pytest.raises(MissingSegmentError, match="neither on the disk nor at file://"):
+    with pytest.raises(errors.MissingSegmentError, match="neither on the disk nor at file://"):
         shown(store)
     assert [one.code for one in found(store)] == ["SK301"]
     copy = tmp_path / "copy.seg"
@@ -305,7 +299,7 @@ def test_a_damaged_segment_is_not_published(open_store: Open, tmp_path: Path) ->
     data[40] ^= 1
     path.write_bytes(data)
     segment_files_of(store).close()
-    with pytest.raises(CorruptionError, match="checksum"):
+    with pytest.raises(errors.CorruptionError, match="checksum"):
         store.archive(to=tmp_path / "fleet")
     assert path.exists()
     assert store.remote_archive() is None
@@ -348,7 +342,7 @@ def test_a_lost_store_is_made_again_from_its_archive(open_store: Open, tmp_path:
             None,
             None,
         ]
-        with pytest.raises(ArgumentError, match="a slash and a UUID"):
+        with pytest.raises(errors.ArgumentError, match="a slash and a UUID"):
             list(again.adopt_segments(fleet.as_uri()))
 
 
@@ -394,7 +388,7 @@ def test_objects_in_a_folder_are_written_as_a_whole(tmp_path: Path) -> None:
         objects.get("nothing")
     (tmp_path / "a" / "b").unlink()
     (tmp_path / "a" / "b").mkdir()
-    with pytest.raises(UnreachableError, match="directory"):
+    with pytest.raises(errors.UnreachableError, match="directory"):
         objects.get("a/b")
 
 
@@ -419,10 +413,10 @@ def test_the_cache_is_bounded() -> None:
     ],
 )
 def test_a_damaged_head_is_corruption(data: bytes) -> None:
-    with pytest.raises(CorruptionError, match="head"):
+    with pytest.raises(errors.CorruptionError, match="head"):
         decode_head(data, "head")
 
 
 def test_a_damaged_manifest_is_corruption() -> None:
-    with pytest.raises(CorruptionError, match="manifest"):
+    with pytest.raises(errors.CorruptionError, match="manifest"):
         decode_manifest(b"nothing of zstd", "manifest")

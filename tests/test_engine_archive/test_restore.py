@@ -20,15 +20,8 @@ from streamkeep.engine.archive.iterate import archived_nodes
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables import manifest
 from streamkeep.engine.txn.scan import rows_with
+from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CommandError,
-    CorruptionError,
-    IdTooSmallError,
-    MissingSegmentError,
-    NoSuchKeyError,
-)
 from streamkeep.format.core.keys import RETIRED, node_key
 from streamkeep.format.node import node, ranges, tombstones
 from streamkeep.format.node.builder import NodeBuilder
@@ -130,7 +123,7 @@ def test_another_store_gets_a_month(open_store: Callable[..., Store]) -> None:
     source, target = open_store("source"), open_store("target")
     number = archive(source, "orders", some(90))
     source.delete("orders")
-    with pytest.raises(NoSuchKeyError):
+    with pytest.raises(errors.NoSuchKeyError):
         target.restore_archive("orders", from_store=source)
     report = target.restore_archive("orders", from_store=source, stream_number=number, end=1009)
     assert report.entries == 30
@@ -141,23 +134,25 @@ def test_a_restore_that_would_break_the_order_changes_nothing(
     store: Store, archived: list[Pairs]
 ) -> None:
     store.xadd("copy", {"a": 1}, "1000-0")
-    with pytest.raises(IdTooSmallError, match="is 1000-0, and IDs must rise: entries from 1000-0"):
+    with pytest.raises(
+        errors.IdTooSmallError, match="is 1000-0, and IDs must rise: entries from 1000-0"
+    ):
         store.restore_archive("copy", "orders")
     assert store.xlen("copy") == 1
     store.restore_archive("copy", "orders", start="(1000-0")
     assert [entry[:2] for entry in pairs_of(store, "copy")] == [one[:2] for one in archived]
-    with pytest.raises(IdTooSmallError, match="entry 1000-0 has other fields there; next: "):
+    with pytest.raises(errors.IdTooSmallError, match="entry 1000-0 has other fields there; next: "):
         store.restore_archive("copy", "orders")
-    with pytest.raises(ArgumentError, match="cannot be restored into itself"):
+    with pytest.raises(errors.ArgumentError, match="cannot be restored into itself"):
         store.restore_archive("orders", "orders")
-    with pytest.raises(ArgumentError, match="not both"):
+    with pytest.raises(errors.ArgumentError, match="not both"):
         store.archived_segments("orders", stream_number=1)
 
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 64, 1.0, float("nan"), "1", b"2", True])
 def test_a_stream_number_is_a_positive_integer(store: Store, number: Any) -> None:
     for method in (store.archived_segments, store.drop_segments, store.verify_archive):
-        with pytest.raises(ArgumentError, match="stream_number"):
+        with pytest.raises(errors.ArgumentError, match="stream_number"):
             list(method(stream_number=number))
 
 
@@ -266,7 +261,7 @@ def test_what_differs_from_a_restore_is_told(store: Store, change: str, message:
     if change == "deleted":
         store.xdel("copy", "1003-0")
     before = pairs_of(store, "copy")
-    with pytest.raises(IdTooSmallError, match=message):
+    with pytest.raises(errors.IdTooSmallError, match=message):
         store.restore_archive("copy", "orders")
     assert pairs_of(store, "copy") == before
 
@@ -302,7 +297,7 @@ def test_a_stream_that_was_appended_to_meanwhile_is_not_finished(
     with pytest.raises(Stopped):
         store.restore_archive("copy", "orders")
     store.xadd("copy", {"a": 1})
-    with pytest.raises(IdTooSmallError, match=r"entry [0-9-]+ is missing there"):
+    with pytest.raises(errors.IdTooSmallError, match=r"entry [0-9-]+ is missing there"):
         store.restore_archive("copy", "orders")
 
 
@@ -316,7 +311,7 @@ def test_a_stream_that_is_appended_to_between_two_steps_is_told(
         store.xadd("copy", {"a": 1}, "2999-0")
 
     failpoints.arm("restore:step", append)
-    with pytest.raises(CommandError, match="was appended to during the restore"):
+    with pytest.raises(errors.CommandError, match="was appended to during the restore"):
         store.restore_archive("copy", "orders")
 
 
@@ -372,12 +367,12 @@ def test_a_file_that_is_gone_or_damaged_is_an_error_and_what_was_before_it_stays
     path = store.path / "archive" / record.path
     data = bytearray(path.read_bytes())
     path.unlink()
-    with pytest.raises(MissingSegmentError):
+    with pytest.raises(errors.MissingSegmentError):
         store.restore_archive("copy", "orders")
     assert not store.exists("copy")  # a step is written when it is full
     data[30] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CorruptionError, match="block 0 of segment"):
+    with pytest.raises(errors.CorruptionError, match="block 0 of segment"):
         store.restore_archive("copy", "orders")
     data[30] ^= 1
     path.write_bytes(data)

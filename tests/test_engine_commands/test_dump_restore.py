@@ -19,13 +19,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.dump import stream_parts as export_parts
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.engine.tables.existing import existing_stream
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CommandError,
-    CorruptionError,
-    KeyExistsError,
-    StoreError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.redis.crc64 import crc64
 from streamkeep.format.redis.stream_dump import (
     NEWEST,
@@ -132,7 +126,7 @@ def test_a_key_that_exists_is_kept_unless_it_is_to_be_replaced(store: Store) -> 
     data = store.dump("k")
     assert data is not None
     store.xadd("other", {"a": 1})
-    with pytest.raises(KeyExistsError) as caught:
+    with pytest.raises(errors.KeyExistsError) as caught:
         store.restore("other", 0, data)
     assert caught.value.redis_error == "BUSYKEY Target key name already exists."
     store.restore("other", 0, data, replace=True)
@@ -152,16 +146,16 @@ def test_a_damaged_payload_changes_nothing(store: Store, damage: str) -> None:
     else:
         body = data[:1] + b"\x05" + data[2:-8]
         bad, error = body + crc64(body).to_bytes(8, "little"), "Bad data format"
-    with pytest.raises(CommandError, match=error) as caught:
+    with pytest.raises(errors.CommandError, match=error) as caught:
         store.restore("k", 0, bad, replace=True)
-    assert isinstance(caught.value.__cause__, CorruptionError)
+    assert isinstance(caught.value.__cause__, errors.CorruptionError)
     assert store.dump("k") == data
 
 
 def test_arguments(store: Store) -> None:
-    with pytest.raises(ArgumentError, match="ttl must be 0"):
+    with pytest.raises(errors.ArgumentError, match="ttl must be 0"):
         store.restore("k", 1000, b"")
-    with pytest.raises(ArgumentError, match="server must be one of"):
+    with pytest.raises(errors.ArgumentError, match="server must be one of"):
         store.dump("k", server="6")
 
 
@@ -171,7 +165,7 @@ def test_in_a_transaction_a_snapshot_and_a_pipeline(open_store: Callable[..., St
     with store.snapshot() as snapshot:
         data = snapshot.dump("k")
         assert data is not None
-        with pytest.raises(StoreError):
+        with pytest.raises(errors.StoreError):
             snapshot.restore("x", 0, data)
     with store.transaction() as txn:
         txn.restore("a", 0, data)
@@ -185,7 +179,7 @@ def test_in_a_transaction_a_snapshot_and_a_pipeline(open_store: Callable[..., St
         txn.restore("c", 0, data)
         raise RuntimeError
     assert store.exists("a", "b", "c") == 2
-    assert streamkeep.KeyExistsError is KeyExistsError
+    assert streamkeep.KeyExistsError is errors.KeyExistsError
 
 
 def test_types_that_have_no_place_for_nobodys_entries(store: Store) -> None:

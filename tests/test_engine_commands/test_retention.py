@@ -8,12 +8,7 @@ import pytest
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CorruptionError,
-    NoSuchKeyError,
-    StreamFullError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.rows.retention import NO_RETENTION, Retention, decode_retention
 
 Open = Callable[..., Store]
@@ -35,15 +30,15 @@ def fill(store: Store, count: int, size: int = 20) -> list[bytes]:
 def test_settings_survive_the_section(settings: Retention) -> None:
     data = settings.encode()
     assert decode_retention(data, "here") == settings
-    with pytest.raises(CorruptionError, match="43 bytes"):
+    with pytest.raises(errors.CorruptionError, match="43 bytes"):
         decode_retention(data[:-1], "here")
-    with pytest.raises(CorruptionError, match="flags 0x8"):
+    with pytest.raises(errors.CorruptionError, match="flags 0x8"):
         decode_retention(data[:-4] + b"\x80\0\0\0", "here")
 
 
 def test_a_call_changes_what_it_names(open_store: Open) -> None:
     store = open_store()
-    with pytest.raises(NoSuchKeyError):
+    with pytest.raises(errors.NoSuchKeyError):
         store.retention("s")
     assert store.set_retention("s", maxlen=3, archive=True) == Retention(maxlen=3, archive=True)
     assert store.xlen("s") == 0
@@ -63,7 +58,7 @@ def test_a_call_changes_what_it_names(open_store: Open) -> None:
     [{"maxlen": -2}, {"max_bytes": 1.5}, {"maxlen": True}, {"archive": 1}, {"when_full": "no"}],
 )
 def test_wrong_settings_change_nothing(store: Store, wrong: dict[str, object]) -> None:
-    with pytest.raises(ArgumentError):
+    with pytest.raises(errors.ArgumentError):
         store.set_retention("s", **wrong)  # type: ignore[arg-type]
     assert store.exists("s") == 0
 
@@ -144,10 +139,10 @@ def test_retention_waits_for_the_slowest_group(store: Store) -> None:
 def test_a_full_stream_refuses_entries_until_groups_acknowledge(store: Store) -> None:
     store.set_retention("s", maxlen=1, keep_unacknowledged=True, keep_max_bytes=8000)
     store.xgroup_create("s", "g", "0")
-    with pytest.raises(StreamFullError, match="keep_max_bytes is 8000"):
+    with pytest.raises(errors.StreamFullError, match="keep_max_bytes is 8000"):
         fill(store, 10_000)
     length = store.xlen("s")
-    with pytest.raises(StreamFullError):
+    with pytest.raises(errors.StreamFullError):
         store.xadd_many("s", [{"n": 1}])
     assert store.xlen("s") == length
     ((_, entries),) = store.xreadgroup("g", "c", {"s": ">"})
@@ -173,7 +168,7 @@ def test_a_full_stream_takes_entries_when_a_node_can_be_rewritten(
         keep_max_bytes=size - 500, when_full="refuse",
     )  # fmt: skip
     if archive:  # what was trimmed stays in its node until it is archived
-        with pytest.raises(StreamFullError):
+        with pytest.raises(errors.StreamFullError):
             store.xadd("s", {"n": 1})
         return
     store.xadd("s", {"n": 1})

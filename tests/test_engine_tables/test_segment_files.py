@@ -25,14 +25,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables import manifest
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, SegmentFiles, open_segment
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, WriteTxn
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    MissingSegmentError,
-    StoreError,
-    StoreFullError,
-    StoreLockedError,
-    UntrustedFileError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.core.keys import GARBAGE, pack_number
 from streamkeep.format.rows.records import decode_file_garbage, encode_file_garbage
 from streamkeep.format.segment.manifest import SegmentRecord
@@ -80,7 +73,7 @@ def test_rows_are_found_by_id(txn: WriteTxn) -> None:
 @pytest.mark.parametrize(("first", "last"), [(10, 20), (5, 10), (20, 25), (12, 13), (0, TOP)])
 def test_segments_of_a_stream_never_overlap(txn: WriteTxn, first: int, last: int) -> None:
     manifest.put_segment(txn, row(10, 20))
-    with pytest.raises(CorruptionError, match="overlaps segment 7-k"):
+    with pytest.raises(errors.CorruptionError, match="overlaps segment 7-k"):
         manifest.put_segment(txn, row(first, last))
     manifest.put_segment(txn, row(first, last, number=8))
     txn.abort()
@@ -124,7 +117,7 @@ def test_files_are_opened_by_their_row_and_kept_open(tmp_path: Path) -> None:
     assert entries_of(held) == some(60, 4000)  # who reads it reads on
     del held
     assert len(handles_below(tmp_path)) == before
-    with pytest.raises(MissingSegmentError, match="the file is not there"):
+    with pytest.raises(errors.MissingSegmentError, match="the file is not there"):
         found.open(rows[3])
 
 
@@ -133,13 +126,13 @@ def test_files_that_are_not_what_their_row_means_are_reported(tmp_path: Path) ->
     one, two = (write_file(folder, some(60, 1000 * n), file_number=n) for n in (1, 2))
     found = SegmentFiles(Folder(tmp_path))
     os.replace(found.path(one), found.path(two))
-    with pytest.raises(CorruptionError, match="holds another segment"):
+    with pytest.raises(errors.CorruptionError, match="holds another segment"):
         found.open(two)
     found.path(two).write_bytes(b"")
-    with pytest.raises(CorruptionError, match="0 bytes, expected at least"):
+    with pytest.raises(errors.CorruptionError, match="0 bytes, expected at least"):
         found.open(two)
     found.path(one).mkdir()
-    with pytest.raises(UntrustedFileError, match="a folder, but a store has a regular file"):
+    with pytest.raises(errors.UntrustedFileError, match="a folder, but a store has a regular file"):
         found.open(one)
 
 
@@ -147,7 +140,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_reported(tmp_path: Path) -> Non
     record = write_file(tmp_path, some(200))
     segment = open_segment(tmp_path / record.path)
     os.truncate(tmp_path / record.path, 100)
-    with pytest.raises(CorruptionError, match=r"bytes, expected"):
+    with pytest.raises(errors.CorruptionError, match=r"bytes, expected"):
         segment.block(1)
 
 
@@ -171,7 +164,7 @@ def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
     assert path.read_bytes() == b"something"
     assert list(path.parent.iterdir()) == [path]
     with (
-        pytest.raises(StoreError, match="never replaces a file"),
+        pytest.raises(errors.StoreError, match="never replaces a file"),
         segment_output(folder, name) as output,
     ):
         output.write(b"another")
@@ -189,7 +182,10 @@ def test_a_full_disk_leaves_nothing_of_a_segment(
 
     monkeypatch.setattr(files, "sync_data", full)
     path = tmp_path / "7-k" / "1.seg"
-    with pytest.raises(StoreFullError), segment_output(Folder(tmp_path), "7-k/1.seg") as output:
+    with (
+        pytest.raises(errors.StoreFullError),
+        segment_output(Folder(tmp_path), "7-k/1.seg") as output,
+    ):
         output.write(b"something")
     assert list(path.parent.iterdir()) == []
 
@@ -268,14 +264,14 @@ def test_a_file_that_cannot_be_removed_is_named_and_tried_again(
 
 
 def test_rows_of_garbage_that_lead_out_of_the_archive_are_refused(store: Store) -> None:
-    with pytest.raises(CorruptionError, match="leads out"):
+    with pytest.raises(errors.CorruptionError, match="leads out"):
         decode_file_garbage(encode_file_garbage("../data.mdb"), "garbage")
 
 
 def test_the_archive_is_locked_between_threads_and_processes(store: Store, tmp_path: Path) -> None:
     environment = environment_of(store)
     with archive_lock(environment):
-        with pytest.raises(StoreLockedError), archive_lock(environment, wait=False):
+        with pytest.raises(errors.StoreLockedError), archive_lock(environment, wait=False):
             pass
         child = (
             "import fcntl, sys\n"
@@ -296,7 +292,7 @@ def test_the_archive_is_locked_between_threads_and_processes(store: Store, tmp_p
     assert not waiting.is_alive()
     with lock.open() as file:  # held by another process, as far as flock can tell
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(StoreLockedError), archive_lock(environment, wait=False):
+        with pytest.raises(errors.StoreLockedError), archive_lock(environment, wait=False):
             pass
     take_lock(store)
 

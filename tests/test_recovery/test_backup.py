@@ -22,14 +22,7 @@ from inside import checkpoint_now
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
-from streamkeep.format.core.errors import (
-    CorruptionError,
-    NotAStoreError,
-    RecoveryNeededError,
-    StoreError,
-    StoreFullError,
-    StoreLockedError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.core.keys import NODES
 from streamkeep.recovery import backup, compact, restore
 from tiers import slow_but
@@ -97,7 +90,7 @@ def test_a_full_disk_of_the_backup_leaves_the_earlier_one(
     before = backup(store, tmp_path / "copy")
     store.xadd("k", {"n": "1"})
     monkeypatch.setattr("streamkeep.recovery.backups.backup.copy_data", full)
-    with pytest.raises(StoreFullError, match="copy: the disk of the backup is full"):
+    with pytest.raises(errors.StoreFullError, match="copy: the disk of the backup is full"):
         backup(store, tmp_path / "copy")
     with streamkeep.open(before.path, readonly=True) as copy:
         assert copy.xlen("k") == 100
@@ -174,21 +167,21 @@ def test_what_is_no_mere_backup_of_this_store_is_not_touched(
     backup(store, target)
     with streamkeep.open(target) as copy:
         copy.xadd("k", {"own": "life"})
-    with pytest.raises(StoreError, match="was changed since"):
+    with pytest.raises(errors.StoreError, match="was changed since"):
         backup(store, target)
     assert shown(target)[0][1][-1].fields == {b"own": b"life"}
     other = open_store("other")
-    with pytest.raises(StoreError, match="another store"):
+    with pytest.raises(errors.StoreError, match="another store"):
         backup(store, other.path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "letter").write_text("dear")
-    with pytest.raises(NotAStoreError):
+    with pytest.raises(errors.NotAStoreError):
         backup(store, tmp_path / "folder")
     assert os.listdir(tmp_path / "folder") == ["letter"]
     for inside in (store.path, store.path / "archive" / "backup", tmp_path):
-        with pytest.raises(StoreError):
+        with pytest.raises(errors.StoreError):
             backup(store, inside)
-    with pytest.raises(StoreError, match="no such folder"):
+    with pytest.raises(errors.StoreError, match="no such folder"):
         backup(store, tmp_path / "missing" / "backup")
 
 
@@ -200,7 +193,7 @@ def test_a_backup_that_somebody_has_open_is_not_replaced(store: Store, tmp_path:
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
-        with pytest.raises(StoreLockedError, match="open"):
+        with pytest.raises(errors.StoreLockedError, match="open"):
             backup(store, target)
         child.communicate("\n")
     backup(store, target)
@@ -213,12 +206,12 @@ def test_two_backups_to_one_target_at_once_are_refused(store: Store, tmp_path: P
     def again() -> None:
         try:
             backup(store, target)
-        except StoreError as error:
+        except errors.StoreError as error:
             caught.append(error)
 
     failpoints.arm("backup:copied", again)
     backup(store, target)
-    assert isinstance(caught[0], StoreLockedError)
+    assert isinstance(caught[0], errors.StoreLockedError)
     assert_sound(target)
 
 
@@ -232,7 +225,7 @@ def test_a_damaged_store_gives_no_backup_and_keeps_the_earlier_one(
         cursor = txn._txn.cursor(NODES)
         assert cursor.first()
         txn._txn.put(NODES, cursor.key(), cursor.value()[:-1] + b"?")
-    with pytest.raises(CorruptionError, match="the backup was not made"):
+    with pytest.raises(errors.CorruptionError, match="the backup was not made"):
         backup(store, target)
     assert shown(target) == expected
     assert sorted(os.listdir(tmp_path)) == ["backup", "store"]
@@ -343,7 +336,7 @@ def test_compaction_gives_room_back_and_changes_nothing_else(store: Store) -> No
 
 
 def test_a_store_that_is_open_is_not_compacted(store: Store) -> None:
-    with pytest.raises(StoreLockedError, match="this process"):
+    with pytest.raises(errors.StoreLockedError, match="this process"):
         compact(store.path)
     store.close()
     with subprocess.Popen(
@@ -351,7 +344,7 @@ def test_a_store_that_is_open_is_not_compacted(store: Store) -> None:
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
-        with pytest.raises(StoreLockedError, match="another process"):
+        with pytest.raises(errors.StoreLockedError, match="another process"):
             compact(store.path)
         child.communicate("\n")
     compact(store.path)
@@ -378,9 +371,9 @@ def test_a_compaction_that_is_killed_leaves_the_old_store_or_the_new(
 def test_readers_of_a_compaction_that_was_cut_off_are_told_what_to_do(store: Store) -> None:
     store.close()
     killed_at("compact:journal-gone", store.path)
-    with pytest.raises(RecoveryNeededError, match="compaction"):
+    with pytest.raises(errors.RecoveryNeededError, match="compaction"):
         streamkeep.open(store.path, readonly=True)
-    with pytest.raises(RecoveryNeededError, match="compaction"):
+    with pytest.raises(errors.RecoveryNeededError, match="compaction"):
         assert_sound(store.path)
     streamkeep.open(store.path).close()
     assert_sound(store.path)
@@ -503,6 +496,6 @@ def test_a_backup_is_restored_where_no_store_is(tmp_path: Path) -> None:
     with (copy / "data.mdb").open("r+b") as file:
         file.seek(8192)
         file.write(b"\xff" * 8192)
-    with pytest.raises(CorruptionError):
+    with pytest.raises(errors.CorruptionError):
         restore(copy, path)
     assert {one.name for one in tmp_path.iterdir()} == {"copy", "damaged"}

@@ -18,19 +18,7 @@ from typing import Any, Final
 import click
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.format.core.errors import (
-    CommandError,
-    CorruptionError,
-    ErasureBlockedError,
-    IdTooSmallError,
-    NoSuchGroupError,
-    NoSuchKeyError,
-    NotAStoreError,
-    StoreClosedError,
-    StoreError,
-    StoreFullError,
-    StreamkeepError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.quoting import named
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.opening import OPENED, no_store_hint
@@ -94,7 +82,7 @@ class StoreCommand(_Shared):
         except BrokenPipeError:  # `| head` has what it wants
             output.give_up()
             ctx.exit(Exit.OK)
-        except StreamkeepError as error:
+        except errors.StreamkeepError as error:
             failure = _as_failure(ctx, error)
         except Failure as error:
             failure = error
@@ -224,45 +212,45 @@ def of_system(error: OSError) -> Failure:
     return Failure(f"{where}{error.strerror or error}", hint=hint, code=type(error).__name__)
 
 
-def _as_failure(ctx: click.Context, error: StreamkeepError) -> Failure:
+def _as_failure(ctx: click.Context, error: errors.StreamkeepError) -> Failure:
     """Choose words, hint and status for an error of the store."""
     message, hint, status = str(error), "", Exit.ABORTED
     stores = [shlex.quote(str(path)) for path in _stores(ctx)]
     store = stores[0] if len(stores) == 1 else ""  # of two, the error does not say which
-    if isinstance(error, CommandError):
+    if isinstance(error, errors.CommandError):
         message = error.redis_error
         notes = getattr(error, "__notes__", [])
         if notes:  # the last one names the argument and its value
             message += ": " + re.sub(r"\b(is|got) b(?=['\"])", r"\1 ", notes[-1])
-        if isinstance(error, (NoSuchKeyError, NoSuchGroupError)):
+        if isinstance(error, (errors.NoSuchKeyError, errors.NoSuchGroupError)):
             status = Exit.MISSING
         if not store:
             pass
-        elif isinstance(error, NoSuchKeyError):
+        elif isinstance(error, errors.NoSuchKeyError):
             hint = f"streamkeep streams {store}"
-        elif isinstance(error, NoSuchGroupError) and _has_stream(ctx):
+        elif isinstance(error, errors.NoSuchGroupError) and _has_stream(ctx):
             key = output.shell_key(ctx.params["key"])
             hint = f"streamkeep exec {store} XINFO GROUPS {key}"
-        elif isinstance(error, IdTooSmallError) and _has_stream(ctx):
+        elif isinstance(error, errors.IdTooSmallError) and _has_stream(ctx):
             hint = f"streamkeep info {store} {output.shell_key(ctx.params['key'])}"
-    elif isinstance(error, CorruptionError):
+    elif isinstance(error, errors.CorruptionError):
         hint, status = "; ".join(f"streamkeep fsck {one}" for one in stores), Exit.DAMAGED
         if _has_stream(ctx):  # the engine knows only its number
             name = named(ctx.params["key"])
             message = re.sub(r"\bstream [0-9]+\b", lambda _: f"stream {name}", message)
-    elif isinstance(error, ErasureBlockedError):
+    elif isinstance(error, errors.ErasureBlockedError):
         hint, status = (
             "end these processes; `erase --finish` then erases the bytes",
             Exit.UNREADABLE,
         )
-    elif isinstance(error, NotAStoreError):
+    elif isinstance(error, errors.NotAStoreError):
         missing = store != "" and not os.path.exists(_stores(ctx)[0])
         status = Exit.MISSING if missing else Exit.UNREADABLE
         if missing:  # the error says what a program would do next
             hint, message = no_store_hint(store), message.partition("; next: ")[0]
-    elif isinstance(error, StoreFullError):
+    elif isinstance(error, errors.StoreFullError):
         hint = "" if "next: " in message else "streamkeep trim --help"
-    elif isinstance(error, StoreError) and not isinstance(error, StoreClosedError):
+    elif isinstance(error, errors.StoreError) and not isinstance(error, errors.StoreClosedError):
         status = Exit.UNREADABLE
     return Failure(message, hint=hint, status=status, code=type(error).__name__)
 

@@ -10,13 +10,7 @@ from typing import Any, BinaryIO, Final, Literal
 import click
 
 from streamkeep.format import quoting
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CorruptionError,
-    TargetExistsError,
-    TransferError,
-    ValueMismatchError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.core.json_form import json_bytes, json_pairs
 from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
@@ -212,7 +206,7 @@ def dump(
     if format is None and Path(target).suffix:
         try:
             chosen = dump_format(None, target)
-        except ArgumentError as error:
+        except errors.ArgumentError as error:
             raise click.UsageError(f"{error}, as in --format jsonl") from error
     if target == STDOUT and chosen in BINARY_FORMATS and sys.stdout.isatty():
         raise Failure(f"{chosen} is not for a terminal", hint="--output FILE")
@@ -232,18 +226,18 @@ def dump(
                 progress=moved,
                 **{**options, "fields": options["fields"] or None},
             )
-        except ArgumentError as error:
+        except errors.ArgumentError as error:
             raise click.UsageError(arguments.as_options(str(error))) from error
-        except TargetExistsError as error:
+        except errors.TargetExistsError as error:
             hint = arguments.as_options(error.hint)
             code = type(error).__name__
             raise Failure(str(error), hint=hint, status=Exit.UNREADABLE, code=code) from error
-        except TransferError as error:
+        except errors.TransferError as error:
             hint = arguments.as_options(error.hint)
             raise Failure(str(error), hint=hint, code=type(error).__name__) from error
-        except ValueMismatchError as error:
+        except errors.ValueMismatchError as error:
             raise Failure(arguments.as_options(str(error)), code=type(error).__name__) from error
-        except CorruptionError as error:
+        except errors.CorruptionError as error:
             for one in getattr(error, "__notes__", ()):
                 output.note(one)
             raise

@@ -21,22 +21,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import types
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-)
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
 )
 
 from streamkeep.format.core.errors import NoSuchKeyError
@@ -58,21 +48,23 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = {
-    name: StructField(name, kind)
+    name: types.StructField(name, kind)
     for name, kind in (
-        ("store", StringType()),
-        ("stream", StringType()),
-        ("incarnation", LongType()),
-        ("id", StringType()),
-        ("ms", LongType()),
-        ("seq", LongType()),
-        ("ts", TimestampType()),
+        ("store", types.StringType()),
+        ("stream", types.StringType()),
+        ("incarnation", types.LongType()),
+        ("id", types.StringType()),
+        ("ms", types.LongType()),
+        ("seq", types.LongType()),
+        ("ts", types.TimestampType()),
     )
 }
-_PAIR: Final = StructType([StructField("field", BinaryType()), StructField("value", BinaryType())])
-_FIELDS: Final[dict[str, DataType]] = {
-    "array": ArrayType(_PAIR),
-    "map": MapType(StringType(), StringType()),
+_PAIR: Final = types.StructType(
+    [types.StructField("field", types.BinaryType()), types.StructField("value", types.BinaryType())]
+)
+_FIELDS: Final[dict[str, types.DataType]] = {
+    "array": types.ArrayType(_PAIR),
+    "map": types.MapType(types.StringType(), types.StringType()),
 }
 
 
@@ -102,7 +94,7 @@ class StreamkeepSource(DataSource):
         """Return the name for `format(...)`."""
         return "streamkeep"
 
-    def schema(self) -> StructType:
+    def schema(self) -> types.StructType:
         """Return the columns of a read without `.schema(...)`."""
         from streamkeep.pipeline.source.segment_files import is_folder
 
@@ -112,16 +104,16 @@ class StreamkeepSource(DataSource):
             origin = ["store", "stream", "incarnation"]  # there may be several of each
         columns = [_COLUMNS[name] for name in (*origin, "id", "ms", "seq", "ts")]
         if options.fields_as != "none":
-            columns.append(StructField("fields", _FIELDS[options.fields_as]))
+            columns.append(types.StructField("fields", _FIELDS[options.fields_as]))
         if options.infer:
             from streamkeep.pipeline.source.inference import inferred_columns
             from streamkeep.pipeline.source.plan import pin_now
 
             everything = replace(options, starting=None, ending=Offsets(LATEST))
             columns += inferred_columns(everything, pin_now(everything))
-        return StructType(columns)
+        return types.StructType(columns)
 
-    def reader(self, schema: StructType) -> StreamkeepReader | FleetReader:
+    def reader(self, schema: types.StructType) -> StreamkeepReader | FleetReader:
         """Return the object that plans and reads a batch."""
         from streamkeep.pipeline.source.reader import StreamkeepReader
 
@@ -134,7 +126,7 @@ class StreamkeepSource(DataSource):
             raise self.problem
         return StreamkeepReader(options, schema, self.pins)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: types.StructType) -> DataSourceStreamReader:
         """Return the object that plans and reads micro-batches."""
         from streamkeep.pipeline.source.segment_files import is_folder
         from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
@@ -152,13 +144,15 @@ class StreamkeepSource(DataSource):
             )
         return StreamkeepStreamReader(options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: types.StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the object that writes a DataFrame."""
         from streamkeep.pipeline.sink.writer import StreamkeepWriter
 
         return StreamkeepWriter(parse_write(self.options), schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(
+        self, schema: types.StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
         """Return the object that writes the batches of a streaming query."""
         from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter
 

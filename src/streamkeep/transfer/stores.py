@@ -22,13 +22,7 @@ from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.store.removal import missing_folders, remove_empty
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    LoadError,
-    StoreClosedError,
-    StoreError,
-    StreamkeepError,
-)
+from streamkeep.format.core import errors
 
 # --- the store ------------------------------------------------------------------------------------
 
@@ -60,7 +54,7 @@ def opened(
         # A command that consumes ends long before what it printed has been processed.
         store = streamkeep.open(folder, sync=sync, readonly=readonly, create=create, lease=False)
     except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror}") from error
+        raise errors.StoreError(f"{folder}: {error.strerror}") from error
     empty = False
     try:
         with store:
@@ -81,7 +75,7 @@ def opened(
 
 def holds_nothing(store: Store[Any]) -> bool:
     """Say whether a store has no keys; a store that cannot be read may have some."""
-    with suppress(StreamkeepError):
+    with suppress(errors.StreamkeepError):
         return next(iter(store.scan_iter()), None) is None
     return False
 
@@ -90,7 +84,7 @@ def checked_path(store: object) -> Path:
     """Return the path of a store; raise ArgumentError for what is neither a store nor a path."""
     if not isinstance(store, (str, os.PathLike)):
         found = type(store).__name__
-        raise ArgumentError(f"an open store, a snapshot or a path is expected, not {found}")
+        raise errors.ArgumentError(f"an open store, a snapshot or a path is expected, not {found}")
     return path_of(store, "the path of a store")
 
 
@@ -100,7 +94,7 @@ def reading(source: AnySource) -> Iterator[Snapshot[Any]]:
     with ExitStack() as stack:
         if isinstance(source, Snapshot):
             if not source.txn.open:
-                raise StoreClosedError("the snapshot is closed")
+                raise errors.StoreClosedError("the snapshot is closed")
             snapshot: Snapshot[Any] = source
         elif isinstance(source, Store):
             snapshot = stack.enter_context(source.snapshot())
@@ -286,11 +280,11 @@ class SourceFile:
             return open_rows(self._counting)
         except OSError as error:
             problem = f"{self.name}: {error.strerror or error}"
-            raise LoadError(problem, source=self.name) from error
+            raise errors.LoadError(problem, source=self.name) from error
 
     def seekable(self) -> BinaryIO:
         """Return the file itself for Parquet, which is read from its end."""
         if not self._file.seekable():
             problem = f"{self.name}: Parquet is read from a file, not from a pipe"
-            raise LoadError(problem, source=self.name)
+            raise errors.LoadError(problem, source=self.name)
         return self._file

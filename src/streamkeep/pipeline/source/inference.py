@@ -26,19 +26,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DoubleType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from streamkeep.arrow.batches import SYSTEM_COLUMNS
 from streamkeep.pipeline.options import ReadOptions
@@ -50,8 +38,10 @@ _log = logging.getLogger(__name__)
 
 _MOST_STREAMS: Final = 16  # of which entries are sampled
 _DEEPEST: Final = 16  # levels of JSON; deeper ones are text
-_PAIR: Final = StructType([StructField("field", BinaryType()), StructField("value", BinaryType())])
-_FIELDS: Final = StructType([StructField("fields", ArrayType(_PAIR))])
+_PAIR: Final = types.StructType(
+    [types.StructField("field", types.BinaryType()), types.StructField("value", types.BinaryType())]
+)
+_FIELDS: Final = types.StructType([types.StructField("fields", types.ArrayType(_PAIR))])
 
 _WHOLE: Final = re.compile(r"-?(0|[1-9]\d{0,18})")
 _NUMBER: Final = re.compile(r"[+-]?(0|[1-9]\d*)?(\.\d*)?([eE][+-]?\d{1,3})?")
@@ -63,7 +53,7 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[
 Sample = dict[bytes, list[bytes]]  # the values of each field
 
 
-def inferred_columns(options: ReadOptions, pins: Sequence[Pin]) -> list[StructField]:
+def inferred_columns(options: ReadOptions, pins: Sequence[Pin]) -> list[types.StructField]:
     """Return a column for each field of the sampled entries, in the order in which they came.
 
     A field that has the name of a column of every read is the column `field.NAME`. One whose name
@@ -76,7 +66,7 @@ def inferred_columns(options: ReadOptions, pins: Sequence[Pin]) -> list[StructFi
         for pairs in _sampled(options, pin, count):
             for field, value in pairs:
                 samples.setdefault(field, []).append(value)
-    columns: dict[str, StructField] = {}
+    columns: dict[str, types.StructField] = {}
     for field, values in samples.items():
         try:
             name = field.decode()
@@ -88,7 +78,7 @@ def inferred_columns(options: ReadOptions, pins: Sequence[Pin]) -> list[StructFi
         if name.lower() in columns:
             _log.warning("field %r differs from another only in case and gets no column", name)
             continue
-        columns[name.lower()] = StructField(name, type_of_texts(values))
+        columns[name.lower()] = types.StructField(name, type_of_texts(values))
     return list(columns.values())
 
 
@@ -119,86 +109,86 @@ def _pairs(options: ReadOptions, slices: Sequence[Slice]) -> Iterator[list[tuple
 # --- types ----------------------------------------------------------------------------------------
 
 
-def type_of_texts(values: Iterable[bytes]) -> DataType:
+def type_of_texts(values: Iterable[bytes]) -> types.DataType:
     """Return the narrowest type of all values; string if there are none but empty ones."""
-    found: DataType | None = None
+    found: types.DataType | None = None
     for value in values:
         if value:
             found = _merged(found, _type_of_text(value))
-    return found if found is not None else StringType()
+    return found if found is not None else types.StringType()
 
 
-def _type_of_text(value: bytes) -> DataType:
+def _type_of_text(value: bytes) -> types.DataType:
     try:
         text = value.decode()
     except UnicodeDecodeError:
-        return BinaryType()
+        return types.BinaryType()
     if _WHOLE.fullmatch(text) and -(1 << 63) <= int(text) < 1 << 63:
-        return LongType()
+        return types.LongType()
     if _NUMBER.fullmatch(text) and _DIGIT.search(text):
-        return DoubleType()
+        return types.DoubleType()
     if _BOOLEAN.fullmatch(text):
-        return BooleanType()
+        return types.BooleanType()
     if _DATE.fullmatch(text):
-        return DateType()
+        return types.DateType()
     if _TIME.fullmatch(text):
-        return TimestampType()
+        return types.TimestampType()
     if text[0] in "{[":
         try:
-            return _type_of_json(json.loads(text), 0) or StringType()
+            return _type_of_json(json.loads(text), 0) or types.StringType()
         except (ValueError, RecursionError):
-            return StringType()
-    return StringType()
+            return types.StringType()
+    return types.StringType()
 
 
-def _type_of_json(value: Any, depth: int) -> DataType | None:
+def _type_of_json(value: Any, depth: int) -> types.DataType | None:
     """Return the type of a value of JSON; None for null."""
     if value is None:
         return None
     if isinstance(value, bool):
-        return BooleanType()
+        return types.BooleanType()
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-        return LongType()
+        return types.LongType()
     if isinstance(value, (int, float)):
-        return DoubleType()
+        return types.DoubleType()
     if depth < _DEEPEST and isinstance(value, list):
-        element: DataType | None = None
+        element: types.DataType | None = None
         for one in value:
             element = _merged(element, _type_of_json(one, depth + 1))
-        return ArrayType(element or StringType())
+        return types.ArrayType(element or types.StringType())
     if depth < _DEEPEST and isinstance(value, dict) and value:
-        return StructType(
+        return types.StructType(
             [
-                StructField(name, _type_of_json(one, depth + 1) or _NOTHING)
+                types.StructField(name, _type_of_json(one, depth + 1) or _NOTHING)
                 for name, one in value.items()
             ]
         )
-    return StringType()
+    return types.StringType()
 
 
-class _Nothing(StringType):
+class _Nothing(types.StringType):
     """The type of a member that was null in all values so far: a string, unless one has a type."""
 
 
 _NOTHING: Final = _Nothing()
 
 
-def _merged(left: DataType | None, right: DataType | None) -> DataType | None:
+def _merged(left: types.DataType | None, right: types.DataType | None) -> types.DataType | None:
     """Return the narrowest type of values of both."""
     if left is None or isinstance(left, _Nothing):
         return right if right is not None else left
     if right is None or isinstance(right, _Nothing) or left == right:
         return left
     kinds = {type(left), type(right)}
-    if kinds == {LongType, DoubleType}:
-        return DoubleType()
-    if kinds == {DateType, TimestampType}:
-        return TimestampType()
-    if isinstance(left, ArrayType) and isinstance(right, ArrayType):
-        return ArrayType(_merged(left.elementType, right.elementType) or StringType())
-    if isinstance(left, StructType) and isinstance(right, StructType):
+    if kinds == {types.LongType, types.DoubleType}:
+        return types.DoubleType()
+    if kinds == {types.DateType, types.TimestampType}:
+        return types.TimestampType()
+    if isinstance(left, types.ArrayType) and isinstance(right, types.ArrayType):
+        return types.ArrayType(_merged(left.elementType, right.elementType) or types.StringType())
+    if isinstance(left, types.StructType) and isinstance(right, types.StructType):
         members = {one.name: one.dataType for one in left}
         for one in right:
             members[one.name] = _merged(members.get(one.name), one.dataType) or _NOTHING
-        return StructType([StructField(name, kind) for name, kind in members.items()])
-    return BinaryType() if BinaryType in kinds else StringType()
+        return types.StructType([types.StructField(name, kind) for name, kind in members.items()])
+    return types.BinaryType() if types.BinaryType in kinds else types.StringType()

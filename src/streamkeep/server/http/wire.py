@@ -16,20 +16,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from starlette.requests import Request
 from starlette.responses import Response
 
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    CommandError,
-    CorruptionError,
-    GroupExistsError,
-    IdTooSmallError,
-    KeyExistsError,
-    NoSuchGroupError,
-    NoSuchKeyError,
-    StoreError,
-    StoreFullError,
-    StreamFullError,
-    StreamkeepError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.core.json_form import from_json, json_object
 from streamkeep.jobs import QueueError
 from streamkeep.server.access import NoPermissionError
@@ -38,20 +25,20 @@ Pairs = list[tuple[bytes, bytes]]
 
 MAX_PARAMETERS: Final = 100
 
-_STATUS: Final[tuple[tuple[type[StreamkeepError], int], ...]] = (
+_STATUS: Final[tuple[tuple[type[errors.StreamkeepError], int], ...]] = (
     (NoPermissionError, 403),
-    (NoSuchKeyError, 404),
-    (NoSuchGroupError, 404),
-    (GroupExistsError, 409),
-    (KeyExistsError, 409),
-    (IdTooSmallError, 409),
-    (StreamFullError, 507),
-    (StoreFullError, 507),
+    (errors.NoSuchKeyError, 404),
+    (errors.NoSuchGroupError, 404),
+    (errors.GroupExistsError, 409),
+    (errors.KeyExistsError, 409),
+    (errors.IdTooSmallError, 409),
+    (errors.StreamFullError, 507),
+    (errors.StoreFullError, 507),
     (QueueError, 409),
-    (CommandError, 400),
-    (ArgumentError, 400),
-    (CorruptionError, 500),
-    (StoreError, 503),
+    (errors.CommandError, 400),
+    (errors.ArgumentError, 400),
+    (errors.CorruptionError, 500),
+    (errors.StoreError, 503),
 )
 
 
@@ -74,17 +61,17 @@ class Problem(Exception):
         self.headers = dict(headers or {})
 
 
-def problem_of(error: StreamkeepError) -> Problem:
+def problem_of(error: errors.StreamkeepError) -> Problem:
     """Return the problem that an error of the store is for a caller."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     hint = ""
-    if isinstance(error, NoSuchKeyError):
+    if isinstance(error, errors.NoSuchKeyError):
         hint = "GET /streams lists the streams"
-    elif isinstance(error, NoSuchGroupError):
+    elif isinstance(error, errors.NoSuchGroupError):
         hint = "PUT /groups/KEY/GROUP creates the group"
-    elif isinstance(error, CorruptionError):
+    elif isinstance(error, errors.CorruptionError):
         hint = "run streamkeep fsck"
-    text = error.redis_error if isinstance(error, CommandError) else str(error)
+    text = error.redis_error if isinstance(error, errors.CommandError) else str(error)
     return Problem(status, text, hint=hint, code=type(error).__name__)
 
 

@@ -15,14 +15,10 @@ from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
 from streamkeep.server.commands.table import Spec, find
 from streamkeep.server.commands.words import option
+from streamkeep.server.resp import server_commands
 from streamkeep.server.resp.encoder import encode
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, CodedError
 from streamkeep.server.resp.requests import WORD_BYTES
-from streamkeep.server.resp.server_commands import (
-    IN_TRANSACTION,
-    NOT_IN_TRANSACTION,
-    WITHOUT_PASSWORD,
-)
 from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import Turn, failure_line
 from streamkeep.server.resp.turns import ClientState
@@ -173,11 +169,11 @@ class Connection(ClientState, asyncio.Protocol):
         try:
             spec = find(words, TABLE)
             self.last_command = spec.name
-            if not self.authenticated and spec.name not in WITHOUT_PASSWORD:
+            if not self.authenticated and spec.name not in server_commands.WITHOUT_PASSWORD:
                 raise _NotAuthenticated(NO_AUTH)
             if self.authenticated:
                 self.user.check(spec, words)
-            if self.queued is not None and spec.name in NOT_IN_TRANSACTION:
+            if self.queued is not None and spec.name in server_commands.NOT_IN_TRANSACTION:
                 raise CommandError("Command not allowed inside a transaction")
             self.server.settings.check_allowed(spec)
         except CommandError as error:
@@ -191,7 +187,7 @@ class Connection(ClientState, asyncio.Protocol):
                         f"EXECABORT Transaction discarded because of: {error}"
                     ) from None
             raise
-        if self.queued is not None and spec.name not in IN_TRANSACTION:
+        if self.queued is not None and spec.name not in server_commands.IN_TRANSACTION:
             self.queued.append((spec, words))
             self.kept += _size(words)
             self.reply(b"+QUEUED\r\n")

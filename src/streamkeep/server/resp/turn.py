@@ -25,12 +25,7 @@ from mypy_extensions import i64, mypyc_attr
 from streamkeep.engine.txn.begin import CheckpointNeeded, begin_read, begin_write
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.format.core.errors import (
-    CommandError,
-    CorruptionError,
-    StoreFullError,
-    StreamkeepError,
-)
+from streamkeep.format.core import errors
 from streamkeep.format.node.node import RESP
 from streamkeep.server.commands.table import BY_NAME, FREES, READS, Spec
 from streamkeep.server.resp.encoder import encode, error_line, error_text
@@ -108,7 +103,7 @@ def run_one(txn: Any, spec: Spec, words: list[bytes], resp3: bool) -> bytes:
             return encode(waiting.run(txn), resp3)
         assert spec.run is not None
         return encode(spec.run(txn, words, _RESP), resp3)
-    except CommandError as error:
+    except errors.CommandError as error:
         return error_line(error.redis_line)
 
 
@@ -298,13 +293,13 @@ def _set_reply(step: Step, reply: bytes) -> None:
 def failure_line(error: Exception) -> bytes:
     """Return the error line for a failure; log one that nobody foresaw."""
     text = str(error)
-    if isinstance(error, CommandError):
+    if isinstance(error, errors.CommandError):
         return error_line(error.redis_line)
-    if isinstance(error, StoreFullError):
+    if isinstance(error, errors.StoreFullError):
         return error_text(f"OOM command not allowed when used memory > 'maxmemory'. {text}")
-    if isinstance(error, CorruptionError):
+    if isinstance(error, errors.CorruptionError):
         return error_text(f"ERR the store is damaged: {text}; run `streamkeep fsck`")
-    if isinstance(error, StreamkeepError):
+    if isinstance(error, errors.StreamkeepError):
         return error_text(f"MISCONF the store cannot serve the command: {text}")
     log.error("a command failed with an internal error", exc_info=error)
     return error_text(f"ERR internal error: {type(error).__name__}: {text}")
