@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
@@ -26,7 +26,7 @@ from streamkeep.engine.checkpoint.checkpointer import Checkpointer
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Owner, Reader
-from streamkeep.engine.journal.slots import read_slots
+from streamkeep.engine.journal.slots import Slot, read_slots
 from streamkeep.engine.journal.write_lock import WriteLock
 from streamkeep.engine.liveness.leases import Leases
 from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
@@ -373,6 +373,10 @@ class Environment:
         if journal is not None and not journal.syncs.wait_for(commit_number):
             self.make_checkpoint()  # it was made before this journal was begun
 
+    def slots(self) -> Iterator[Slot]:
+        """Yield how far each copy elsewhere is."""
+        return read_slots(self.folder.folder(JOURNAL_FOLDER))
+
     def wait_shipped(self, timeout_s: float, *, ask: bool = False) -> bool:
         """Wait until a copy elsewhere has what is committed now; return whether it has.
 
@@ -385,11 +389,10 @@ class Environment:
         with self.begin_read() as txn:
             newest = txn.newest_commit()
         deadline = time.monotonic() + timeout_s
-        folder = self.folder.folder(JOURNAL_FOLDER)
         if ask and self.context.control is not None:
             self.context.control.want(newest)
         while True:
-            shipped = max((slot.shipped for slot in read_slots(folder)), default=-1)
+            shipped = max((slot.shipped for slot in self.slots()), default=-1)
             if shipped < 0:
                 raise StoreError(f"{self.path}: nothing ships the store; next: `streamkeep ship`")
             if shipped >= newest or time.monotonic() >= deadline:

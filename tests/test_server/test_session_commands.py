@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from real_redis.replies import as_newest
 from real_redis.server import RealRedis
 from resp_peer import Peer, Running
 from streamkeep.metrics.prometheus import text_of
+from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.server.resp.info import metrics_of
 from test_server.conftest import Connect
 
@@ -195,6 +197,25 @@ def test_waitaof_replies_when_everything_is_on_disk(running: Running, peer: Peer
                                                b"+PONG\r\n"]  # fmt: skip
     durable = running.server.environment.durability()
     assert durable.durable_commit == durable.last_commit
+
+
+def test_wait_waits_for_copies_elsewhere(running: Running, peer: Peer, tmp_path: Path) -> None:
+    """It rides what is shipped anyway, and says how many copies have the client's commits."""
+    assert peer.call("WAIT", 1, 1) == b":0\r\n"  # at once: there is nothing to wait for
+    peer.call("XADD", "k", "1-0", "f", "v")
+    shipper = Shipper(running.server.store, str(tmp_path / "target"), every="50ms")
+    shipper.run(once=True)
+    assert peer.call("WAIT", 1, 0) == b":1\r\n"
+    peer.call("XADD", "k", "2-0", "f", "v")
+    assert peer.call("WAIT", 1, 100) == b":0\r\n"  # nobody ships it
+    assert peer.call("WAITAOF", 1, 0, 0) == b"*2\r\n:1\r\n:0\r\n"
+    peer.call("MULTI")
+    peer.call("WAIT", 1, 0)
+    assert peer.call("EXEC") == b"*1\r\n:0\r\n"
+    peer.send("WAIT", 1, 0)
+    peer.send("PING")
+    shipper.run(once=True)
+    assert [peer.read(), peer.read()] == [b":1\r\n", b"+PONG\r\n"]
 
 
 def test_flushall_needs_permission(running: Running, peer: Peer) -> None:

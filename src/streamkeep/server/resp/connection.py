@@ -59,6 +59,7 @@ class Connection(ClientState, asyncio.Protocol):
         self.authenticated = False
         self.queued: list[tuple[Spec, list[bytes]]] | None = None
         self.broken = False
+        self.executing = False  # a command of EXEC
         self.watched: dict[bytes, object] = {}
         self.watched_changed = False
         self.mode = "on"

@@ -42,6 +42,7 @@ _MANY: Final = 8  # clients in a batch from which on the next turn begins after 
 _SYNC_THREADS: Final = 2
 _QUICK_S: Final = 0.0003  # syncs for which the loop waits itself
 _IDLE_CHECK_S: Final = 1.0
+_COPIES_POLL_S: Final = 0.02
 
 log = logging.getLogger("streamkeep.server")
 
@@ -357,6 +358,42 @@ class Server:
         client.stopped = True
         # After the commit of this turn, which this client may have a part in.
         self.loop.call_soon(self._to_sync.put, (None, [client], False))
+
+    # --- copies elsewhere -------------------------------------------------------------------
+
+    def has_copies(self) -> bool:
+        """Return whether the store is shipped to a target."""
+        return any(True for _ in self.environment.slots())
+
+    def copies_with(self, commit_number: int) -> int:
+        """Return how many copies of the store elsewhere have a commit."""
+        return sum(slot.shipped >= commit_number for slot in self.environment.slots())
+
+    def offset_of_commits(self) -> int:
+        """Return the newest commit of the store."""
+        control = self.environment.context.control
+        return 0 if control is None else control.newest()
+
+    def wait_for_copies(self, client: Connection, wanted: int, timeout_ms: int) -> None:
+        """Hold the reply of WAIT until so many copies have what is committed now.
+
+        It rides the pieces that are shipped anyway, and asks for none.
+        """
+        client.waits_for_disk += 1
+        client.stopped = True
+        deadline = self.loop.time() + timeout_ms / 1000 if timeout_ms else float("inf")
+
+        def look(commit_number: int) -> None:
+            count = self.copies_with(commit_number)
+            if count < wanted and self.loop.time() < deadline and not client.closing:
+                self.loop.call_later(_COPIES_POLL_S, look, commit_number)
+                return
+            if client.out:
+                client.out[-1] = encode(count, client.resp3)
+            self._synced([client], False, None, None)
+
+        # After the commit of this turn, which this client may have a part in.
+        self.loop.call_soon(lambda: look(self.offset_of_commits()))
 
     def settle(self, garbage: bool) -> None:
         """Do what commits have made due, in a thread."""

@@ -53,10 +53,15 @@ def _time() -> tuple[int, int]:
 
 
 def _wait(client: Connection, words: list[bytes], turn: Turn) -> object:
-    integer(words[1])
-    if integer(words[2], "timeout is not an integer or out of range") < 0:
+    wanted = integer(words[1])
+    timeout_ms = integer(words[2], "timeout is not an integer or out of range")
+    if timeout_ms < 0:
         raise CommandError("timeout is negative")
-    return 0  # there are no replicas
+    server = client.server
+    if wanted > 0 and server.has_copies() and not client.executing:
+        server.wait_for_copies(client, wanted, timeout_ms)
+        return 0  # which is replaced
+    return server.copies_with(server.offset_of_commits())
 
 
 def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -69,7 +74,8 @@ def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
         raise CommandError("timeout is negative")
     if local:
         client.server.wait_for_disk(client)
-    return [local, 0]
+    # Copies elsewhere get nothing that is not on disk here; to wait for them, there is WAIT.
+    return [local, client.server.copies_with(client.server.offset_of_commits())]
 
 
 def _bgsave(client: Connection, words: list[bytes], turn: Turn) -> object:

@@ -138,9 +138,12 @@ class Exec(Step):
             if handler is None:
                 reply = run_one(txn, spec, words, client.resp3)
             else:
+                client.executing = True  # nothing waits in a transaction
                 reply = encode(handler(client, words, self.turn), client.resp3)
         except CommandError as error:
             reply = error_line(error.redis_line)
+        finally:
+            client.executing = False
         client.turns.calls_of(spec.name).note(reply, time.perf_counter_ns() - began)
         return reply
 
