@@ -351,16 +351,18 @@ class Journal:
             needed = slot.position.file_number
             names = [name for name in journal_names(self.folder) if named_number(name) >= needed]
             size = sum(self.folder.size(name) for name in names)
-            if size <= slot.hold_bytes:
+            # A full disk stops the store; a copy that has to begin anew is only slow.
+            most = min(slot.hold_bytes, files.free_bytes(self.folder.handle))
+            if size <= most:
                 held = min(held, needed)
             else:
                 log.warning(
-                    "%s: the copy in %s would hold %d bytes of journal files, more than the %d "
-                    "that it may; it will begin anew",
+                    "%s: the copy in %s would hold %d bytes of journal files, and may hold %d; it "
+                    "will begin anew",
                     self.folder.path,
                     slot.target,
                     size,
-                    slot.hold_bytes,
+                    most,
                 )
         return held
 
