@@ -116,6 +116,7 @@ class Environment:
         self.uuid = uuid.UUID(bytes=uuid_bytes)
         self.readonly = readonly
         self.max_store_bytes = max_store_bytes
+        self.follows = ""  # what a standby follows; set while the store is opened
         self._open_lmdb = open_lmdb
         self.users = 0
         self._unclosed: list[Step] | None = None  # what `close_files` has left; None before it

@@ -13,7 +13,7 @@ import errno
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import lmdb
 
@@ -149,7 +149,9 @@ def _open_noted(
         environment = read_or_create(
             folder, raw, open_raw, readonly, max_store_bytes, clock, node_limits, lock, control
         )
-        _check_standby(environment, readonly, standby)
+        environment.follows = _followed(environment)
+        if environment.follows and not (readonly or standby):
+            _refuse_standby(folder.path, environment.follows)
         _make_first_checkpoint(environment)
         if environment.checkpointer is not None:
             environment.checkpointer.start()
@@ -298,7 +300,8 @@ def _check_compatible(
 ) -> None:
     """Raise if an open environment cannot serve this use, too."""
     context = known.context
-    _check_standby(known, readonly, standby)
+    if known.follows and not (readonly or standby):
+        _refuse_standby(known.path, known.follows)
     if known.readonly and not readonly:
         raise StoreError(
             f"{known.path}: open in this process with readonly=True; next: close that store, then "
@@ -314,18 +317,18 @@ def _check_compatible(
         )
 
 
-def _check_standby(environment: Environment, readonly: bool, standby: bool) -> None:
-    """Raise StoreError if a store that follows another one is opened to be written."""
-    if readonly or standby:
-        return
+def _followed(environment: Environment) -> str:
+    """Return what a standby follows; empty for any other store."""
     with environment.begin_read() as txn:
         body = txn.get_row(META, META_STANDBY, "meta")
-    if body is not None:
-        source = decode_standby(body, "meta").source
-        raise StoreError(
-            f"{environment.path}: a standby that follows {source}; next: open it with "
-            "readonly=True, or make it a store of its own with `streamkeep promote`"
-        )
+    return "" if body is None else decode_standby(body, "meta").source
+
+
+def _refuse_standby(path: Path, source: str) -> NoReturn:
+    raise StoreError(
+        f"{path}: a standby that follows {source}; next: open it with readonly=True, or make it a "
+        "store of its own with `streamkeep promote`"
+    )
 
 
 def _is_cold(folder: Folder) -> bool:

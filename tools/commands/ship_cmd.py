@@ -229,7 +229,7 @@ def restore(target: str, new: Path, at: bytes | None, commit: int | None) -> Non
     newest commit of TARGET, or at an earlier one. The store is checked with fsck before it gets
     its name. TARGET does not change. A restore that was killed goes on where it was.
 
-    `streamkeep ship NEW TARGET` then goes on with the same TARGET, and a store that still ships
+    `streamkeep ship` then goes on from NEW with the same TARGET, and a store that still ships
     there gets an error.
 
     \b

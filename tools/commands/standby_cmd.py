@@ -66,7 +66,7 @@ def promote(store_path: Path) -> None:
     """Make a standby the store that programs write to.
 
     First make sure that nothing writes to the store that it followed, and end `streamkeep standby`
-    here. Commits that were not shipped are only in that store. `streamkeep ship STORE TARGET` then
+    here. Commits that were not shipped are only in that store. `streamkeep ship` of STORE then
     goes on with the same copy, where that store is refused from then on.
 
     \b
