@@ -143,9 +143,6 @@ class Reader:
             None if it cannot be found: there is none yet, it is damaged, or it is needed no longer.
         """
         body = self._next_in("", self.number, self.offset, self.chain)
-        if body is None and self._opened:
-            self.close()  # a process may have begun the file again, after a commit that failed
-            body = self._next_in("", self.number, self.offset, self.chain)
         if body is None:
             for name in journal_names(self._folder):
                 start = self.start_of(name)
