@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from crash.workload.controls import CONTROLS, with_defect
+from crash.workload.worker import fork
 
 TESTS = Path(__file__).resolve().parent.parent
 LONG_S = 1800
@@ -47,6 +49,11 @@ def play(folder: Path, *arguments: str) -> str:
 def test_stores_hold_what_was_acknowledged(tmp_path: Path, seed: int | str) -> None:
     number = seed if isinstance(seed, int) else random.SystemRandom().randrange(1 << 30)
     play(tmp_path, "--seconds", "10", "--seed", str(number))
+
+
+def test_an_interrupt_that_comes_before_its_handler_ends_no_process(tmp_path: Path) -> None:
+    child = fork(lambda: os.kill(os.getpid(), signal.SIGINT), tmp_path / "errors")
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.slow

@@ -90,8 +90,10 @@ def fork(work: Callable[[], object], errors: Path) -> int:
     What it prints, and what it raises, is appended to the file `errors`.
     """
     parent = os.getpid()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the child has one of its own
     child = os.fork()
     if child:
+        signal.signal(signal.SIGINT, handler)
         return child
     status = 1
     try:
