@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from streamkeep.engine.system import files
+from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.position import LogPosition
@@ -59,18 +60,25 @@ class Slot(NamedTuple):
         return slot_name(self.target)
 
     def write(self, folder: Folder, *, durable: bool = False) -> None:
-        """Replace the file in `journal/`; a power loss may leave the one before, unless durable."""
+        """Replace the file in `journal/`; a power loss may leave the one before, unless durable.
+
+        Raises:
+            StoreFullError: there is no room; the file is as it was.
+        """
         members = {**self._asdict(), "position": tuple(self.position)}
-        handle = folder.replace(self.name + _NEW)
         try:
-            files.write_at(handle, (json.dumps(members) + "\n").encode(), 0)
+            handle = folder.replace(self.name + _NEW)
+            try:
+                files.write_at(handle, (json.dumps(members) + "\n").encode(), 0)
+                if durable:
+                    files.sync_data(handle)
+            finally:
+                os.close(handle)
+            folder.rename(self.name + _NEW, self.name)
             if durable:
-                files.sync_data(handle)
-        finally:
-            os.close(handle)
-        folder.rename(self.name + _NEW, self.name)
-        if durable:
-            folder.sync()
+                folder.sync()
+        except OSError as error:
+            raise translate_os(error) from error
 
 
 def slot_name(target: str) -> str:

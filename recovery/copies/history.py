@@ -55,6 +55,12 @@ class History:
         """The position after the newest record that was read."""
         return self._reader.position
 
+    def go_back(self, epoch: int, position: LogPosition) -> None:
+        """Read again from a position on."""
+        self.epoch = epoch
+        self._reader.close()
+        self._reader = Reader(self._folder, Owner(epoch, self._store_uuid), position)
+
     def read(self, end: int) -> Iterator[Entry]:
         """Yield the records up to a commit, which was made.
 
@@ -78,9 +84,7 @@ class History:
             at = NOWHERE._replace(
                 chain=self.position.chain, commit_number=self.position.commit_number
             )
-            self.epoch = following.epoch
-            self._reader.close()
-            self._reader = Reader(self._folder, Owner(self.epoch, self._store_uuid), at)
+            self.go_back(following.epoch, at)
 
     def _read(self, last: int) -> Iterator[Entry]:
         """Yield the records of this epoch up to a commit."""

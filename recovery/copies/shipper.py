@@ -40,6 +40,7 @@ from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
     StoreError,
+    StoreFullError,
     StreamkeepError,
     UnreachableError,
 )
@@ -196,14 +197,13 @@ class Shipper:
                     self._wait()
                 except Again:
                     begun = False
-                except UnreachableError as error:
+                except (UnreachableError, StoreFullError) as error:
                     if once:
                         raise
                     self.failure = str(error)
                     log.warning("%s; shipping goes on in %.0f s", error, pause)
                     self.stop.wait(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
-                    begun = False
         finally:
             self._drop_base()
         return self.report()
@@ -275,6 +275,8 @@ class Shipper:
         # which a power loss may take, its epoch is lower: a restore and a promotion raise it.
         may_resume = newest.epoch <= self.context.epoch if slot is None else known
         if may_resume and self._resume(newest, slot):
+            if self._head.generations[1:]:  # whoever began this one may have been killed
+                self._end(self._head.generations[-2], newest)
             return
         if not known and not self.take_over:
             raise Superseded(

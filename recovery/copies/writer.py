@@ -29,7 +29,12 @@ from streamkeep.format.copies.piece import (
     read_commits,
 )
 from streamkeep.format.core.checksum import open_row
-from streamkeep.format.core.errors import MissingSegmentError, StoreError, StreamkeepError
+from streamkeep.format.core.errors import (
+    MissingSegmentError,
+    StoreError,
+    StreamkeepError,
+    UnreachableError,
+)
 from streamkeep.format.core.keys import ERASURES, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operations
 from streamkeep.format.segment.manifest import (
@@ -126,7 +131,7 @@ class Writer:
     # --- level 0 ----------------------------------------------------------------------------
 
     def send_commits(self, end: int, now_ms: int, sent: Callable[[], None]) -> None:
-        """Write the records up to a commit, in pieces.
+        """Write the records up to a commit, in pieces. After an error, it can be called again.
 
         Args:
             sent: called after each piece.
@@ -134,35 +139,41 @@ class Writer:
         Raises:
             Gap: the journal lacks one.
             Again, Superseded: see the top of this module.
+            UnreachableError: the target does not answer; it may have the piece.
         """
         history = self.history
         data: list[bytes] = []
         size = 0
         start = history.position
         segments: list[SegmentRecord] = []
-        for entry in history.read(end):
-            data.append(entry.data)
-            size += len(entry.data)
-            segments += self._note(entry.body)
-            if size < _MOST_PIECE and entry.commit_number != end:
-                continue
-            self._send_segments(segments)
-            here = history.position
-            piece = Piece(
-                RECORDS,
-                self.environment.uuid.bytes,
-                history.epoch,
-                start.commit_number + 1,
-                here.commit_number,
-                now_ms,
-                start.chain,
-                here.chain,
-                self._before,
-                here.commit_number - start.commit_number,
-            )
-            self._send_piece(piece, b"".join(data))
-            sent()
-            data, size, segments, start = [], 0, [], here
+        epoch = history.epoch
+        try:
+            for entry in history.read(end):
+                data.append(entry.data)
+                size += len(entry.data)
+                segments += self._note(entry.body)
+                if size < _MOST_PIECE and entry.commit_number != end:
+                    continue
+                self._send_segments(segments)
+                here = history.position
+                piece = Piece(
+                    RECORDS,
+                    self.environment.uuid.bytes,
+                    history.epoch,
+                    start.commit_number + 1,
+                    here.commit_number,
+                    now_ms,
+                    start.chain,
+                    here.chain,
+                    self._before,
+                    here.commit_number - start.commit_number,
+                )
+                self._send_piece(piece, b"".join(data))
+                data, size, segments, start, epoch = [], 0, [], here, history.epoch
+                sent()
+        except UnreachableError:
+            history.go_back(epoch, start)
+            raise
 
     def _send_piece(self, piece: Piece, body: bytes) -> None:
         data = piece.encode(body)
@@ -244,17 +255,17 @@ class Writer:
         Args:
             txn: a snapshot of the newest commit that was written.
         """
-        keys, first = self._changed, self._rows_from
-        while self._rows and self._rows[-1][1] <= max(_SMALL, 2 * len(keys)):
-            rows, count = self._rows.pop()
-            last_keys, self._last_keys = self._last_keys, set()
-            keys = keys.union(last_keys if len(last_keys) == count else self._keys_of(rows))
+        keys, first, kept = self._changed, self._rows_from, self._rows.copy()
+        while kept and kept[-1][1] <= max(_SMALL, 2 * len(keys)):
+            rows, count = kept.pop()
+            known = rows is self._rows[-1][0] and len(self._last_keys) == count
+            keys = keys.union(self._last_keys if known else self._keys_of(rows))
             first = rows.first
         order = sorted(keys)
         values = ((table, db_key, txn.get(table, db_key)) for table, db_key in order)
         sent, parts = self._send_all(first, values, None)
         failpoints.hit("ship:rows")
-        self._rows.append((Rows(first, self.commit_number, parts), len(order)))
+        self._rows = [*kept, (Rows(first, self.commit_number, parts), len(order))]
         self.rows_bytes += sent
         self._last_keys = keys if len(keys) <= _MOST_CHANGED else set()
         self._changed = set()

@@ -30,6 +30,7 @@ from streamkeep.format.core.errors import (
     NotAStoreError,
     StoreError,
     StoreLockedError,
+    UnreachableError,
 )
 from streamkeep.format.segment.segment import Segment
 from streamkeep.metrics.prometheus import prometheus_text
@@ -38,7 +39,7 @@ from streamkeep.recovery.copies import writer
 from streamkeep.recovery.copies.shipper import Shipper
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Target
-from streamkeep.recovery.copies.writer import Superseded
+from streamkeep.recovery.copies.writer import Again, Superseded
 
 Open = Callable[..., Store]
 
@@ -569,3 +570,40 @@ def test_status_names_copies_and_standbys(
     text = run("status", "standby").stdout
     assert "standby    of file://" in text
     assert "  copy " not in text
+
+
+def test_a_target_that_fails_now_and_then(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shipping goes on where it was, also with a base that is whole; nothing is written twice."""
+    chance = random.Random(3)
+    store = open_store()
+    shipper = Shipper(store, str(tmp_path / "target"))
+    create, failed = shipper.target.objects.create, 0
+
+    def fails(name: str, data: bytes) -> bool:
+        nonlocal failed
+        if chance.random() < 0.3:
+            failed += 1
+            if chance.random() < 0.5:
+                create(name, data)  # the answer is lost
+            raise UnreachableError("away")
+        return create(name, data)
+
+    monkeypatch.setattr(shipper.target.objects, "create", fails)
+    for _ in range(120):
+        change(store, chance)
+        while True:
+            try:
+                if shipper._step() == newest(store):
+                    break
+            except UnreachableError:
+                continue
+            except Again:  # a piece is there, and the next one has more commits
+                shipper._start()
+    assert failed > 20
+    assert len(Target(str(tmp_path / "target")).known_head().generations) == 1
+    assert not verify_copy(str(tmp_path / "target")).problems
+    restore_copy(str(tmp_path / "target"), tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert describe(restored) == describe(store)
