@@ -49,6 +49,7 @@ from streamkeep.format.core.errors import (
     UnreachableError,
 )
 from streamkeep.format.core.keys import META, SEGMENTS, TABLES
+from streamkeep.format.humanize import time_text
 from streamkeep.format.journal.journal import DELETE, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
@@ -188,8 +189,8 @@ def plan_restore(
         return _plan(target, generation, commit, at_ms, avoid)
     oldest = head.generations[0]
     raise ArgumentError(
-        f"{target.uri}: the copy begins with commit {oldest.base_commit}, at "
-        f"{oldest.begun_ms} ms of Unix time; next: name a later one"
+        f"{target.uri}: the copy begins with commit {oldest.base_commit}, of "
+        f"{time_text(oldest.begun_ms)}; next: name a later one"
     )
 
 

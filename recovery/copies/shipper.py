@@ -534,6 +534,16 @@ def ship(
         return shipper.run(once=True)
 
 
+def forget(store: str | os.PathLike[str], target: str) -> bool:
+    """Hold nothing more of a store's journal for a target; return whether it held something.
+
+    The target keeps its copy. To ship there again, a store needs `take_over`.
+    """
+    with opened_for(store) as opened:
+        shipper = Shipper(opened, target)
+        return shipper.folder.remove(slot_name(shipper.target.uri))
+
+
 def opened_for(path: str | os.PathLike[str]) -> Store[bytes]:
     """Open a store that exists, for a shipper."""
     return Store(path_of(path, "store"), create=False, sync="none", lease=False)

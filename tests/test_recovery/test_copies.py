@@ -566,6 +566,10 @@ def test_status_names_copies_and_standbys(
     assert [(one["behind"], one["proved_ms"] > 0) for one in found["copies"]] == [(1, True)]
     assert "1 commit behind, shipped" in run("status", str(store.path)).stdout
     assert 'streamkeep_copy_behind_commits{target="file://' in prometheus_text(store)
+    store.close()
+    assert "holds nothing" in run("ship", str(store.path), "copy", "--forget").stderr
+    assert "held nothing" in run("ship", str(store.path), "copy", "--forget").stderr
+    assert "  copy " not in run("status", str(store.path)).stdout
     Standby("copy", "standby").close()
     text = run("status", "standby").stdout
     assert "standby    of file://" in text

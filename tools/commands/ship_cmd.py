@@ -97,12 +97,29 @@ target_argument = click.argument("target", metavar="TARGET")
     is_flag=True,
     help="Ship to a TARGET that follows another store of the same identity now.",
 )
+@click.option(
+    "--forget", is_flag=True, help="Ship no more to TARGET: STORE holds no journal for it."
+)
 def run(
-    store_path: Path, target: str, once: bool, every: int, keep: int, hold: int, take_over: bool
+    store_path: Path,
+    target: str,
+    once: bool,
+    every: int,
+    keep: int,
+    hold: int,
+    take_over: bool,
+    forget: bool,
 ) -> None:
     """Ship STORE to TARGET."""
+    from streamkeep.recovery.copies import shipper as shipping
     from streamkeep.recovery.copies.shipper import Shipper
 
+    if forget:
+        held = shipping.forget(store_path, target)
+        text = "holds nothing for it any more" if held else "held nothing for it"
+        output.done(target=target, forgotten=held)
+        output.note(f"{target}: {store_path} {text}")
+        return
     began = time.perf_counter()
     with open_store(store_path) as store, _advancing("base", sized=True) as progress:
         shipper = Shipper(
