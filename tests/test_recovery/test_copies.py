@@ -19,7 +19,7 @@ import streamkeep
 from cli_runner import objects, run
 from conftest import assert_sound
 from erased import SECRET, entry, grep
-from golden_stores import describe
+from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
@@ -611,3 +611,56 @@ def test_a_target_that_fails_now_and_then(
     restore_copy(str(tmp_path / "target"), tmp_path / "restored")
     with streamkeep.open(tmp_path / "restored") as restored:
         assert describe(restored) == describe(store)
+
+
+READER = """
+import json, sys
+import streamkeep
+from golden_stores import describe, digest
+with streamkeep.open(sys.argv[1], readonly=True) as store:
+    print("open", flush=True)
+    for line in sys.stdin:
+        print(digest(describe(store)), flush=True)
+"""
+
+
+def test_other_processes_read_a_standby(open_store: Open, tmp_path: Path) -> None:
+    """Each of their snapshots is of a commit of the source; none waits, and none sees a mixture."""
+    chance = random.Random(11)
+    store = open_store()
+    target, place = str(tmp_path / "target"), tmp_path / "standby"
+    change(store, chance)
+    ship(store, target)
+    following = Standby(target, place)
+    reader = subprocess.Popen(
+        [sys.executable, "-c", READER, str(place)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
+        },
+    )
+    assert reader.stdin is not None
+    assert reader.stdout is not None
+    try:
+        assert reader.stdout.readline() == "open\n"
+        for round_number in range(25):
+            for _ in range(chance.randrange(1, 40)):
+                change(store, chance)
+            if round_number == 12:  # the standby takes a base
+                restore_copy(target, tmp_path / "second")
+                store.close()
+                store = streamkeep.open(tmp_path / "second")
+                change(store, chance)
+            ship(store, target, take_over=round_number == 12)
+            following.run(once=True)
+            reader.stdin.write("go\n")
+            reader.stdin.flush()
+            assert reader.stdout.readline() == f"{digest(describe(store))}\n"
+    finally:
+        reader.communicate()
+        following.close()
+        store.close()
+    assert_sound(place)
