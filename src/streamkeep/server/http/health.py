@@ -112,6 +112,7 @@ def _facts(store: Store[bytes]) -> Found:
         ],
         "archive": {"size_bytes": kept.pop("bytes"), **kept},
         "backup": _backup(store, whole.last_commit),
+        "copies": [one._asdict() for one in whole.copies],
         "time_ms": now_ms(),
     }
 

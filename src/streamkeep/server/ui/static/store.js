@@ -41,6 +41,8 @@ export function store(main, state, signal) {
       ["Sync mode", found.sync],
       ["Last backup", found.backup === null ? "none is known" : [time(found.backup.time_ms, found.time_ms),
         el("span", { class: "quiet" }, `, ${many(found.backup.commits_since, "commit")} before now`)]],
+      ...found.copies.map((one) => ["Copy elsewhere", [el("code", {}, one.target), el("span", { class: "quiet" },
+        one.behind ? `, ${many(one.behind, "commit")} behind` : ", has every commit")]]),
       ["Last recovery", last === null ? "never" : `${clock(last.time_ms)} UTC, ${many(last.replayed, "commit")} replayed${last.lost ? `, ${many(last.lost, "commit")} lost` : ""}`]]));
     const kept = found.archive;
     fill(archive, kept.segments || kept.retired_entries ? facts([
@@ -61,6 +63,8 @@ function troubles(found) {
     found.low_disk && `The disk has only ${size(found.disk_free_bytes)} left; entries may soon be refused.`,
     ...found.failures.map((text) => `A background task failed, and tries again: ${text}`),
     ...found.old_readers.map((one) => `Process ${one.process} reads a state ${many(one.commits, "commit")} old, so that freed pages cannot be used again.`),
+    ...found.copies.filter((one) => one.behind && found.time_ms - one.shipped_ms > 60000)
+      .map((one) => `The copy in ${one.target} lacks ${many(one.behind, "commit")}, and nothing has shipped for a minute.`),
     found.check && !found.check.running && found.check.errors > 0 && `The last check found ${many(found.check.errors, "error")}.`,
     found.check?.failed && `The last check could not end: ${found.check.failed}`,
   ].filter(Boolean);
