@@ -348,6 +348,8 @@ class Journal:
         """Return the first journal file that a copy of the store needs and may hold."""
         held = _NONE
         for slot in read_slots(self.folder):
+            if slot.position.commit_number < 0:
+                continue  # its copy begins anew in any case
             needed = slot.position.file_number
             names = [name for name in journal_names(self.folder) if named_number(name) >= needed]
             size = sum(self.folder.size(name) for name in names)

@@ -8,16 +8,18 @@ a target that is gone. A store that is not copied has no slot, and holds nothing
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from streamkeep.engine.journal.syncs import LOCK_FILE
 from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.errors import CorruptionError, StoreLockedError
 from streamkeep.format.journal.position import LogPosition
 
 _PREFIX: Final = "slot-"
@@ -33,7 +35,7 @@ class Slot(NamedTuple):
         generation: the one that goes on; empty before the first is whole.
         begun: one that is being begun, which the target may already name; empty for none.
         epoch: that of the journal file where the position is.
-        position: from where on records are needed.
+        position: from where on records are needed; `NOWHERE` if the copy does not go on there.
         shipped: the target has all commits up to this one.
         shipped_ms: Unix time at which it had.
         hold_bytes: of journal files before the newest checkpoint, at most.
@@ -84,6 +86,28 @@ class Slot(NamedTuple):
 def slot_name(target: str) -> str:
     """Return the name of the file for a target."""
     return _PREFIX + hashlib.blake2b(target.encode(), digest_size=8).hexdigest()
+
+
+def hold_slot(folder: Folder, target: str) -> int:
+    """Lock what ships the store to a target; return the descriptor that holds the lock.
+
+    It is a byte of the file of the journal's syncs: the file of the slot is replaced all the time.
+
+    Raises:
+        StoreLockedError: another process or thread has it.
+    """
+    handle = folder.open(LOCK_FILE, os.O_RDWR)
+    place = int(slot_name(target).removeprefix(_PREFIX), 16) >> 2
+    try:
+        lock = files.FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
+    except BlockingIOError:
+        os.close(handle)
+        raise StoreLockedError(
+            f"{folder.path.parent}: another process ships it to {target}; next: end that one, or "
+            "let it go on: Store.ship_now() waits until it has shipped everything"
+        ) from None
+    return handle
 
 
 def is_slot_name(name: str) -> bool:

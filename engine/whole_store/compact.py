@@ -18,6 +18,8 @@ import lmdb
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.crash_recovery.recover import needs_recovery
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
+from streamkeep.engine.journal.slots import read_slots
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.store.registry import registry
 from streamkeep.engine.store.swap import NEW_FOLDER, READY_FOLDER, finish_swap
@@ -112,6 +114,9 @@ def _rewrite(
         finally:
             raw.close()
         epoch = finish_copy(new, clock)
+        for slot in read_slots(folder.folder(JOURNAL_FOLDER)):  # its copy begins anew
+            slot = slot._replace(epoch=0, position=NOWHERE)
+            slot.write(new.folder(JOURNAL_FOLDER), durable=True)
         after = new.size(DATA_FILE)
         failpoints.hit("compact:prepared")
         folder.rename(NEW_FOLDER, READY_FOLDER)

@@ -24,7 +24,7 @@ from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.journal.position import POSITION_KEY
+from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
 from streamkeep.format.rows.records import encode_number
 
 _ROOM: Final = 64 << 20  # in the copy's map, for the commit that raises the epoch
@@ -43,7 +43,7 @@ def copy_data(
 
     Args:
         txn: the snapshot to copy; None for the newest commit.
-        rows: returns more rows for `meta`, given the number of the commit that writes them.
+        rows: returns more rows for `meta`, given the number of the newest commit of the copy.
 
     Raises:
         StoreFullError: there is no room. The caller removes the partial copy.
@@ -64,10 +64,13 @@ def copy_data(
             meta = copy.open_db(TABLES[META].name.encode(), create=False)
             with copy.begin(write=True) as writer:
                 epoch = stored_epoch(writer.get(META_EPOCH, None, meta)) + 1
-                added = {META_EPOCH: encode_number(epoch), **rows(writer.id())}
+                commit_number, position = writer.id(), writer.get(POSITION_KEY)
+                if position is not None:  # commits are counted on; the copy has no journal
+                    _, _, chain, commit_number = decode_position(position)
+                    writer.put(POSITION_KEY, encode_position(0, 0, chain, commit_number))
+                added = {META_EPOCH: encode_number(epoch), **rows(commit_number)}
                 for key, body in added.items():
                     writer.put(key, seal_row(META, key, body), db=meta)
-                writer.delete(POSITION_KEY)  # the copy has no journal
         finally:
             copy.close()
         folder.sync()

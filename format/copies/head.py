@@ -1,6 +1,7 @@
 """The head of a copy: the one object that is replaced. It says which generations there are.
 
     head.json                        this object
+    probe                            an empty object, by which a target shows what it refuses
     GENERATION/...                   the pieces of a generation; see `piece`
     GENERATION/segments/<name>       empty objects: the segments that the generation needs
     segments/<name>                  segments of the archive; the name ends with their checksum
@@ -20,11 +21,13 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from streamkeep.format.copies.piece import is_generation_name
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 
 VERSION: Final = 1
 HEAD: Final = "head.json"
+PROBE: Final = "probe"
 VERIFIED: Final = "verified.json"
 SEGMENTS: Final = "segments"
 
@@ -99,7 +102,9 @@ def decode_head(data: bytes, where: str) -> Head:
 def _generation(members: Mapping[str, Any]) -> Generation:
     one = Generation(**members)
     for name, value in one._asdict().items():
-        if name in ("name", "owner"):
+        if name == "name":
+            fits = isinstance(value, str) and is_generation_name(value)
+        elif name == "owner":
             fits = isinstance(value, str)
         else:
             fits = type(value) is int and 0 <= value < 1 << 64

@@ -22,6 +22,10 @@ class Gap(StreamkeepError):
     """The journal does not have the commits that follow."""
 
 
+class Diverged(StreamkeepError):
+    """The store has made other commits than the copy has."""
+
+
 class Entry(NamedTuple):
     """The record of one commit.
 
@@ -125,6 +129,9 @@ def find_history(
     Args:
         epoch: the present one of the store.
         chain: the checksum of the record of that commit.
+
+    Raises:
+        Diverged: the journal proves that the store has made another one.
     """
     starts: list[tuple[int, LogPosition]] = []
     if slot is not None:
@@ -142,8 +149,10 @@ def find_history(
         except Gap:
             continue
         found = history.position
-        if (found.commit_number, found.chain) == (commit, chain):
+        if found.commit_number == commit and found.chain == chain:
             return history
+        if found.commit_number == commit and found.chain:  # 0: before a file; it is not known
+            raise Diverged(f"the store has another commit {commit}")
     return None
 
 

@@ -39,7 +39,7 @@ from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.whole_store.copying import finish_copy
 from streamkeep.format.copies.head import Generation, Head
 from streamkeep.format.copies.piece import END, PieceName, read_commits
-from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.format.core.checksum import digest64, open_row, seal_row
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -181,12 +181,14 @@ def plan_restore(
     avoid: frozenset[Rows] = frozenset(),
 ) -> Plan:
     """Return what has to be read; nothing is read but names, and headers for a time."""
+    following = None
     for generation in reversed(head.generations):
         if commit is not None and commit < generation.base_commit:
+            following = generation
             continue
         if at_ms is not None and at_ms < generation.begun_ms:
             continue
-        return _plan(target, generation, commit, at_ms, avoid)
+        return _plan(target, generation, following, commit, at_ms, avoid)
     oldest = head.generations[0]
     raise ArgumentError(
         f"{target.uri}: the copy begins with commit {oldest.base_commit}, of "
@@ -197,6 +199,7 @@ def plan_restore(
 def _plan(
     target: Target,
     generation: Generation,
+    following: Generation | None,
     commit: int | None,
     at_ms: int | None,
     avoid: frozenset[Rows],
@@ -213,10 +216,11 @@ def _plan(
     end, time_ms = newest, generation.begun_ms
     if commit is not None:
         if commit > newest:
-            raise ArgumentError(
-                f"{target.uri}: the copy ends with commit {newest}, before {commit}; next: name an "
-                "earlier one"
-            )
+            if following is None:
+                problem = f"the copy ends with commit {newest}, before {commit}"
+            else:
+                problem = f"the copy has commit {newest}, and then {following.base_commit}"
+            raise ArgumentError(f"{target.uri}: {problem}; next: name one that it has")
         end = commit
     elif at_ms is not None:
         # The last piece that was written by then: their times rise.
@@ -282,7 +286,8 @@ class _Restore:
         self.total = len(self.steps) + len(plan.pieces)
         self.segments = 0
         # A restore of another plan, or in another boot, is not gone on with.
-        self.identity = f"{boot_id().hex()} {plan.generation.name} {plan.end} {len(self.steps)}"
+        names = digest64(" ".join(map(str, self.steps)).encode()).hex()
+        self.identity = f"{boot_id().hex()} {plan.end} {names}"
 
     def clear(self) -> None:
         """Remove everything, to begin anew."""

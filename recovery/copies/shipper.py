@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.journal.slots import Slot, read_slot, slot_name
+from streamkeep.engine.journal.slots import Slot, hold_slot, read_slot, slot_name
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -46,17 +46,23 @@ from streamkeep.format.core.errors import (
 )
 from streamkeep.format.core.values import whole
 from streamkeep.format.journal.position import LogPosition
-from streamkeep.recovery.copies.history import Gap, History, find_history
+from streamkeep.recovery.copies.history import Diverged, Gap, History, find_history
 from streamkeep.recovery.copies.target import Progress, Target
-from streamkeep.recovery.copies.writer import Again, Superseded, Writer
+from streamkeep.recovery.copies.writer import Again, Writer
 
 HOLD_BYTES: Final = 4 << 30
 _LEAST_BASE: Final = 64 << 20  # bytes of rows after a base before a new one is due
+_MOST_CONFLICTS: Final = 10
 _POLL_S: Final = 0.02
 _TIDY_MS: Final = 3_600_000
+_PAUSE_S: Final = 1.0  # before the next try; twice as long each time
 _LONGEST_PAUSE_S: Final = 30.0
 
 log = logging.getLogger("streamkeep")
+
+
+class Superseded(StoreError):
+    """The copy goes on with commits that this store has not made."""
 
 
 class ShipReport(NamedTuple):
@@ -178,12 +184,15 @@ class Shipper:
 
         Raises:
             StoreError: the target is of another store, or another copy of the store has taken over.
+            StoreLockedError: another process or thread ships the store there.
             UnreachableError: the target does not answer, with `once`; without it, it is tried
                 again.
         """
-        pause = 1.0
+        pause = _PAUSE_S
         begun = False
+        conflicts = 0
         end = self._newest() if once else 0
+        lock = hold_slot(self.folder, self.target.uri)
         try:
             while not self.stop.is_set():
                 try:
@@ -191,12 +200,19 @@ class Shipper:
                         self._start()
                         begun = True
                     shipped = self._step()
-                    self.failure, pause = "", 1.0
+                    self.failure, pause = "", _PAUSE_S
                     if once and self._base is None and shipped >= end:
                         break
                     self._wait()
-                except Again:
+                except Again as again:
                     begun = False
+                    conflicts += 1
+                    if once and conflicts > _MOST_CONFLICTS:
+                        raise UnreachableError(
+                            f"{again}: another process writes there all the time, or the target "
+                            "loses what it was given"
+                        ) from again
+                    self.stop.wait(min(pause, self.every_s))
                 except (UnreachableError, StoreFullError) as error:
                     if once:
                         raise
@@ -206,6 +222,7 @@ class Shipper:
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
         finally:
             self._drop_base()
+            os.close(lock)
         return self.report()
 
     def _newest(self) -> int:
@@ -254,7 +271,18 @@ class Shipper:
         """Find out where the target is, and whether the journal goes on from there."""
         self._drop_base()
         self._writer = self._head = self._tag = None
+        self.target.check_writes()
+        slot = None
+        try:
+            slot = read_slot(self.folder, slot_name(self.target.uri))
+        except CorruptionError as error:
+            log.warning("%s", error)
         found = self.target.head()
+        if found is None and slot is not None and slot.generation and not self.take_over:
+            raise UnreachableError(
+                f"{self.target.uri}: the copy that was there is gone; next: mount its disk, or "
+                "--take-over makes a new one"
+            )
         if found is None:
             return
         self._head, self._tag = found
@@ -263,21 +291,18 @@ class Shipper:
                 f"{self.target.uri}: the copy of another store ({self._head.store}); next: name "
                 "another target"
             )
-        slot = None
-        try:
-            slot = read_slot(self.folder, slot_name(self.target.uri))
-        except CorruptionError as error:
-            log.warning("%s", error)
         newest = self._head.generations[-1]
         self._erased = slot is not None and slot.erased
         known = slot is not None and newest.name in (slot.generation, slot.begun)
         # The journal of a store that was replaced may go on from the same commit. Without a slot,
         # which a power loss may take, its epoch is lower: a restore and a promotion raise it.
         may_resume = newest.epoch <= self.context.epoch if slot is None else known
-        if may_resume and self._resume(newest, slot):
-            if self._head.generations[1:]:  # whoever began this one may have been killed
-                self._end(self._head.generations[-2], newest)
-            return
+        try:
+            if may_resume and self._resume(newest, slot):
+                return
+        except Diverged as error:  # a copy of the store's folder was used, and shipped, too
+            log.warning("%s: %s", self.target.uri, error)
+            known = False
         if not known and not self.take_over:
             raise Superseded(
                 f"{self.target.uri}: the copy goes on with {newest.name}, which {newest.owner} "
@@ -301,6 +326,8 @@ class Shipper:
         if last is not None:
             piece, before = last
             commit, chain = piece.last_commit, piece.chain_after
+        if slot is not None and slot.position.commit_number >= 0 and commit > self._newest():
+            raise Diverged(f"the store has no commit {commit}")
         history = find_history(
             self.folder, self.environment.uuid.bytes, self.context.epoch, slot, commit, chain
         )
@@ -311,6 +338,8 @@ class Shipper:
         self._writer = writer
         self._proved_ms = self.target.proved_ms(generation.name)
         self._note_shipped()
+        for before_it in self._generations()[-2:-1]:  # a killed process may not have come to that
+            self._end(before_it, generation)
         return True
 
     def _note_shipped(self) -> None:
@@ -334,7 +363,7 @@ class Shipper:
             self._proved_ms,
             writer.missing,
         )
-        slot.write(self.folder)
+        slot.write(self.folder, durable=self._erased)
 
     # --- rows and bases ---------------------------------------------------------------------
 
@@ -450,25 +479,24 @@ class Shipper:
 
     def _end(self, ended: Generation, successor: Generation) -> None:
         """End a generation: whoever still writes to it finds out at the next piece."""
-        while True:
-            names = self.target.names(ended.name, 0)
-            last = self.target.header(names[-1]) if names else None
-            if last is not None and last.kind == END:
-                return
-            first = 1 + (ended.base_commit if last is None else last.last_commit)
-            end = Piece(
-                END,
-                self.environment.uuid.bytes,
-                successor.epoch,
-                first,
-                first - 1,
-                successor.begun_ms,
-                0,
-                0,
-            )
-            data = encode_end(end, successor.name, successor.owner)
-            if self.target.create(str(PieceName(ended.name, 0, first)), data):
-                return
+        names = self.target.names(ended.name, 0)
+        last = self.target.header(names[-1]) if names else None
+        if last is not None and last.kind == END:
+            return
+        first = 1 + (ended.base_commit if last is None else last.last_commit)
+        end = Piece(
+            END,
+            self.environment.uuid.bytes,
+            successor.epoch,
+            first,
+            first - 1,
+            successor.begun_ms,
+            0,
+            0,
+        )
+        data = encode_end(end, successor.name, successor.owner)
+        if not self.target.create(str(PieceName(ended.name, 0, first)), data):
+            raise Again(self.target.uri)  # it was written to in this moment
 
     def _tidy(self, now_ms: int, outdated: Iterable[str]) -> None:
         """Remove generations that nobody may want to go back to, and rows that others have."""
@@ -490,7 +518,7 @@ class Shipper:
             failpoints.hit("ship:dropped")
             for one in dropped:
                 self.target.remove(one.name)
-            self.target.drop_segments(tuple(kept))
+            self.target.drop_segments()
         self.target.remove_unnamed(tuple(kept))
         self._writer.drop_merged_rows()
         self._proved_ms = max(self._proved_ms, self.target.proved_ms(kept[-1].name))

@@ -23,7 +23,7 @@ from streamkeep.engine.crash_recovery.recover import META_RECOVERY
 from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
-from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
 from streamkeep.engine.journal.slots import Slot, slot_name
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.opening import open_environment
@@ -388,9 +388,7 @@ def promote(path: str | Path) -> StandbyRow:
         state = decode_standby(body, "meta")
         handle = _lock(environment.folder, state.source, place)
         try:
-            slot = Slot(
-                state.source, state.generation, "", 0, LogPosition(0, 0, 0, -1), 0, 0, HOLD_BYTES
-            )
+            slot = Slot(state.source, state.generation, "", 0, NOWHERE, 0, 0, HOLD_BYTES)
             slot.write(environment.folder.folder(JOURNAL_FOLDER), durable=True)
             failpoints.hit("standby:noted")
             environment.write(lambda txn: txn.delete(META, META_STANDBY), wait=True)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from streamkeep.engine.remote.object_store import open_objects
 from streamkeep.format.copies.head import (
     HEAD,
+    PROBE,
     SEGMENTS,
     VERIFIED,
     Generation,
@@ -32,7 +33,7 @@ from streamkeep.format.copies.piece import (
     is_generation_name,
     parse_name,
 )
-from streamkeep.format.core.errors import CorruptionError, NotAStoreError
+from streamkeep.format.core.errors import CorruptionError, NotAStoreError, StoreError
 from streamkeep.format.segment.manifest import SegmentRecord
 
 Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
@@ -60,6 +61,20 @@ class Target:
     def where(self, name: object) -> str:
         """Return the name of an object in errors."""
         return f"{self.uri}/{name}"
+
+    def check_writes(self) -> None:
+        """Check that the target refuses writes on whose refusal everything here depends.
+
+        Raises:
+            StoreError: it does not, so two stores that write to it could mix their commits.
+        """
+        create = self.objects.create
+        if (create(PROBE, b"") and create(PROBE, b"")) or self.objects.replace(PROBE, b"", "0"):
+            raise StoreError(
+                f"{self.uri}: it replaces an object in spite of If-None-Match or If-Match, so "
+                "that two stores could mix their commits there; next: name a target that heeds "
+                "them, such as a folder or S3"
+            )
 
     # --- the head ---------------------------------------------------------------------------
 
@@ -190,9 +205,10 @@ class Target:
             if is_generation_name(name) and name not in named and name < generations[-1].name:
                 self.remove(name)
 
-    def drop_segments(self, generations: tuple[Generation, ...]) -> None:
-        """Remove the segments that no generation needs."""
-        needed = {name for one in generations for name in self.needed_segments(one.name)}
+    def drop_segments(self) -> None:
+        """Remove the segments that no generation needs, not even one whose base is being made."""
+        folders = filter(is_generation_name, self.objects.folders())
+        needed = {name for one in folders for name in self.needed_segments(one)}
         for name in self.objects.names(SEGMENTS):
             if name not in needed:
                 self.objects.remove(name)

@@ -69,12 +69,16 @@ def verify_copy(
     checks = [_Check(source, head.store.bytes, one, progress) for one in head.generations]
     for check in checks:
         check.run(everything)
-    newest = checks[-1]
+    newest = first = checks[-1]
+    for check in reversed(checks[:-1]):
+        if check.commit < first.generation.base_commit:
+            break  # the journal did not go on there
+        first = check
     return VerifyReport(
         source.uri,
         head.generations[-1].name,
         tuple(problem for check in checks for problem in check.problems),
-        head.generations[0].base_commit,
+        first.generation.base_commit,
         newest.commit,
         newest.last_ms,
         sum(check.commits for check in checks),
@@ -136,7 +140,12 @@ class _Check:
 
     def _go_on(self, verified: Verified) -> None:
         """Begin after what was proved."""
-        self.known = verified.commit_number - self.commit
+        at = verified.commit_number
+        before = [one for one in self.target.names(self.generation.name, 0) if one.first <= at]
+        checksum = self.target.piece(before[-1])[2] if before else 0
+        if checksum != verified.piece_checksum:
+            return  # the target has lost something since: read everything
+        self.known = at - self.commit
         self.commit, self.chain = verified.commit_number, verified.chain
         self.checksum = verified.piece_checksum
         self.proved = set(verified.segments)

@@ -1,7 +1,7 @@
 """Writing one generation of a copy: its base, the commits after it, rows, segments.
 
 Nothing here replaces an object. If there is another one of the name, `Again` says that somebody
-else writes to the target, too, and `Superseded` that another generation has followed.
+else writes to the target, too, or that the generation has ended.
 """
 
 from __future__ import annotations
@@ -18,20 +18,16 @@ from streamkeep.engine.tables.segment_files import open_stored, stored_name
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.copies.head import Generation
 from streamkeep.format.copies.piece import (
-    END,
     RECORDS,
     ROWS,
     Piece,
     PieceName,
     checksum_of,
-    decode_end,
-    decode_piece,
     read_commits,
 )
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import (
     MissingSegmentError,
-    StoreError,
     StreamkeepError,
     UnreachableError,
 )
@@ -59,10 +55,6 @@ RowKey = tuple[int, bytes]  # table, key
 
 class Again(StreamkeepError):
     """Somebody else has written to the target: read it again."""
-
-
-class Superseded(StoreError):
-    """Another generation has followed, which another store ships."""
 
 
 class Writer:
@@ -126,7 +118,7 @@ class Writer:
                 self._pieces += 1
                 for commit in read_commits(piece, body, self.target.where(name)):
                     self._note(commit.body)
-        self.erased = False  # the slot says that
+        self.drop_merged_rows()
 
     # --- level 0 ----------------------------------------------------------------------------
 
@@ -138,7 +130,7 @@ class Writer:
 
         Raises:
             Gap: the journal lacks one.
-            Again, Superseded: see the top of this module.
+            Again: see the top of this module.
             UnreachableError: the target does not answer; it may have the piece.
         """
         history = self.history
@@ -180,25 +172,12 @@ class Writer:
         name = PieceName(self.name, 0, piece.first_commit)
         failpoints.hit("ship:piece")
         if not self.target.create(str(name), data):
-            self._explain(name)
+            raise Again(self.target.where(name))
         failpoints.hit("ship:sent")
         self._before = checksum_of(data)
         self._pieces += 1
         self.pieces += 1
         self.sent_bytes += len(data)
-
-    def _explain(self, name: PieceName) -> None:
-        """Another object has the name of the next piece: say who wrote it, or read it again."""
-        where = self.target.where(name)
-        piece, body = decode_piece(self.target.objects.get(str(name)), where)
-        if piece.kind != END:
-            raise Again(where)
-        successor, owner = decode_end(body, where)
-        raise Superseded(
-            f"{self.target.uri}: {owner} has taken over, and the copy goes on with {successor}; "
-            f"commits from {name.first} on are only in this store; next: `streamkeep ship restore` "
-            "makes a store of the copy, and `streamkeep diff` shows what only this one has"
-        )
 
     def _note(self, body: bytes) -> list[SegmentRecord]:
         """Note the rows that a record changes; return the segments that it names."""
@@ -358,10 +337,10 @@ class Writer:
         return sent + send(is_end=True), tuple(parts)
 
     def drop_merged_rows(self) -> None:
-        """Remove the rows that were merged into others: a restore does not read them."""
+        """Remove the rows that were merged into others, or not completed: nobody reads them."""
         kept = {name for rows, _ in self._rows for name in rows.parts}
         for name in self.target.names(self.name, 1):
-            if name.first and name not in kept and name.last < self._rows_from:
+            if name.first and name not in kept:
                 self.target.objects.remove(str(name))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,9 +22,15 @@ from conftest import assert_sound
 from erased import SECRET, entry, grep
 from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
+from patience import wait_until
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.journal.reader import journal_names
+from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock, ManualClock
+from streamkeep.engine.whole_store.compact import compact
+from streamkeep.format.copies.head import HEAD, decode_head
+from streamkeep.format.copies.piece import parse_name
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -36,10 +43,10 @@ from streamkeep.format.segment.segment import Segment
 from streamkeep.metrics.prometheus import prometheus_text
 from streamkeep.recovery import restore_copy, ship, verify_copy
 from streamkeep.recovery.copies import writer
-from streamkeep.recovery.copies.shipper import Shipper
+from streamkeep.recovery.copies.shipper import Shipper, Superseded
 from streamkeep.recovery.copies.standby import Standby, promote
 from streamkeep.recovery.copies.target import Target
-from streamkeep.recovery.copies.writer import Again, Superseded
+from streamkeep.recovery.copies.writer import Again
 
 Open = Callable[..., Store]
 
@@ -154,8 +161,10 @@ def test_a_shipper_finds_out_that_another_store_took_over(open_store: Open, tmp_
     with streamkeep.open(tmp_path / "second") as second:
         ship(second, target)
     store.xadd("s", {"n": "2"})
-    with pytest.raises(Superseded, match="has taken over"):
+    with pytest.raises(Again):
         shipper._step()
+    with pytest.raises(Superseded, match="does not know it"):
+        shipper.run()
 
 
 def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
@@ -177,7 +186,7 @@ def test_the_same_generation_goes_on_after_a_kill(tmp_path: Path) -> None:
         assert subprocess.run(run, check=False).returncode == 9
     with streamkeep.open(path) as store:
         assert ship(store, target).base_bytes == 0
-        assert len(os.listdir(tmp_path / "target")) == 2  # the head, and one generation
+        assert len(os.listdir(tmp_path / "target")) == 3  # head, probe, one generation
         restore_copy(target, tmp_path / "restored")
         with streamkeep.open(tmp_path / "restored") as restored:
             assert describe(restored) == describe(store)
@@ -664,3 +673,221 @@ def test_other_processes_read_a_standby(open_store: Open, tmp_path: Path) -> Non
         following.close()
         store.close()
     assert_sound(place)
+
+
+def test_commits_are_counted_on_after_a_compaction(open_store: Open, tmp_path: Path) -> None:
+    """The copy begins anew, and still has what was before."""
+    store = open_store()
+    target, path = str(tmp_path / "target"), store.path
+    for n in range(9):
+        store.xadd("s", {"n": str(n)})
+    before = ship(store, target).commit_number
+    store.close()
+    compact(path)
+    with streamkeep.open(path) as again:
+        assert newest(again) >= before
+        again.xadd("s", {"n": "9"})
+        assert not again.wait_shipped(0)
+        assert ship(again, target).base_bytes > 0
+        assert not verify_copy(target).problems
+    restore_copy(target, tmp_path / "old", commit=before)
+    with streamkeep.open(tmp_path / "old") as old:
+        assert old.xlen("s") == 9
+
+
+@pytest.mark.parametrize("more", [0, 1, 3])
+def test_a_copy_of_the_folder_does_not_take_over(tmp_path: Path, more: int) -> None:
+    """What was shipped is not replaced by a store that was copied, or restored by hand, before."""
+    target, path = str(tmp_path / "target"), tmp_path / "store"
+    with streamkeep.open(path) as store:
+        store.xadd("s", {"n": "1"})
+        ship(store, target)
+    shutil.copytree(path, tmp_path / "twin")
+    with streamkeep.open(path) as again:
+        again.xadd_many("s", [{"n": "2"}])
+        again.xadd("s", {"n": "3"})
+        ship(again, target)
+        with streamkeep.open(tmp_path / "twin") as twin:
+            for _ in range(more):
+                twin.xadd("s", {"twin": "1"})
+            with pytest.raises(Superseded, match="does not know it"):
+                ship(twin, target)
+        again.xadd("s", {"n": "4"})
+        ship(again, target)
+        restore_copy(target, tmp_path / "restored")
+        with streamkeep.open(tmp_path / "restored") as restored:
+            assert describe(restored) == describe(again)
+
+
+def test_a_generation_is_ended_by_the_next_shipper(open_store: Open, tmp_path: Path) -> None:
+    """A shipper that was killed after it took over has not fenced the store before."""
+    store = open_store()
+    target = str(tmp_path / "target")
+    store.xadd("s", {"n": "1"})
+    running = Shipper(store, target)
+    running.run(once=True)
+    restore_copy(target, tmp_path / "second")
+    program = (
+        "import os, sys, streamkeep\n"
+        "from streamkeep.engine.system import failpoints\n"
+        "from streamkeep.recovery import ship\n"
+        "failpoints.arm('ship:head', lambda: os._exit(9))\n"
+        "ship(sys.argv[1], sys.argv[2])\n"
+    )
+    run = [sys.executable, "-c", program, str(tmp_path / "second"), target]
+    assert subprocess.run(run, check=False).returncode == 9
+    ship(tmp_path / "second", target)
+    store.xadd("s", {"n": "2"})
+    with pytest.raises(Again):
+        running._step()
+    assert not store.wait_shipped(0)
+
+
+def test_rows_that_were_not_completed_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have several parts, the first of which is there, of another moment."""
+    monkeypatch.setattr(writer, "_MOST_ROWS", 100)
+    monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 1)
+    target = str(tmp_path / "target")
+    create = Target.create
+
+    def failing(self: Target, name: str, data: bytes) -> bool:
+        found = parse_name(name)
+        if found is not None and found.level and found.part:
+            raise UnreachableError("away")
+        return create(self, name, data)
+
+    with streamkeep.open(tmp_path / "store") as store:
+        ship(store, target)
+        for n in range(9):
+            store.xadd(f"s{n}", {"n": str(n)})
+        shipper = Shipper(store, target)
+        with monkeypatch.context() as patch, pytest.raises(UnreachableError):
+            patch.setattr(Target, "create", failing)
+            shipper.run(once=True)
+        time.sleep(0.01)  # the next part has another time
+        shipper.run(once=True)
+        shipper.run(once=True)
+    generation = Target(target).known_head().generations[-1]
+    assert [len(one.parts) > 2 for one in Target(target).rows(generation.name)] == [False, True]
+
+
+def test_a_restored_store_holds_no_journal(open_store: Open, tmp_path: Path) -> None:
+    """Until it is shipped, nothing needs it; then its copy begins anew."""
+    target = str(tmp_path / "target")
+    ship(open_store(), target)
+    restore_copy(target, tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        journal = journal_of(restored)
+        journal.file_size = journal.first_size = 1 << 16
+        for _ in range(40):
+            restored.xadd("s", {"pad": os.urandom(8000).hex()})
+        checkpoint_now(restored)
+        assert len(journal_names(journal.folder)) < 4
+
+
+def test_one_shipper_of_a_store_and_target(open_store: Open, tmp_path: Path) -> None:
+    """Two would write one slot; the other one gets an error, and ends nothing."""
+    store = open_store()
+    target = str(tmp_path / "target")
+    shipper = Shipper(store, target)
+    thread = threading.Thread(target=shipper.run)
+    thread.start()
+    try:
+        wait_until(lambda: shipper.report().commit_number > 0)
+        with pytest.raises(StoreLockedError, match="another process ships it"):
+            ship(store, target)
+        assert ship(store, str(tmp_path / "another")).base_bytes
+    finally:
+        shipper.stop.set()
+        thread.join()
+    ship(store, target)
+
+
+def test_a_copy_that_is_gone(open_store: Open, tmp_path: Path) -> None:
+    """A disk that is not mounted is not taken for a new target."""
+    store = open_store()
+    target = tmp_path / "target"
+    ship(store, str(target))
+    target.rename(tmp_path / "unmounted")
+    with pytest.raises(UnreachableError, match="the copy that was there is gone"):
+        ship(store, str(target))
+    assert not verify_copy(str(tmp_path / "unmounted")).problems
+    ship(store, str(target), take_over=True)
+    assert not verify_copy(str(target)).problems
+
+
+def test_a_target_that_heeds_no_condition(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two stores could mix their commits there: it is refused before anything is written."""
+
+    def careless(self: FolderObjects, name: str, data: bytes, tag: str = "") -> bool:
+        put_bytes(self, name, data)
+        return True
+
+    target = tmp_path / "target"
+    for name in ("create", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderObjects, name, careless)
+            with pytest.raises(StoreError, match=r"in spite of If-None-Match or If-Match"):
+                ship(open_store(), str(target))
+        assert os.listdir(target) == ["probe"]
+
+
+def test_pieces_that_the_target_has_lost(open_store: Open, tmp_path: Path) -> None:
+    """An earlier verification does not prove that they are still there."""
+    store = open_store()
+    target = tmp_path / "target"
+    for n in range(4):
+        store.xadd("s", {"n": str(n)})
+        ship(store, str(target))
+    proved = verify_copy(str(target)).last_commit
+    max(target.rglob("0/*.skp")).unlink()
+    assert verify_copy(str(target)).last_commit == proved - 1
+    ship(store, str(target))
+    assert verify_copy(str(target)).last_commit == proved
+
+
+def test_a_commit_between_two_generations(open_store: Open, tmp_path: Path) -> None:
+    """The journal was not held: what the copy lacks is said, and not proved."""
+    store = open_store()
+    target = str(tmp_path / "target")
+    journal_of(store).file_size = journal_of(store).first_size = 1 << 16
+    first = ship(store, target, hold_bytes=1).commit_number
+    for _ in range(40):
+        store.xadd("s", {"pad": os.urandom(8000).hex()})
+    checkpoint_now(store)
+    last = ship(store, target).commit_number
+    with pytest.raises(ArgumentError, match=f"the copy has commit {first}, and then {last}"):
+        restore_copy(target, tmp_path / "new", commit=first + 1)
+    assert verify_copy(target).first_commit == last
+    assert restore_copy(target, tmp_path / "old", commit=first).commit_number == first
+
+
+def test_segments_of_a_base_that_is_being_made(open_store: Open, tmp_path: Path) -> None:
+    """Another process removes old generations meanwhile; it must not take them."""
+    store = open_store()
+    target = Target(str(tmp_path / "target"))
+    ship(store, target.uri)
+    put_bytes(target.objects, "segments/one", b"x")
+    put_bytes(target.objects, "segments/two", b"x")
+    put_bytes(target.objects, "00000002-12345678/segments/one", b"")
+    target.drop_segments()
+    assert target.objects.names("segments") == ["segments/one"]
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "", "00000001", "/tmp", "0000000g-00000000"])
+def test_a_hostile_head(open_store: Open, tmp_path: Path, name: str) -> None:
+    """No name leads out of the target, whoever has made its checksum."""
+    store = open_store()
+    target = tmp_path / "target"
+    ship(store, str(target))
+    head = decode_head((target / HEAD).read_bytes(), "")
+    hostile = head._replace(generations=(head.generations[0]._replace(name=name),))
+    (target / HEAD).write_bytes(hostile.encode())
+    for command in (verify_copy, partial(ship, store), partial(restore_copy, new=tmp_path / "new")):
+        with pytest.raises(CorruptionError, match=r"head\.json.*name is"):
+            command(str(target))
+    assert not (tmp_path / "new").exists()
