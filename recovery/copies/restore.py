@@ -159,7 +159,7 @@ def restore_copy(
                 report = restoring.run(clock or Clock())
                 break
             except _DamagedRows as damaged:
-                log.warning("%s; the records that they sum up are applied instead", damaged)
+                log.warning("%s; the records that they sum up are applied instead", damaged.args[0])
                 avoid.add(damaged.args[1])
                 restoring.clear()
             except lmdb.Error as error:

@@ -878,6 +878,30 @@ def test_segments_of_a_base_that_is_being_made(open_store: Open, tmp_path: Path)
     assert target.objects.names("segments") == ["segments/one"]
 
 
+def test_a_bucket(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers may be lost; one that heeds no condition is refused."""
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install '.[s3]'")
+    pytest.importorskip("moto.server", reason="moto is not installed: pip install '.[dev]'")
+    from spark.s3_server import CARELESS, GOOD, UNHEARD, serving
+
+    store, target = open_store(), "s3://bucket/copy"
+    with serving() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        server.behave(CARELESS)
+        with pytest.raises(StoreError, match="in spite of If-None-Match"):
+            ship(store, target)
+        for mode in (UNHEARD, GOOD):
+            server.behave(mode)
+            for n in range(3):
+                store.xadd("s", {"n": str(n)})
+                ship(store, target)
+        assert not verify_copy(target, everything=True).problems
+        restore_copy(target, tmp_path / "restored")
+    with streamkeep.open(tmp_path / "restored") as restored:
+        assert describe(restored) == describe(store)
+
+
 @pytest.mark.parametrize("name", ["../../elsewhere", "", "00000001", "/tmp", "0000000g-00000000"])
 def test_a_hostile_head(open_store: Open, tmp_path: Path, name: str) -> None:
     """No name leads out of the target, whoever has made its checksum."""
