@@ -294,7 +294,7 @@ def test_jobs_are_cancelled_run_and_put_again_and_queues_paused(
     queue.register_periodic()
     enter(browser, site(write=True))
     browser.click("Queues")
-    browser.until("document.querySelector('h2').innerText === 'Queues'")
+    browser.until("document.querySelector('h2')?.innerText === 'Queues'")
     browser.click("mail")
     browser.until(f"{JOBS} === 1 && document.querySelector('td.actions')")
     browser.click("Cancel", "td button")
@@ -354,7 +354,7 @@ def test_seventy_dead_letters_are_understood_tried_and_requeued_in_eight_clicks(
     assert "ConnectionError: http://example/69 is not there" in browser.text(".traceback")
     browser.click("Requeue", "td button")
     browser.until(
-        "document.querySelector('.section-head p').innerText === '69 dead letters like this.'"
+        "document.querySelector('.section-head p')?.innerText === '69 dead letters like this.'"
     )
     queue.run_until_idle()
     browser.until("document.querySelector('.segmented a:nth-child(5)').innerText === 'Done 1'")
@@ -435,7 +435,7 @@ def test_what_is_not_there_is_a_sentence_with_a_way_on(
         ("#/queue?name=none", "There is no queue none.", "All queues"),
     ]:
         browser.run(f"location.hash = {view!r}")
-        browser.until(f"document.querySelector('main').innerText.startsWith({said!r})")
+        browser.until(f"document.querySelector('main')?.innerText.startsWith({said!r})")
         assert browser.text().split() == [*said.split(), *way.split()]
         assert browser.text("#notice") == ""
     browser.run("1")
@@ -551,7 +551,7 @@ def test_a_long_stream_opens_as_fast_as_a_short_one(
     for key in ("short", "long"):
         browser.run("performance.clearResourceTimings()")
         browser.run(f"location.hash = '#/stream?key={key}'")
-        browser.until(f"{ENTRIES} === 50 && document.querySelector('h1').innerText === {key!r}")
+        browser.until(f"{ENTRIES} === 50 && document.querySelector('h1')?.innerText === {key!r}")
         browser.until("document.querySelector('.bars')")
         sizes[key] = browser.run(
             "performance.getEntriesByType('resource').slice(0, 4)"
