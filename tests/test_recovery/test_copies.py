@@ -302,6 +302,21 @@ def test_erasure_reaches_the_copy(open_store: Open, tmp_path: Path) -> None:
         assert describe(restored) == describe(store)
 
 
+def test_erasure_reaches_the_copy_after_a_step_of_the_clock(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """The base was made a day later than the erasure, and the journal that records it is wiped."""
+    clock = ManualClock(1_718_004_800_000)
+    store = open_store(clock=clock)
+    target = tmp_path / "target"
+    erased = store.xadd("s", entry(0))
+    ship(store, str(target))
+    clock.ms -= 86_400_000
+    store.erase("s", erased)
+    ship(store, str(target))
+    assert SECRET not in copied(target)
+
+
 def copied(target: Path) -> bytes:
     """Return what pieces and segments of a copy hold, decompressed."""
     source, data = Target(str(target)), b""
