@@ -17,16 +17,19 @@ from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.recovery.fsck.store import check
 
 if TYPE_CHECKING:
-    from streamkeep.recovery.copies.restore import restore_copy
-    from streamkeep.recovery.copies.shipper import ship, shipping
-    from streamkeep.recovery.copies.verify import verify_copy
+    from streamkeep.recovery.copies.restore import RestoreReport, restore_copy
+    from streamkeep.recovery.copies.shipper import ShipReport, ship, shipping
+    from streamkeep.recovery.copies.verify import VerifyReport, verify_copy
 
 __all__ = [
     "BackupReport",
     "Compacted",
     "Finding",
     "Progress",
+    "RestoreReport",
     "Severity",
+    "ShipReport",
+    "VerifyReport",
     "backup",
     "check",
     "compact",
@@ -38,6 +41,9 @@ __all__ = [
 ]
 
 _COPIES = {
+    "RestoreReport": "restore",
+    "ShipReport": "shipper",
+    "VerifyReport": "verify",
     "restore_copy": "restore",
     "ship": "shipper",
     "shipping": "shipper",
@@ -46,7 +52,7 @@ _COPIES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a function of `copies`: a store that is not copied need not load that."""
+    """Return a function or a type of `copies`: a store that is not copied need not load that."""
     if name not in _COPIES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"streamkeep.recovery.copies.{_COPIES[name]}"), name)

@@ -137,6 +137,8 @@ def archive(store: Store) -> Iterator[Path]:
         yield store.segment_path(record)
     assert_type(store.erase("s", "5-0", timeout=1.5), int)
     store.sync()
+    assert_type(store.wait_shipped("5s"), bool)
+    assert_type(store.ship_now(), bool)
 
 
 def keys(store: Store[str], other: Store[bytes]) -> None:

@@ -207,6 +207,13 @@ def checks(path: Path) -> Iterator[str]:
     copy = path.with_suffix(".backup")
     assert_type(recovery.backup(path, copy), recovery.BackupReport)
     assert_type(recovery.compact(path), recovery.Compacted)
+    assert_type(recovery.ship(path, "s3://bucket/orders"), recovery.ShipReport)
+    assert_type(
+        recovery.verify_copy("s3://bucket/orders").problems, tuple[streamkeep.CorruptionError, ...]
+    )
+    assert_type(recovery.restore_copy("s3://bucket/orders", copy), recovery.RestoreReport)
+    with Store(path) as store, recovery.shipping(store, "copy"):
+        store.ship_now("10s")
     with streamkeep.open(path) as one, streamkeep.open(copy) as other:
         for difference in transfer.diff(one, other):
             assert_type(difference, transfer.Difference)

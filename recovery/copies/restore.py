@@ -57,7 +57,7 @@ from streamkeep.format.rows.records import encode_number
 from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record
 from streamkeep.format.segment.remote import META_REMOTE
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
-from streamkeep.recovery.copies.target import Progress, Rows, Target, chain_of, segment_name
+from streamkeep.recovery.copies.target import Place, Progress, Rows, Target, chain_of, segment_name
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.progress import Progress as Checked
 from streamkeep.recovery.fsck.store import check
@@ -113,7 +113,7 @@ class _DamagedRows(Exception):
 
 
 def restore_copy(
-    target: str,
+    target: Place,
     new: str | Path,
     *,
     commit: int | None = None,

@@ -47,7 +47,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.values import whole
 from streamkeep.format.journal.position import LogPosition
 from streamkeep.recovery.copies.history import Diverged, Gap, History, find_history
-from streamkeep.recovery.copies.target import Progress, Target
+from streamkeep.recovery.copies.target import Place, Progress, Target
 from streamkeep.recovery.copies.writer import Again, Writer
 
 HOLD_BYTES: Final = 4 << 30
@@ -124,7 +124,7 @@ class Shipper:
     def __init__(
         self,
         store: Store[Any],
-        target: str,
+        target: Place,
         *,
         every: Duration = 1,
         keep: Duration = "7d",
@@ -527,7 +527,7 @@ class Shipper:
 
 def ship(
     store: Store[Any] | str | os.PathLike[str],
-    target: str,
+    target: Place,
     *,
     keep: Duration = "7d",
     hold_bytes: int = HOLD_BYTES,
@@ -563,7 +563,7 @@ def ship(
         return shipper.run(once=True)
 
 
-def forget(store: str | os.PathLike[str], target: str) -> bool:
+def forget(store: str | os.PathLike[str], target: Place) -> bool:
     """Hold nothing more of a store's journal for a target; return whether it held something.
 
     The target keeps its copy. To ship there again, a store needs `take_over`.
@@ -579,7 +579,7 @@ def opened_for(path: str | os.PathLike[str]) -> Store[bytes]:
 
 
 @contextmanager
-def shipping(store: Store[Any], target: str) -> Iterator[None]:
+def shipping(store: Store[Any], target: Place) -> Iterator[None]:
     """Ship a store in a thread while the block runs.
 
     What ends shipping for good is logged as an error: the program itself goes on.

@@ -52,7 +52,7 @@ from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_stand
 from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
-from streamkeep.recovery.copies.target import Progress, Target
+from streamkeep.recovery.copies.target import Place, Progress, Target
 
 _BATCH_BYTES: Final = 8 << 20
 _HEAD_POLLS: Final = 10  # polls without a new piece before the head is read
@@ -72,7 +72,7 @@ class Standby:
 
     def __init__(
         self,
-        source: str,
+        source: Place,
         path: str | Path,
         *,
         every: Duration = "500ms",

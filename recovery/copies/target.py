@@ -8,6 +8,7 @@ other one has written.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ from streamkeep.format.copies.piece import (
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError, StoreError
 from streamkeep.format.segment.manifest import SegmentRecord
 
+Place = str | os.PathLike[str]  # a URI, or the path of a folder
 Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
 
 
@@ -54,8 +56,8 @@ class Rows(NamedTuple):
 class Target:
     """A copy under a URI, which need not exist yet."""
 
-    def __init__(self, place: str) -> None:
-        self.objects = open_objects(place)
+    def __init__(self, place: Place) -> None:
+        self.objects = open_objects(os.fspath(place))
         self.uri = self.objects.uri
 
     def where(self, name: object) -> str:

@@ -20,7 +20,7 @@ from streamkeep.format.core.errors import CorruptionError, UnreachableError
 from streamkeep.format.core.keys import TABLES
 from streamkeep.format.journal.journal import ChangeReader
 from streamkeep.format.segment.segment import Segment
-from streamkeep.recovery.copies.target import Progress, Rows, Target
+from streamkeep.recovery.copies.target import Place, Progress, Rows, Target
 
 
 class VerifyReport(NamedTuple):
@@ -52,7 +52,7 @@ class VerifyReport(NamedTuple):
 
 
 def verify_copy(
-    target: str, *, everything: bool = False, progress: Progress | None = None
+    target: Place, *, everything: bool = False, progress: Progress | None = None
 ) -> VerifyReport:
     """Verify every object of a copy that no earlier verification has proved.
 

@@ -257,27 +257,27 @@ def test_archived_segments_go_along(open_store: Open, tmp_path: Path) -> None:
         for _ in range(500):
             store.xadd("s", {"n": str(n)})
         if n == 1:
-            ship(store, str(target))  # a base, with segments
+            ship(store, target)  # a base, with segments
         store.xtrim("s", maxlen=10, approximate=False)
         assert store.archive()
     written: dict[Path, int] = {}
     for _ in range(2):
-        ship(store, str(target))
+        ship(store, target)
         found = [path for path in (target / "segments").rglob("*") if path.is_file()]
         assert len(found) == len(store.archived_segments("s")) > 1
         written = written or {path: path.stat().st_mtime_ns for path in found}
         assert written == {path: path.stat().st_mtime_ns for path in found}
         store.xadd("s", {"n": "x"})
-    assert verify_copy(str(target)).segments == len(written)
-    restore_copy(str(target), tmp_path / "restored")
+    assert verify_copy(target).segments == len(written)
+    restore_copy(target, tmp_path / "restored")
     with streamkeep.open(tmp_path / "restored") as restored:
         assert describe(restored)["streams"].keys() == {"s"}
         assert restored.xrange("s", history=True) == store.xrange("s", history=True)[:-1]
     found[0].unlink()
-    problems = verify_copy(str(target), everything=True).problems
+    problems = verify_copy(target, everything=True).problems
     assert [found[0].name in str(one) for one in problems] == [True], problems
     with pytest.raises(CorruptionError, match=found[0].name):
-        restore_copy(str(target), tmp_path / "another")
+        restore_copy(target, tmp_path / "another")
 
 
 def test_erasure_reaches_the_copy(open_store: Open, tmp_path: Path) -> None:
