@@ -38,7 +38,7 @@ from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.whole_store.copying import finish_copy
 from streamkeep.format.copies.head import Generation, Head
-from streamkeep.format.copies.piece import END, PieceName, read_commits
+from streamkeep.format.copies.piece import END, Commit, Piece, PieceName, read_commits
 from streamkeep.format.core.checksum import digest64, open_row, seal_row
 from streamkeep.format.core.errors import (
     ArgumentError,
@@ -391,22 +391,16 @@ class _Restore:
         """Apply the records of level 0 that follow, up to the last commit that is wanted."""
         with raw.begin() as txn:
             position = decode_position(txn.get(POSITION_KEY) or b"")
-        last = position.commit_number
+        last, chain = position.commit_number, position.chain
         for at, name in enumerate(self.plan.pieces):
             piece, body, _ = self.target.piece(name)
             if piece.last_commit <= last:
                 continue  # before this restore was killed
-            where = self.target.where(name)
-            commits = read_commits(piece, body, where)
-            wanted = (one for one in commits if last < one.commit_number <= self.plan.end)
+            wanted = self._wanted(piece, body, self.target.where(name), last, chain)
             while True:
                 with raw.begin(write=True) as txn:
                     memtable = Memtable()
-                    chain = 0
                     for commit in wanted:
-                        if commit.commit_number != last + 1:
-                            problem = f"it begins after commit {last + 1}, which is missing"
-                            raise CorruptionError(where, problem)
                         memtable.apply(commit.body, txn, tables)
                         last, chain = commit.commit_number, commit.chain
                         if memtable.bytes >= _BATCH_BYTES:
@@ -423,6 +417,28 @@ class _Restore:
                 self.target.where(missing),
                 f"the piece is missing; next: --commit {last} restores what comes before it",
             )
+
+    def _wanted(
+        self, piece: Piece, body: bytes, where: str, last: int, chain: int
+    ) -> Iterator[Commit]:
+        """Yield the commits of a piece after one that is there, up to the last that is wanted.
+
+        Args:
+            last, chain: the commit that is there, and the checksum of its record.
+        """
+        before = piece.chain_before if piece.first_commit == last + 1 else None
+        for commit in read_commits(piece, body, where):
+            if commit.commit_number <= last:
+                before = commit.chain
+            elif before is None:
+                raise CorruptionError(where, f"it begins after commit {last + 1}, which is missing")
+            elif before != chain:
+                problem = f"{where}: it has another commit {last} than the rows before it"
+                rows = self.plan.rows[-1]
+                raise _DamagedRows(problem, rows) if rows.first else CorruptionError(where, problem)
+            elif commit.commit_number <= self.plan.end:
+                yield commit
+                before = chain  # only the first one is compared
 
     def _fetch_segments(self, raw: lmdb.Environment, tables: dict[int, Any]) -> None:
         """Fetch the segments of the manifest; those in the object store of the archive stay."""

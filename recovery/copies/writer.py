@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -18,6 +19,7 @@ from streamkeep.engine.tables.segment_files import open_stored, stored_name
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.copies.head import Generation
 from streamkeep.format.copies.piece import (
+    END,
     RECORDS,
     ROWS,
     Piece,
@@ -107,16 +109,21 @@ class Writer:
         """
         self._before = before
         done = generation.base_commit
-        for rows in chain_of(self.target.rows(self.name), generation.base_commit, 1 << 63):
+        # A target that has lost its last pieces may have rows of later commits: those are removed.
+        for rows in chain_of(self.target.rows(self.name), done, self.commit_number):
             self._rows.append((rows, self.target.header(rows.parts[-1]).rows))
             done = rows.last
         self._rows_from = done + 1
         self._segments = self.target.needed_segments(self.name)
-        for name in self.target.names(self.name, 0):  # the rows that are not written yet
-            if done < name.first <= self.commit_number:
-                piece, body, _ = self.target.piece(name)
-                self._pieces += 1
-                for commit in read_commits(piece, body, self.target.where(name)):
+        names = self.target.names(self.name, 0)
+        at = bisect_right(names, done, key=lambda name: name.first)
+        for name in names[max(0, at - 1) :]:  # the rows that are not written yet
+            piece, body, _ = self.target.piece(name)
+            if piece.kind == END or piece.last_commit <= done:
+                continue
+            self._pieces += 1
+            for commit in read_commits(piece, body, self.target.where(name)):
+                if commit.commit_number > done:
                     self._note(commit.body)
         self.drop_merged_rows()
 

@@ -930,3 +930,27 @@ def test_a_hostile_head(open_store: Open, tmp_path: Path, name: str) -> None:
         with pytest.raises(CorruptionError, match=r"head\.json.*name is"):
             command(str(target))
     assert not (tmp_path / "new").exists()
+
+
+def test_a_target_that_has_lost_its_last_piece(
+    open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that were written after it are of commits that the copy does not have any more."""
+    monkeypatch.setattr(writer, "_PIECES_PER_ROWS", 3)
+    store = open_store()
+    target = tmp_path / "target"
+    for n in range(4):
+        store.xadd(f"s{n}", {"n": str(n)})
+        ship(store, target)
+    (generation,) = Target(target).known_head().generations
+    assert Target(target).rows(generation.name)[-1].last == newest(store)
+    Path(target / str(Target(target).names(generation.name, 0)[-1])).unlink()
+    for n in range(4, 12):
+        store.xadd(f"s{n}", {"n": str(n)})  # the next piece ends elsewhere
+        store.xadd(f"s{n}", {"n": str(n)})
+        ship(store, target)
+        restored = tmp_path / f"restored-{n}"
+        restore_copy(target, restored)
+        with streamkeep.open(restored, readonly=True) as found:
+            assert describe(found) == describe(store)
+    assert not verify_copy(target).problems
