@@ -19,7 +19,7 @@ from streamkeep.engine.journal.syncs import LOCK_FILE
 from streamkeep.engine.system import files
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.errors import CorruptionError, StoreLockedError
+from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.journal.position import LogPosition
 
 _PREFIX: Final = "slot-"
@@ -88,13 +88,13 @@ def slot_name(target: str) -> str:
     return _PREFIX + hashlib.blake2b(target.encode(), digest_size=8).hexdigest()
 
 
-def hold_slot(folder: Folder, target: str) -> int:
-    """Lock what ships the store to a target; return the descriptor that holds the lock.
+def hold_slot(folder: Folder, target: str) -> int | None:
+    """Lock what ships the store to a target, or follows that; return the descriptor of the lock.
 
     It is a byte of the file of the journal's syncs: the file of the slot is replaced all the time.
 
-    Raises:
-        StoreLockedError: another process or thread has it.
+    Returns:
+        None if another process or thread has it.
     """
     handle = folder.open(LOCK_FILE, os.O_RDWR)
     place = int(slot_name(target).removeprefix(_PREFIX), 16) >> 2
@@ -103,10 +103,7 @@ def hold_slot(folder: Folder, target: str) -> int:
         fcntl.fcntl(handle, fcntl.F_OFD_SETLK, lock)
     except BlockingIOError:
         os.close(handle)
-        raise StoreLockedError(
-            f"{folder.path.parent}: another process ships it to {target}; next: end that one, or "
-            "let it go on: Store.ship_now() waits until it has shipped everything"
-        ) from None
+        return None
     return handle
 
 

@@ -109,7 +109,7 @@ def overlapping(txn: Txn, number: int, first: Id, last: Id) -> Iterator[SegmentR
 def is_named(txn: Txn, record: SegmentRecord) -> bool:
     """Return whether the manifest still names the file of a row that was read from it."""
     value = txn.get(SEGMENTS, record.db_key())
-    return value is not None and _decode(record.db_key(), value).path == record.path
+    return value is not None and decode_row(record.db_key(), value).path == record.path
 
 
 def archived_streams(txn: Txn) -> Iterator[int]:
@@ -123,10 +123,11 @@ def archived_streams(txn: Txn) -> Iterator[int]:
 def _neighbours(txn: Txn, db_key: bytes) -> tuple[SegmentRecord | None, SegmentRecord | None]:
     """Return the last row of the manifest below a key, and the first one from it on."""
     before, after = neighbours(txn, SEGMENTS, db_key)
-    return before and _decode(*before), after and _decode(*after)
+    return before and decode_row(*before), after and decode_row(*after)
 
 
-def _decode(db_key: bytes, value: bytes) -> SegmentRecord:
+def decode_row(db_key: bytes, value: bytes) -> SegmentRecord:
+    """Parse a row of `segments` as it is stored; raise CorruptionError."""
     where = f"manifest row {db_key.hex()}"
     return decode_segment_record(db_key, open_row(SEGMENTS, db_key, value, where), where)
 

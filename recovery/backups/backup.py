@@ -57,8 +57,7 @@ from streamkeep.format.core.errors import (
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, BackupRow, decode_backup
 from streamkeep.format.segment.manifest import SegmentRecord
-from streamkeep.recovery.fsck.findings import Severity
-from streamkeep.recovery.fsck.store import check
+from streamkeep.recovery.fsck.store import check_whole
 
 Progress = Callable[[str, int, int], None]  # step, bytes done, total bytes
 
@@ -136,7 +135,7 @@ def backup(
             report = job.copy(clock or Clock())
         failpoints.hit("backup:copied")
         if verify:
-            _verify(staging.path, progress)
+            check_whole(staging.path, progress, "the backup was not made")
         failpoints.hit("backup:checked")
         with nullcontext() if earlier is None else _unused(earlier):
             _rename_to_target(parent, staging.path.name, place.name, aside)
@@ -504,17 +503,3 @@ def _copy_segment(source: Folder, target: Folder, name: str) -> None:
     finally:
         os.close(handle)
     target.rename(temporary, name)
-
-
-def _verify(staging: Path, progress: Progress | None) -> None:
-    """Check the copy; raise CorruptionError for damage, which the store must have as well."""
-    from streamkeep.recovery.fsck.progress import Progress as Checked
-
-    moved = Checked(
-        lambda state: None if progress is None else progress("check", state.done, state.total)
-    )
-    for found in check(staging, progress=moved):
-        if found.severity is not Severity.NOTE:
-            raise CorruptionError(
-                found.where, f"{found.code}: {found.problem}; the backup was not made"
-            )

@@ -34,12 +34,13 @@ from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.manifest import decode_row
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.whole_store.copying import finish_copy
 from streamkeep.format.copies.head import Generation, Head
 from streamkeep.format.copies.piece import END, Commit, Piece, PieceName, read_commits
-from streamkeep.format.core.checksum import digest64, open_row, seal_row
+from streamkeep.format.core.checksum import digest64, seal_row
 from streamkeep.format.core.errors import (
     ArgumentError,
     CorruptionError,
@@ -54,13 +55,11 @@ from streamkeep.format.journal.journal import DELETE, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow
 from streamkeep.format.rows.records import encode_number
-from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record
+from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.format.segment.remote import META_REMOTE
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import Place, Progress, Rows, Target, chain_of, segment_name
-from streamkeep.recovery.fsck.findings import Severity
-from streamkeep.recovery.fsck.progress import Progress as Checked
-from streamkeep.recovery.fsck.store import check
+from streamkeep.recovery.fsck.store import check_whole
 
 _RESTORING: Final = b"restoring"  # beside the log position, until the store is whole
 _BATCH_BYTES: Final = 8 << 20
@@ -326,7 +325,7 @@ class _Restore:
         self.staging.make_ours(DATA_FILE)
         finish_copy(self.staging, clock, standby=self.standby)
         self._note_copy()
-        self._check()
+        check_whole(self.staging.path, self.progress, "the store was not restored")
         return RestoreReport(
             self.staging.path,
             self.target.uri,
@@ -361,9 +360,6 @@ class _Restore:
         identity, done = json.loads(noted)
         return int(done) if identity == self.identity else None
 
-    def _advance(self, raw: lmdb.Environment, txn: lmdb.Transaction[bytes], done: int) -> None:
-        txn.put(_RESTORING, json.dumps([self.identity, done]).encode())
-
     def _report(self, done: int) -> None:
         if self.progress is not None:
             self.progress("pieces", done, self.total)
@@ -383,7 +379,7 @@ class _Restore:
             put_rows(txn, tables, body, is_base=name.first == 0)
             position = encode_position(0, 0, piece.chain_after, piece.last_commit)
             txn.put(POSITION_KEY, position)
-            self._advance(raw, txn, number + 1)
+            txn.put(_RESTORING, json.dumps([self.identity, number + 1]).encode())
         failpoints.hit("ship-restore:rows")
         self._report(number + 1)
 
@@ -444,10 +440,7 @@ class _Restore:
         """Fetch the segments of the manifest; those in the object store of the archive stay."""
         with raw.begin() as txn:
             elsewhere = txn.get(META_REMOTE, db=tables[META]) is not None
-            records = [
-                decode_segment_record(key, open_row(SEGMENTS, key, value, "manifest"), "manifest")
-                for key, value in txn.cursor(tables[SEGMENTS])
-            ]
+            records = [decode_row(key, value) for key, value in txn.cursor(tables[SEGMENTS])]
         for at, record in enumerate(records):
             if fetch_segment(self.target, record, self.staging):
                 self.segments += 1
@@ -465,19 +458,6 @@ class _Restore:
         newest = self.head.generations[-1]
         slot = Slot(self.target.uri, newest.name, "", 0, NOWHERE, 0, 0, HOLD_BYTES)
         slot.write(self.staging.folder(JOURNAL_FOLDER), durable=True)
-
-    def _check(self) -> None:
-        """Check the store; raise CorruptionError for damage, which the copy must have as well."""
-        moved = Checked(
-            lambda state: (
-                None if self.progress is None else self.progress("check", state.done, state.total)
-            )
-        )
-        for found in check(self.staging.path, progress=moved):
-            if found.severity is not Severity.NOTE:
-                raise CorruptionError(
-                    found.where, f"{found.code}: {found.problem}; the store was not restored"
-                )
 
 
 def put_rows(

@@ -41,6 +41,7 @@ from streamkeep.format.core.errors import (
     CorruptionError,
     StoreError,
     StoreFullError,
+    StoreLockedError,
     StreamkeepError,
     UnreachableError,
 )
@@ -193,6 +194,12 @@ class Shipper:
         conflicts = 0
         end = self._newest() if once else 0
         lock = hold_slot(self.folder, self.target.uri)
+        if lock is None:
+            raise StoreLockedError(
+                f"{self.environment.path}: another process ships it to {self.target.uri}; next: "
+                "end that one, or let it go on: Store.ship_now() waits until it has shipped "
+                "everything"
+            )
         try:
             while not self.stop.is_set():
                 try:

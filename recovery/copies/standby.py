@@ -7,7 +7,6 @@ nothing. No process can write to it until it is promoted.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -24,23 +23,22 @@ from streamkeep.engine.crash_recovery.stored_version import META_EPOCH
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, NOWHERE
-from streamkeep.engine.journal.slots import Slot, slot_name
+from streamkeep.engine.journal.slots import Slot, hold_slot
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.manifest import decode_row
 from streamkeep.engine.tables.segment_files import stored_name
 from streamkeep.engine.txn.begin import CheckpointNeeded
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.format.copies.head import Generation
 from streamkeep.format.copies.piece import END, Piece, PieceName, decode_end, read_commits
-from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.durations import Duration, above_zero
 from streamkeep.format.core.errors import (
     CorruptionError,
-    NotAStoreError,
     StoreError,
     StoreLockedError,
     UnreachableError,
@@ -49,7 +47,7 @@ from streamkeep.format.core.keys import META, SEGMENTS, TABLES
 from streamkeep.format.journal.journal import PUT, ChangeReader
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, encode_position
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
-from streamkeep.format.segment.manifest import SegmentRecord, decode_segment_record
+from streamkeep.format.segment.manifest import SegmentRecord
 from streamkeep.recovery.copies.restore import fetch_segment, put_rows, restore_copy
 from streamkeep.recovery.copies.shipper import HOLD_BYTES
 from streamkeep.recovery.copies.target import Place, Progress, Target
@@ -140,6 +138,8 @@ class Standby:
                 self._apply(*found)
                 continue
             self._idle += 1
+            if self._idle % _HEAD_POLLS == 0:
+                self._located = False  # a target that has lost pieces gets others of other lengths
             # A generation that is removed gets no end.
             if (once or self._idle % _HEAD_POLLS == 0) and self._look_at_head():
                 continue
@@ -250,7 +250,7 @@ class Standby:
                 if change.table == SEGMENTS:
                     touched.add(change.db_key)
                     if change.kind == PUT:
-                        self._fetch(_record(change.db_key, change.value))
+                        self._fetch(decode_row(change.db_key, change.value))
 
         def write(txn: lmdb.Transaction[bytes]) -> set[str]:
             tables = self.context.tables
@@ -260,7 +260,7 @@ class Standby:
                 memtable.apply(body, txn, tables)
             memtable.write(txn, tables)
             self.context.bytes_since_checkpoint += memtable.bytes
-            return {_record(db_key, row).path for db_key, row in rows.items() if row is not None}
+            return {decode_row(db_key, row).path for db_key, row in rows.items() if row is not None}
 
         self._write(write, position, time_ms)
 
@@ -280,7 +280,7 @@ class Standby:
                 if value is not None:
                     txn.put(own_key, value, db=tables[META])
             for db_key, value in txn.cursor(tables[SEGMENTS]):
-                self._fetch(_record(db_key, value))
+                self._fetch(decode_row(db_key, value))
             return before
 
         position = LogPosition(0, 0, generation.base_chain, generation.base_commit)
@@ -333,12 +333,7 @@ class Standby:
 
 def _paths(txn: lmdb.Transaction[bytes], tables: Mapping[int, Any]) -> set[str]:
     """Return the files that the manifest names."""
-    return {_record(db_key, value).path for db_key, value in txn.cursor(tables[SEGMENTS])}
-
-
-def _record(db_key: bytes, value: bytes) -> SegmentRecord:
-    body = open_row(SEGMENTS, db_key, value, "manifest")
-    return decode_segment_record(db_key, body, "manifest")
+    return {decode_row(db_key, value).path for db_key, value in txn.cursor(tables[SEGMENTS])}
 
 
 def _open(place: Path) -> Environment:
@@ -355,17 +350,9 @@ def _open(place: Path) -> Environment:
 
 def _lock(folder: Folder, source: str, place: Path) -> int:
     """Lock a standby, so that only one process follows or promotes it; return the descriptor."""
-    try:
-        handle = folder.folder(JOURNAL_FOLDER).open(slot_name(source))
-    except FileNotFoundError:
-        raise NotAStoreError(
-            f"{place}: no standby of {source}; next: name a path where nothing is"
-        ) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise StoreLockedError(f"{place}: a process follows {source}; next: end it") from None
+    handle = hold_slot(folder.folder(JOURNAL_FOLDER), source)
+    if handle is None:
+        raise StoreLockedError(f"{place}: a process follows {source}; next: end it")
     return handle
 
 
@@ -381,20 +368,22 @@ def promote(path: str | Path) -> StandbyRow:
     place = path_of(path, "path").absolute()
     environment = _open(place)
     try:
-        with environment.begin_read() as txn:
-            body = txn.get_row(META, META_STANDBY, "meta")
-        if body is None:
+        if not environment.follows:
             raise StoreError(f"{place}: no standby; next: open it, it can be written")
-        state = decode_standby(body, "meta")
-        handle = _lock(environment.folder, state.source, place)
+        handle = _lock(environment.folder, environment.follows, place)
         try:
+            with environment.begin_read() as txn:  # now: the process that followed has ended
+                body = txn.get_row(META, META_STANDBY, "meta")
+            if body is None:
+                raise StoreError(f"{place}: another process has just promoted it")
+            state = decode_standby(body, "meta")
             slot = Slot(state.source, state.generation, "", 0, NOWHERE, 0, 0, HOLD_BYTES)
             slot.write(environment.folder.folder(JOURNAL_FOLDER), durable=True)
             failpoints.hit("standby:noted")
             environment.write(lambda txn: txn.delete(META, META_STANDBY), wait=True)
+            cast(Checkpoints, environment.checkpoints).make()
         finally:
             os.close(handle)
-        cast(Checkpoints, environment.checkpoints).make()
     finally:
         environment.release()
     return state

@@ -14,7 +14,7 @@ from typing import Final
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
-from streamkeep.engine.tables.manifest import is_named
+from streamkeep.engine.tables.manifest import decode_row, is_named
 from streamkeep.engine.tables.segment_files import open_stored, stored_name
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.copies.head import Generation
@@ -38,7 +38,6 @@ from streamkeep.format.journal.journal import DELETE, MOVE, ChangeReader, Operat
 from streamkeep.format.segment.manifest import (
     SegmentRecord,
     decode_erasure,
-    decode_segment_record,
 )
 from streamkeep.recovery.copies.history import History
 from streamkeep.recovery.copies.target import Progress, Rows, Target, chain_of, segment_name
@@ -195,7 +194,7 @@ class Writer:
             if change.kind == MOVE:
                 changed.add((change.kept, change.db_key))
             elif change.table == SEGMENTS and change.kind != DELETE:
-                segments.append(_segment(change.db_key, change.value))
+                segments.append(decode_row(change.db_key, change.value))
             elif change.table == ERASURES:
                 self.erased = True
         return segments
@@ -282,7 +281,7 @@ class Writer:
                 while found:
                     db_key, value = cursor.key(), cursor.value()
                     if table == SEGMENTS:
-                        segments.append(_segment(db_key, value))
+                        segments.append(decode_row(db_key, value))
                     elif table == ERASURES:
                         body = open_row(table, db_key, value, "erasure")
                         self.erased_ms = max(self.erased_ms, decode_erasure(body, "erasure"))
@@ -349,8 +348,3 @@ class Writer:
         for name in self.target.names(self.name, 1):
             if name.first and name not in kept:
                 self.target.objects.remove(str(name))
-
-
-def _segment(db_key: bytes, value: bytes) -> SegmentRecord:
-    body = open_row(SEGMENTS, db_key, value, "manifest")
-    return decode_segment_record(db_key, body, "manifest")

@@ -20,7 +20,7 @@ from streamkeep.format.core.keys import NODES, TABLES
 from streamkeep.recovery.fsck.archive import check_archive
 from streamkeep.recovery.fsck.catalogue import guarded
 from streamkeep.recovery.fsck.files import check_files
-from streamkeep.recovery.fsck.findings import Finding
+from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.groups import check_group_numbers, check_groups
 from streamkeep.recovery.fsck.messages import check_message_numbers, check_messages
 from streamkeep.recovery.fsck.names import (
@@ -94,6 +94,21 @@ def check(
         return
     with open_source(Path(store).absolute()) as source:
         yield from check_source(source, scope, stream)
+
+
+def check_whole(path: Path, progress: Callable[[str, int, int], None] | None, undone: str) -> None:
+    """Check a copy that was just made; raise CorruptionError for damage, which it was given.
+
+    Args:
+        progress: takes "check", and how much of how much is done.
+        undone: what does not happen because of damage.
+    """
+    moved = Progress(
+        lambda state: None if progress is None else progress("check", state.done, state.total)
+    )
+    for found in check(path, progress=moved):
+        if found.severity is not Severity.NOTE:
+            raise CorruptionError(found.where, f"{found.code}: {found.problem}; {undone}")
 
 
 def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> Iterator[Finding]:

@@ -954,3 +954,30 @@ def test_a_target_that_has_lost_its_last_piece(
         with streamkeep.open(restored, readonly=True) as found:
             assert describe(found) == describe(store)
     assert not verify_copy(target).problems
+
+
+def test_a_standby_of_a_target_that_has_lost_its_last_piece(
+    open_store: Open, tmp_path: Path
+) -> None:
+    """The piece that comes in its place ends elsewhere, so the next one has no known name."""
+    store = open_store()
+    target = tmp_path / "target"
+    store.xadd("s", {"n": "1"})
+    ship(store, target)
+    following = Standby(target, tmp_path / "standby", every="1ms")
+    thread = threading.Thread(target=following.run)
+    try:
+        store.xadd("s", {"n": "2"})
+        ship(store, target)
+        following.run(once=True)
+        (generation,) = Target(target).known_head().generations
+        Path(target / str(Target(target).names(generation.name, 0)[-1])).unlink()
+        store.xadd("s", {"n": "3"})
+        ship(store, target)
+        thread.start()
+        while following.state.commit_number < newest(store):
+            time.sleep(0.005)
+    finally:
+        following.stop.set()
+        thread.join()
+        following.close()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -216,8 +216,8 @@ def verify(target: str, everything: bool, drill: bool) -> None:
     if report.problems:
         raise Failure(
             f"{report.target}: {count_text(len(report.problems), 'problem', 'problems')}",
-            hint="`streamkeep ship` with --take-over begins anew; `ship restore --commit N` "
-            "restores what comes before the damage",
+            hint="`ship restore --commit N` restores what comes before the damage; for a sound "
+            "copy, move TARGET away, and `streamkeep ship` with --take-over makes another",
             status=Exit.DAMAGED,
         )
 
@@ -274,10 +274,4 @@ def restore(target: str, new: Path, at: bytes | None, commit: int | None) -> Non
 @contextmanager
 def _advancing(label: str, *, sized: bool) -> Iterator[Callable[[str, int, int], None]]:
     with output.progress(label, None, sized=sized, unit="bytes" if sized else "pieces") as advance:
-        seen: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            seen[what] = done
-            advance(done, done)
-
-        yield show
+        yield lambda what, done, total: advance(done, done)
