@@ -38,7 +38,8 @@ class Shell:
             )
         if line.endswith("&"):
             self.jobs.append((process, out))
-            wait_until(lambda: len(out.read_text().splitlines()) >= len(expected))
+            # Whole lines: a line that is being written may be there in part.
+            wait_until(lambda: out.read_text().count("\n") >= len(expected))
         else:
             assert process.wait(PATIENCE_S) == 0, line
         assert [one.split() for one in out.read_text().splitlines()] == [
