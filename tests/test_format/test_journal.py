@@ -12,6 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 from crash.losses import small_journal, state_of
 from crash.power import another_boot
+from inside import checkpoint_now
 from streamkeep.engine.api.store import Store
 from streamkeep.format.core.checksum import digest64
 from streamkeep.format.core.errors import CorruptionError
@@ -244,8 +245,22 @@ def test_every_flipped_bit_of_the_journal_only_shortens_it(
         with another_boot(number + 1), Store(copy) as store:
             lengths.append(states.index(state_of(store)))
         shutil.rmtree(copy)
-    assert lengths[0] == len(states) - 1  # the header of the file is not needed to read on in it
-    assert set(lengths) == set(range(len(states)))
+    assert lengths[0] == 0  # nothing but its header names the first file
+    assert set(lengths) == set(range(len(states) - 1))  # each bit counts
+
+
+def test_the_header_of_a_file_is_not_needed_after_a_checkpoint_in_it(tmp_path: Path) -> None:
+    with Store(tmp_path / "open") as store:
+        store.xadd("s", {"n": 0})
+        checkpoint_now(store)
+        store.xadd("s", {"n": 1})
+        expected = state_of(store)
+        shutil.copytree(tmp_path / "open", tmp_path / "store")
+    (file,) = (tmp_path / "store" / "journal").glob("*.skj")
+    file.write_bytes(flipped(file.read_bytes(), 0))
+    (file.parent / "head").unlink()
+    with another_boot(), Store(tmp_path / "store") as store:
+        assert state_of(store) == expected
 
 
 def test_every_flipped_bit_of_a_steady_slot_is_reported_or_goes_back_to_the_other(
