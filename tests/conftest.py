@@ -15,6 +15,7 @@ from hypothesis import settings
 
 import lock_order
 import streamkeep
+from addresses import free_ports
 from model import profile
 from stores import MODES, open_at
 from streamkeep import recovery
@@ -106,6 +107,13 @@ def _no_failpoints() -> Iterator[None]:
     """Leave no failpoint armed for the next test."""
     yield
     failpoints.disarm()
+
+
+@pytest.fixture
+def free_port() -> Iterator[int]:
+    """A port for a program that the test starts."""
+    with free_ports(1) as [port]:
+        yield port
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tarfile
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from addresses import free_ports
 from patience import PATIENCE_S
 from streamkeep.engine.api.store import Store
 
@@ -32,15 +32,6 @@ from streamkeep.pipeline.lake.table import Lake
 pytestmark = pytest.mark.spark
 
 _ENTRIES = 3000
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that no process listens on now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
 
 
 @contextmanager
@@ -80,10 +71,10 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
     }
-    port, web, *others = free_ports(4)
     master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1")
-    url = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
+        port, web, *others = stack.enter_context(free_ports(4))
+        url = f"spark://127.0.0.1:{port}"
         ports = ("--port", str(port), "--webui-port", str(web))
         stack.enter_context(running(environment, tmp_path / "master.log", *master, *ports))
         for number, other in enumerate(others):

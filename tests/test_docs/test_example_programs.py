@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 import streamkeep
+from addresses import is_served
 from conftest import ROOT, assert_sound
 from http_client import EventClient
 from http_client import run as run_async
@@ -167,7 +168,7 @@ def test_workers_that_were_forked_from_a_process_with_a_store_use_it(tmp_path: P
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: Path(address).exists() or server.poll() is not None)
+        wait_until(lambda: is_served(address) or server.poll() is not None)
         processes: set[int] = set()
 
         def ask() -> bool:

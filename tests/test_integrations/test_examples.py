@@ -23,6 +23,7 @@ import httpx
 import pytest
 
 import streamkeep
+from addresses import is_served
 from conftest import ROOT
 from patience import PATIENCE_S, wait_until
 from streamkeep import recovery
@@ -277,7 +278,7 @@ def test_web_workers_that_were_forked_from_an_open_store_send_and_are_killed(
     with Crew(folder) as crew:
         served = ("--preload", "--workers", "3", "--bind", f"unix:{socket}")
         server = crew.start("python", "-m", "gunicorn", *served, "web:application")
-        wait_until(socket.exists)
+        wait_until(lambda: is_served(str(socket)))
         answered = {"/before"}
         over = httpx.HTTPTransport(uds=str(socket))
         with httpx.Client(transport=over, base_url="http://shop", timeout=PATIENCE_S) as client:

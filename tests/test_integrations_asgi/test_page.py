@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ PAGE = ROOT / "docs" / "integrations" / "asgi.md"
 
 
 @pytest.mark.slow
-def test_the_lines_of_the_page_serve_a_stream(tmp_path: Path) -> None:
+def test_the_lines_of_the_page_serve_a_stream(tmp_path: Path, free_port: int) -> None:
     pytest.importorskip("uvicorn", reason="the extra `asgi` is not installed")
     if shutil.which("curl") is None:
         pytest.skip("no curl")
@@ -27,9 +26,7 @@ def test_the_lines_of_the_page_serve_a_stream(tmp_path: Path) -> None:
     assert found is not None
     install, _, rest = found[1].partition("\n")
     assert install == "pip install 'streamkeep[asgi]'"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    text = rest.replace("8000", str(port))
+    text = rest.replace("8000", str(free_port))
     text = text.replace("uvicorn app:app", f"{sys.executable} -m uvicorn app:app")
     done = subprocess.run(
         ["bash", "-c", f"set -e\n{text}"],

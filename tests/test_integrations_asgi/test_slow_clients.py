@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 import streamkeep
-from patience import wait_until
+from addresses import is_served
+from patience import PATIENCE_S, wait_until
 
 CLIENTS = 1000
 ENTRIES, SIZE = 2000, 10_000
@@ -51,7 +52,7 @@ def handles(pid: int) -> int:
 
 def clients(address: str) -> int:
     """Return how many clients follow."""
-    with httpx.Client(transport=httpx.HTTPTransport(uds=address), timeout=60) as client:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=address), timeout=PATIENCE_S) as client:
         return int(client.get("http://localhost/clients").text)
 
 
@@ -72,7 +73,7 @@ def test_a_thousand_clients_that_never_read_take_bounded_memory_and_are_counted(
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: os.path.exists(address))
+        wait_until(lambda: is_served(address))
         with contextlib.ExitStack() as stack:
 
             def connect() -> socket.socket:
@@ -88,7 +89,7 @@ def test_a_thousand_clients_that_never_read_take_bounded_memory_and_are_counted(
             idle = handles(server.pid)
             silent = [connect() for _ in range(CLIENTS)]
             begun, most, received = time.monotonic(), 0, 1
-            reading.settimeout(60)
+            reading.settimeout(PATIENCE_S)
             while received < ENTRIES * SIZE:  # one that reads gets everything
                 received += len(reading.recv(1 << 16))
                 most = max(most, resident(server.pid) - before)

@@ -105,7 +105,7 @@ def test_a_session_in_go_shows_the_same_as_of_redis(
     assert len(ours.splitlines()) > 50
 
 
-def test_redis_exporter_reads_all_that_it_asks_for(running: Running) -> None:
+def test_redis_exporter_reads_all_that_it_asks_for(running: Running, free_port: int) -> None:
     names = ("redis_exporter", "prometheus-redis-exporter")
     program = next((one for one in names if shutil.which(one)), None)
     if program is None:
@@ -114,9 +114,7 @@ def test_redis_exporter_reads_all_that_it_asks_for(running: Running) -> None:
         peer.call("XGROUP", "CREATE", "orders", "mail", 0, "MKSTREAM")
         peer.call("XADD", "orders", "1-0", "sku", "7")
         peer.call("XREADGROUP", "GROUP", "mail", "ann", "STREAMS", "orders", ">")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    at = f"127.0.0.1:{port}"
+    at = f"127.0.0.1:{free_port}"
     exporter = subprocess.Popen(
         [program, "--redis.addr", f"unix://{running.path}", "--check-streams", "orders",
          "--web.listen-address", at],
@@ -126,7 +124,7 @@ def test_redis_exporter_reads_all_that_it_asks_for(running: Running) -> None:
     try:
 
         def listens() -> bool:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", free_port)):
                 return True
             return False
 

@@ -151,11 +151,9 @@ def test_tls_is_spoken_where_there_is_a_certificate(tmp_path: Path) -> None:
 def test_http_is_served_beside_redis_clients(tmp_path: Path) -> None:
     pytest.importorskip("starlette")
     path = tmp_path / "sock"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with served(tmp_path / "s", unix=path, http=f"127.0.0.1:{port}"), Peer(path) as peer:
+    with served(tmp_path / "s", unix=path, http="127.0.0.1:0") as shown, Peer(path) as peer:
         peer.call("XADD", "k", "1-0", "f", "v")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/streams/k") as answer:
+        with urllib.request.urlopen(f"http://{shown['http']}/streams/k") as answer:
             assert b"1-0" in answer.read()
 
 

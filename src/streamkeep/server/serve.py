@@ -194,8 +194,6 @@ async def serve(store: Store[bytes], options: Options) -> None:
             with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
                 loop.add_signal_handler(number, stopped.set)
         http = await _start_http(store, options, context, server)
-        if http is not None:
-            settings.shown["http"] = str(options.http)
         _notify("READY=1")
         if options.ready is not None:
             options.ready(server)
@@ -227,6 +225,8 @@ async def _start_http(
         sockets = bind(host, port)
     except OSError as error:
         raise StoreError(f"cannot listen on {options.http}: {error}") from error
+    port = sockets[0].getsockname()[1]  # of port 0, one that was free
+    server.settings.shown["http"] = f"{options.http.rpartition(':')[0]}:{port}"
     app = create_app(store, options.access, write=options.write, hosts=options.hosts)
     app.state.more_metrics = lambda: metrics_of(server)
     http = HttpServer(app, sockets, tls=tls)
