@@ -32,7 +32,10 @@ class Browser:
     """One page of a headless browser.
 
     Attributes:
-        complaints: what the page wrote to the console as errors, and exceptions that it threw.
+        complaints: what the page wrote to the console as errors, and exceptions that it threw,
+            except what is expected.
+        expected: parts of complaints that the test provokes. They come at any time, so a test must
+            not wait for them and forget them.
         requests: the URLs that it asked for.
         clicks: how often `click` was called.
     """
@@ -60,6 +63,7 @@ class Browser:
             stderr=subprocess.DEVNULL,
         )
         self.complaints: list[str] = []
+        self.expected: list[str] = []
         self.requests: list[str] = []
         self.clicks = 0
         self._number = 0
@@ -121,11 +125,15 @@ class Browser:
         if event.get("method") == "Runtime.exceptionThrown":
             detail = given["exceptionDetails"]
             text = detail.get("exception", {}).get("description", detail["text"])
-            self.complaints.append(text)
+            self._complain(text)
         elif event.get("method") == "Log.entryAdded" and given["entry"]["level"] == "error":
-            self.complaints.append(given["entry"]["text"])
+            self._complain(f"{given['entry']['text']} {given['entry'].get('url', '')}")
         elif event.get("method") == "Network.requestWillBeSent":
             self.requests.append(given["request"]["url"])
+
+    def _complain(self, text: str) -> None:
+        if not any(one in text for one in self.expected):
+            self.complaints.append(text)
 
     def resize(self, width: int, height: int) -> None:
         """Set the size of the window."""
