@@ -294,7 +294,7 @@ def test_a_pipeline_is_empty_when_its_execution_is_cancelled(play: Callable[...,
             gate.wait(PATIENCE_S)
 
         busy = asyncio.create_task(store.run(work))
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
         pipeline = store.pipeline()
         pipeline.xadd("k", {"n": "1"})
         with pytest.raises(asyncio.TimeoutError):
@@ -343,7 +343,7 @@ def test_a_cancelled_iteration_over_segments_is_cancelled_at_once(
                 pass
 
         task = asyncio.create_task(verify())
-        await asyncio.to_thread(begun.wait, 20)
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -11,6 +11,8 @@ import pytest
 import redis
 
 import streamkeep
+from blocked import tickets
+from patience import PATIENCE_S, wait_until
 from streamkeep.engine.api.store import Store
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "redis.md"
@@ -172,18 +174,28 @@ def test_xautoclaim_gives_its_whole_reply_where_it_is_asked_for(store: Store) ->
     assert (cursor, [entry.id for entry in entries], gone) == (b"3-0", [b"1-0"], [])
 
 
+def adding_to_a_reader(store: Store, entry_id: str, number: int) -> threading.Thread:
+    """Start a thread that adds an entry as soon as a call waits."""
+
+    def add() -> None:
+        wait_until(lambda: tickets(store) > 0)
+        store.xadd("s", {"f": number}, entry_id)
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    return thread
+
+
 def test_a_stream_may_be_named_twice_while_a_call_waits(store: Store) -> None:
     store.xadd("s", {"f": 1}, "5-0")
     store.xgroup_create("s", "g")
-    thread = threading.Timer(0.05, store.xadd, ("s", {"f": 2}, "6-0"))
-    thread.start()
-    found = store.xread([("s", "$"), ("s", "5-0")], block=60_000)
+    thread = adding_to_a_reader(store, "6-0", 2)
+    found = store.xread([("s", "$"), ("s", "5-0")], block=int(PATIENCE_S * 1000))
     thread.join()
     assert found == [[b"s", [(b"6-0", {b"f": b"2"})]]] * 2
-    thread = threading.Timer(0.05, store.xadd, ("s", {"f": 3}, "7-0"))
     store.xreadgroup("g", "c", {"s": ">"})
-    thread.start()
-    found = store.xreadgroup("g", "c", [("s", ">"), ("s", ">")], block=60_000)
+    thread = adding_to_a_reader(store, "7-0", 3)
+    found = store.xreadgroup("g", "c", [("s", ">"), ("s", ">")], block=int(PATIENCE_S * 1000))
     thread.join()
     assert found == [[b"s", [(b"7-0", {b"f": b"3"})]]]
     assert store.xpending("s", "g")["pending"] == 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 from streamkeep import IdTooSmallError, Snapshot, Store, Transaction, When
 from streamkeep.engine.api.async_store import AsyncStore
 
@@ -135,14 +135,14 @@ def test_the_end_of_a_transaction_leaves_that_of_another_thread(store: Store) ->
     def other() -> None:
         with store.transaction() as txn:
             begun.set()
-            assert ended.wait(60)
+            assert ended.wait(PATIENCE_S)
             found.append(store.open_transaction() is txn)
 
     thread = threading.Thread(target=other)
     with store.transaction() as first:
         first.abort()
         thread.start()
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE_S)
     ended.set()
     thread.join()
     assert found == [True]

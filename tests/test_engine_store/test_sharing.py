@@ -8,7 +8,6 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 
 import streamkeep
 from inside import environment_of, journal_of
-from patience import PATIENCE_S, handles_below
+from patience import PATIENCE_S, handles_below, wait_until
 from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint import checkpoint_file
@@ -115,8 +114,7 @@ def closing(store: Store) -> Iterator[threading.Thread]:
     with store.transaction() as txn:
         txn.xadd("s", {"n": 1})
         thread, _ = in_thread(store.close)
-        while environment_of(store).users:
-            time.sleep(0.001)
+        wait_until(lambda: not environment_of(store).users)
         yield thread
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
@@ -165,13 +163,11 @@ def test_only_the_last_user_closes(open_store: Open, monkeypatch: pytest.MonkeyP
         def __exit__(self, *details: Any) -> None:
             first, self.left = not self.left, True
             super().__exit__(*details)
-            while first and environment.users:
-                time.sleep(0.001)
+            wait_until(lambda: not (first and environment.users))
 
     monkeypatch.setattr(registry, "lock", Slow(threading.RLock()))
     slow, results = in_thread(one.close)
-    while environment.users > 1:
-        time.sleep(0.001)
+    wait_until(lambda: environment.users <= 1)
     half, go_on = threading.Event(), threading.Event()
     closing_files = environment.close_files
 
@@ -183,7 +179,7 @@ def test_only_the_last_user_closes(open_store: Open, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(environment, "close_files", close_files)
     last, more = in_thread(other.close)
     assert half.wait(PATIENCE_S)
-    slow.join(1)
+    slow.join(PATIENCE_S)
     assert not slow.is_alive()  # it has nothing to close
     go_on.set()
     last.join(PATIENCE_S)
@@ -366,8 +362,8 @@ def slow_opening(
     ]
     try:
         threads[0].start()
-        while not any(one.lock for one in registry.openings):
-            time.sleep(0.001)
+        # One that has given up already is seen no more.
+        wait_until(lambda: any(one.lock for one in registry.openings) or not threads[0].is_alive())
         threads[1].start()
         yield opened, threads, recovering
     finally:

@@ -158,7 +158,12 @@ def test_an_interrupted_wait_leaves_the_lock_to_others(tmp_path: Path) -> None:
     with Store(path, sync="none") as store:
         child = stopped_child(lambda: in_a_transaction(path))
         with ended(child):
-            interrupting = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+
+            def interrupt() -> None:
+                wait_until(lambda: os.getpid() in lock_of(store).wait.users())
+                signal.raise_signal(signal.SIGINT)
+
+            interrupting = threading.Thread(target=interrupt)
             interrupting.start()
             with pytest.raises(KeyboardInterrupt):
                 store.xadd("s", {"of": "this process"})

@@ -120,7 +120,7 @@ def test_a_death_counts_for_the_messages_that_were_begun(
         sent(name, *[7] * (name == "work")).delay()
     options = ("-P", pool, "-c", "1", "--prefetch-multiplier", "9")
     queue = jobs_of(url, "celery")
-    inspect = sent("hangs").app.control.inspect(timeout=2)
+    inspect = sent("hangs").app.control.inspect(timeout=PATIENCE_S, limit=1)
     started = []
     for _ in range(2):
         worker = crew.work(*options)
@@ -165,14 +165,13 @@ def test_a_worker_runs_what_celery_offers(
     app = add().app
     [reply] = app.control.ping(timeout=PATIENCE_S, limit=1)
     assert reply == {"w1@here": {"ok": "pong"}}
-    revoked = add(1, 1).apply_async(countdown=1)
-    app.control.revoke(revoked.id)
+    app.control.revoke("revoked", reply=True, timeout=PATIENCE_S, limit=1)
+    revoked = add(1, 1).apply_async(task_id="revoked", countdown=0.1)
     with pytest.raises(Exception, match="revoked"):
         revoked.get(timeout=PATIENCE_S)
     long = sent("work", 1, 600).delay()
-    wait_until(lambda: lines(tmp_path / "started"))
-    [[running]] = app.control.inspect(timeout=2).active().values()
-    assert running["id"] == long.id
+    inspect = app.control.inspect(timeout=PATIENCE_S, limit=1)
+    wait_until(lambda: [one["id"] for one in inspect.active()["w1@here"]] == [long.id])
     app.control.revoke(long.id, terminate=True)
     with pytest.raises(Exception, match=r"revoked|terminated"):
         long.get(timeout=PATIENCE_S)
@@ -205,12 +204,13 @@ def test_shutdowns_end_tasks_or_return_them(
     warm = sent("work", 1, 2).delay()
     wait_until(lambda: "1" in lines(tmp_path / "started"))
     crew.stop(first, signal.SIGTERM)
-    assert warm.get(timeout=1) == 1
+    assert warm.get(timeout=PATIENCE_S) == 1
     assert queue.stats().running == 0
     second = crew.work()
     cold = sent("work", 2, 30).delay()
     # Celery cancels what its pool has reported as begun.
-    wait_until(lambda: any((cold.app.control.inspect(timeout=1).active() or {"": []}).values()))
+    inspect = cold.app.control.inspect(timeout=PATIENCE_S, limit=1)
+    wait_until(lambda: any(inspect.active().values()))
     crew.stop(second, signal.SIGQUIT)
     assert queue.stats().running == 0
     assert "2" not in lines(tmp_path / "ended")

@@ -101,8 +101,15 @@ def test_a_forwarder_goes_on_after_an_error_of_the_database(
     with pytest.raises(Exception, match="unable to open"):
         outbox.forward(broken, store, until_idle=True)
     stop = threading.Event()
-    threading.Timer(0.05, stop.set).start()
+
+    def stop_after_a_failure() -> None:
+        wait_until(lambda: "is tried again" in caplog.text)
+        stop.set()
+
+    thread = threading.Thread(target=stop_after_a_failure)
+    thread.start()
     assert outbox.forward(broken, store, every="1ms", stop=stop) == 0
+    thread.join()
     assert "is tried again" in caplog.text
 
 

@@ -12,7 +12,7 @@ import pytest
 import job_workers
 from fork_server import forking
 from job_workers import Worker
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 from streamkeep import ArgumentError
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import JobCancelledError, Queue, QueueDrainingError, QueueFullError
@@ -66,7 +66,7 @@ def test_many_jobs_that_are_due_at_once_come_in_bounded_steps(
 def test_a_sleeping_worker_wakes_for_what_is_due(tmp_path: Any) -> None:
     with Queue(tmp_path / "store", sync="none") as queue:
         queue.put("later", delay=0.05)
-        assert queue.get(timeout=60).payload == "later"
+        assert queue.get(timeout=PATIENCE_S).payload == "later"
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(queue.get().payload))
         thread.start()

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from patience import PATIENCE_S, wait_until
 from streamkeep.format.core.errors import ArgumentError, CorruptionError, StoreFullError
-from streamkeep.jobs import Queue, QueueError, Retry, current_job
+from streamkeep.jobs import Queue, QueueError, Retry, current_job, worker_runs
 from streamkeep.jobs.core import Core
 from streamkeep.jobs.failures import MOST_TEXT
 from streamkeep.jobs.layout import Fields
@@ -264,24 +265,31 @@ def test_a_job_that_waits_for_a_store_is_not_ended_by_its_max_runtime(
     monkeypatch.setattr("streamkeep.jobs.worker._FAILED_PAUSE_S", 0.01)
     apply = Core.apply
     ran: list[int] = []
+    refused: list[int] = []
     room = threading.Event()
 
     def refuse(core: Core, *args: Any, **options: Any) -> Any:
         if ran and not room.is_set():
+            refused.append(1)
             raise StoreFullError("the disk is full")
         return apply(core, *args, **options)
 
     monkeypatch.setattr(Core, "apply", refuse)
 
-    @queue.task(max_runtime=0.2)
+    @queue.task(max_runtime="1h")
     def work() -> str:
         ran.append(1)
         return "done"
 
-    with working(Worker(queue, exits=exits)):
+    hours_later = SimpleNamespace(time=lambda: time.time() + 7200, monotonic=time.monotonic)
+    worker = Worker(queue, exits=exits)
+    with working(worker):
         job = work.delay()
-        wait_until(lambda: ran)
-        time.sleep(0.4)  # longer than it may run
+        wait_until(lambda: len(refused) > 1)  # the worker knows of the first one
+        monkeypatch.setattr(worker_runs, "time", hours_later)
+        worker._wake()
+        before = len(refused)
+        wait_until(lambda: len(refused) > before + 3)
         room.set()
         assert job.result(PATIENCE_S) == "done"
     assert (queue.stats().failed, len(ran)) == (0, 1)

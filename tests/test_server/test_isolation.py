@@ -8,15 +8,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from patience import wait_until
-from resp_peer import Peer, Running
+from resp_peer import Peer, Running, serving
+from stores import open_at
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.notify.wait_table import READ
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.clock import ManualClock
 from streamkeep.server.commands.append import run_xadd
 from streamkeep.server.commands.read import Waiting
 from streamkeep.server.commands.table import BY_NAME, READS, WRITES, Spec
@@ -239,17 +242,20 @@ def test_a_page_that_posts_to_the_server_runs_nothing(
 
 
 def test_a_stream_that_expired_stays_gone_after_a_command_failed(
-    running: Running, peer: Peer
+    tmp_path: Path, clock: ManualClock
 ) -> None:
-    clock = running.server.environment.context.clock
-    deadline = clock.now_ms() + 50
-    peer.call("XADD", "k", "1-0", "f", "old")
-    peer.call("PEXPIREAT", "k", deadline)
-    running.ask(lambda server: server.expiry.close())
-    wait_until(lambda: clock.now_ms() > deadline)
-    for words in (["XADD", "k", "2-0", "f", "new"], ["FWRITE"], ["XLEN", "k"]):
-        peer.send(*words)
-    assert [peer.read() for _ in range(3)] == [b"$3\r\n2-0\r\n", INTERNAL, b":1\r\n"]
-    assert running.ask(lambda server: server.expiry.expired) == 1
-    running.ask(lambda server: server.expiry.renew())
-    assert peer.call("TTL", "k") == b":-1\r\n"
+    with (
+        open_at(tmp_path / "s", clock=clock) as store,
+        serving(store, tmp_path / "k") as running,
+        Peer(running.path) as peer,
+    ):
+        running.ask(lambda server: server.expiry.close())
+        peer.call("XADD", "k", "1-0", "f", "old")
+        peer.call("PEXPIREAT", "k", clock.ms + 50)
+        clock.ms += 51
+        for words in (["XADD", "k", "2-0", "f", "new"], ["FWRITE"], ["XLEN", "k"]):
+            peer.send(*words)
+        assert [peer.read() for _ in range(3)] == [b"$3\r\n2-0\r\n", INTERNAL, b":1\r\n"]
+        assert running.ask(lambda server: server.expiry.expired) == 1
+        running.ask(lambda server: server.expiry.renew())
+        assert peer.call("TTL", "k") == b":-1\r\n"
