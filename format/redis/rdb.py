@@ -44,6 +44,8 @@ _MODULE_AUX, _SLOT_INFO, _FUNCTION = 0xF7, 0xF4, 0xF5
 _IDLE, _FREQUENCY, _AUX, _RESIZE = 0xF8, 0xF9, 0xFA, 0xFB
 _EXPIRES_MS, _EXPIRES_S, _DATABASE, _END = 0xFC, 0xFD, 0xFE, 0xFF
 _LOWEST_OPCODE: Final = 0xF3
+_STRING: Final = 0
+NEVER: Final = -1  # the deadline of a key that does not expire
 
 # The shape of an element, for skipping objects: see `_skip_elements`. Most types are a number of
 # elements and the elements ...
@@ -225,6 +227,17 @@ def _skip_module(source: Source) -> None:
             source.fail(f"unknown kind {kind} of a module's value")
 
 
+def _head(expires_ms: int, kind: int, key: bytes) -> bytes:
+    """Return what comes before the value of an object."""
+    out = bytearray()
+    if expires_ms != NEVER:
+        out.append(_EXPIRES_MS)
+        out += expires_ms.to_bytes(8, "little", signed=True)
+    out.append(kind)
+    put_string(out, key)
+    return bytes(out)
+
+
 class RdbWriter:
     """Encodes an RDB file: call `begin`, `stream` for each stream, `end`, and append the results.
 
@@ -238,7 +251,7 @@ class RdbWriter:
         self._crc = 0
 
     def begin(self, keys: int) -> bytes:
-        """Return the head of a file of `keys` streams."""
+        """Return the head of a file of `keys` keys."""
         out = bytearray(b"%s%04d" % (_MAGIC, self.target.rdb_version))
         if keys:
             out.append(_DATABASE)
@@ -248,13 +261,19 @@ class RdbWriter:
             put_length(out, 0)
         return self._counted(bytes(out))
 
-    def stream(self, key: bytes, parts: Iterable[Part], nodes: int) -> Iterator[bytes]:
+    def stream(
+        self, key: bytes, parts: Iterable[Part], nodes: int, expires_ms: int = NEVER
+    ) -> Iterator[bytes]:
         """Yield the bytes of one stream; `nodes` is the number of macro nodes among its parts."""
-        out = bytearray([self.target.kind])
-        put_string(out, key)
-        yield self._counted(bytes(out))
+        yield self._counted(_head(expires_ms, self.target.kind, key))
         for piece in write_value(parts, nodes, self.target, self.losses):
             yield self._counted(piece)
+
+    def string(self, key: bytes, value: bytes, expires_ms: int = NEVER) -> bytes:
+        """Return the bytes of a string."""
+        out = bytearray(_head(expires_ms, _STRING, key))
+        put_string(out, value)
+        return self._counted(bytes(out))
 
     def end(self) -> bytes:
         """Return the end of the file."""

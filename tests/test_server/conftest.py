@@ -23,13 +23,21 @@ Connect = Callable[[], Peer]
 
 
 @contextmanager
-def served(path: Path, **options: Any) -> Iterator[dict[str, str]]:
-    """Serve a store in a thread until the block ends; yield where it is reached."""
+def served(
+    path: Path, prepare: Callable[[Server], object] | None = None, **options: Any
+) -> Iterator[dict[str, str]]:
+    """Serve a store in a thread until the block ends; yield where it is reached.
+
+    Args:
+        prepare: is called with the server before the first client.
+    """
     ready = threading.Event()
     found: list[Server] = []
 
     def note(server: Server) -> None:
         found.append(server)
+        if prepare is not None:
+            prepare(server)
         ready.set()
 
     given = serve.Options(ready=note, **options)

@@ -79,6 +79,13 @@ if TYPE_CHECKING:
     type=Duration(),
     help="Maintain and archive the store so often: retention, and segments of what was trimmed.",
 )
+@click.option(
+    "--replica-format",
+    type=click.Choice(["7.0", "7.2", "8.6", "8.8", "8.10"]),
+    default="7.0",
+    show_default=True,
+    help="The oldest Redis among the replicas of this server; Valkey reads 7.2.",
+)
 @click.option("--allow-flush", is_flag=True, help="Allow FLUSHDB and FLUSHALL.")
 @click.option(
     "--max-clients",

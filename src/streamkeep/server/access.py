@@ -30,7 +30,8 @@ REFUSED_S: Final = 0.5  # how long a wrong password waits for its answer
 
 _ADMIN: Final = {
     "shutdown", "bgsave", "flushall", "flushdb", "config", "acl", "client|kill", "client|list",
-    "client|unblock", "client|pause", "slowlog", "latency",
+    "client|unblock", "client|pause", "slowlog", "latency", "psync", "sync", "replconf",
+    "replicaof", "slaveof",
 }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ import streamkeep
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Sync
 from streamkeep.format.core.errors import ArgumentError, StoreError
+from streamkeep.format.redis.stream_dump import TARGETS
 from streamkeep.recovery import shipping
 from streamkeep.recovery.backups.backup import backup
 from streamkeep.server.access import Access
@@ -66,6 +67,7 @@ class Options:
         backup: the folder for BGSAVE.
         unix_mode: who may connect to the Unix socket.
         ship: keep a copy of the store there; None for none.
+        replica_format: the oldest Redis that may be a replica of the server.
         archive_every: maintain and archive the store at this interval, in seconds.
         write: callers over HTTP may change the store.
         hosts: further names by which HTTP may be called, such as that of the machine.
@@ -84,6 +86,7 @@ class Options:
     unix_mode: int = 0o600
     ship: str | None = None
     archive_every: float | None = None
+    replica_format: str = "7.0"
     max_clients: int = 10_000
     timeout_s: int = 0
     query_buffer_limit: int = 1 << 30
@@ -179,6 +182,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
     settings.timeout_s = options.timeout_s
     server.turns.query_limit = options.query_buffer_limit
     settings.allow_flush = options.allow_flush
+    server.primary.target = TARGETS[options.replica_format]
     context = _tls(options)
     with contextlib.ExitStack() as stack:
         sockets = list(_sockets(options, stack, settings.shown))

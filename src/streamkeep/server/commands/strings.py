@@ -73,13 +73,14 @@ def find_string(txn: Txn, name: bytes) -> tuple[bytes, int] | None:
         return None
     if row is None:
         return None
-    deadline = _stamp(row)
+    deadline = stamp(row)
     if deadline != FOREVER and deadline <= txn.now_ms():
         return None
     return row[_STAMP.size :], deadline
 
 
-def _stamp(row: bytes) -> int:
+def stamp(row: bytes) -> int:
+    """Return the deadline in a row."""
     if len(row) < _STAMP.size:
         raise CorruptionError("row", f"{len(row)} bytes, expected a deadline of {_STAMP.size}")
     deadline: int = _STAMP.unpack_from(row)[0]
@@ -112,13 +113,13 @@ def strings(txn: Txn) -> Iterator[bytes]:
 def string_deadlines(txn: Txn) -> list[tuple[bytes, int]]:
     """Return (name, deadline) of all strings, also of those whose deadline has passed."""
     found = rows.row_range(txn, rows.check_space(STRINGS), b"", b"", -1, False)
-    return [(name, _stamp(row)) for name, row in found]
+    return [(name, stamp(row)) for name, row in found]
 
 
 def deadlines(txn: Txn) -> list[tuple[int, int]]:
     """Return (number of a stream, deadline) of all streams that have one."""
     found = rows.row_range(txn, rows.check_space(DEADLINES), b"", b"", -1, False)
-    return [(int.from_bytes(key, "big"), _stamp(row)) for key, row in found]
+    return [(int.from_bytes(key, "big"), stamp(row)) for key, row in found]
 
 
 def expire(txn: WriteTxn, name: bytes) -> bool:
@@ -151,7 +152,7 @@ def deadline_of(txn: Txn, name: bytes) -> int | None:
         found = find_string(txn, name)
         return None if found is None else found[1]
     row = rows.row_get(txn, _deadline_key(stream.number))
-    return FOREVER if row is None else _stamp(row)
+    return FOREVER if row is None else stamp(row)
 
 
 def set_deadline(txn: WriteTxn, name: bytes, deadline: int) -> None:

@@ -16,7 +16,7 @@ from streamkeep.server.commands.words import (
 )
 from streamkeep.server.resp.encoder import encode, error_text
 from streamkeep.server.resp.handlers import ALREADY, REDIS_VERSION, CodedError, Handler
-from streamkeep.server.resp.info import client_line
+from streamkeep.server.resp.info import client_line, is_replica
 from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import Turn
 
@@ -143,7 +143,7 @@ def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) > 2:
         name = option(words[2])
         if name == b"TYPE" and len(words) == 4:
-            chosen = chosen if _is_type(words[3]) else []
+            chosen = _of_type(words[3], chosen)
         elif name == b"ID" and len(words) > 3:
             ids = {integer(word, "Invalid client ID") for word in words[3:]}
             chosen = [one for one in chosen if one.id in ids]
@@ -152,11 +152,13 @@ def _client_list(client: Connection, words: list[bytes], turn: Turn) -> object:
     return "".join(map(client_line, chosen)).encode()
 
 
-def _is_type(word: bytes) -> bool:
-    """Return whether the clients of a type are those that there are."""
+def _of_type(word: bytes, clients: list[Connection]) -> list[Connection]:
+    """Return the clients of a type."""
     if option(word) not in (b"NORMAL", b"MASTER", b"REPLICA", b"SLAVE", b"PUBSUB"):
         raise CommandError(f"Unknown client type '{text_of(word)}'")
-    return option(word) == b"NORMAL"
+    if option(word) in (b"REPLICA", b"SLAVE"):
+        return [one for one in clients if is_replica(one)]
+    return [one for one in clients if not is_replica(one)] if option(word) == b"NORMAL" else []
 
 
 def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -188,7 +190,7 @@ def _client_kill(client: Connection, words: list[bytes], turn: Turn) -> object:
                 raise CommandError(f"No such user '{text_of(value)}'")
             chosen = [one for one in chosen if one.user.name == value]
         elif name == b"TYPE":
-            chosen = chosen if _is_type(value) else []
+            chosen = _of_type(value, chosen)
         elif name == b"SKIPME" and option(value) in (b"YES", b"NO"):
             skips_me = option(value) == b"YES"
         else:

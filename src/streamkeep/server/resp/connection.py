@@ -25,6 +25,7 @@ from streamkeep.server.resp.turns import ClientState
 
 if TYPE_CHECKING:
     from streamkeep.server.access import User
+    from streamkeep.server.replication.primary import Replica
     from streamkeep.server.resp.blocked import Blocked
     from streamkeep.server.resp.server import Server
 
@@ -64,6 +65,7 @@ class Connection(ClientState, asyncio.Protocol):
         self.watched_changed = False
         self.mode = "on"
         self.blocked: Blocked | None = None
+        self.replica: Replica | None = None  # from its first REPLCONF on
         self.paused = False
         self.full = False  # the transport has more to send than it likes to keep
         self.waits_for_room = False  # for its next reply
@@ -123,6 +125,8 @@ class Connection(ClientState, asyncio.Protocol):
         self.recount()
         self.resume()
         self.server.memory.give()
+        if self.replica is not None:
+            self.server.primary.pump(self.replica)
 
     def close(self) -> None:
         """Close the connection after what was replied."""

@@ -215,11 +215,17 @@ class Statistics:
         self.changes_at_save = changes
 
 
+def is_replica(client: Connection) -> bool:
+    """Return whether a client is fed as a replica."""
+    return client.replica is not None and client.replica.attached
+
+
 def client_line(client: Connection) -> str:
     """Return a client as CLIENT LIST shows it."""
     now = time.time()
     socket = client.transport.get_extra_info("socket")
     flags = "b" if client.blocked is not None else "x" if client.queued is not None else "N"
+    flags = "S" if is_replica(client) else flags
     queued = -1 if client.queued is None else len(client.queued)
     parts: dict[str, object] = {
         "id": client.id,
@@ -335,6 +341,9 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
             ("expired_keys", server.expiry.expired),
             ("evicted_keys", 0),
             ("evicted_clients", server.memory.evicted),
+            ("sync_full", server.primary.full_syncs),
+            ("sync_partial_ok", server.primary.partial_syncs),
+            ("sync_partial_err", server.primary.refused_partial_syncs),
             *_zeros("keyspace_hits keyspace_misses pubsub_channels pubsub_patterns"),
             ("acl_access_denied_auth", statistics.refused_logins),
             ("unexpected_error_replies", 0),
@@ -342,14 +351,27 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
             *_zeros("total_reads_processed total_writes_processed"),
         ]
     if name == "replication":
+        primary, now = server.primary, time.time()
         return [
             ("role", "master"),
-            ("connected_slaves", 0),
+            ("connected_slaves", len(primary.replicas)),
+            *(
+                (
+                    f"slave{place}",
+                    f"ip={one.host},port={one.port},state={one.state},offset={one.acked},"
+                    f"lag={int(now - one.client.active)}",
+                )
+                for place, one in enumerate(primary.replicas)
+            ),
             ("master_failover_state", "no-failover"),
-            ("master_replid", environment.uuid.hex.ljust(40, "0")),
-            ("master_repl_offset", server.offset()),
+            ("master_replid", primary.id),
+            ("master_replid2", "0" * 40),
+            ("master_repl_offset", primary.end),
             ("second_repl_offset", -1),
-            ("repl_backlog_active", 0),
+            ("repl_backlog_active", int(primary.before is not None)),
+            ("repl_backlog_size", primary.backlog_bytes),
+            ("repl_backlog_first_byte_offset", primary.start + 1 if primary.before else 0),
+            ("repl_backlog_histlen", primary.end - primary.start),
         ]
     if name == "cpu":
         return [

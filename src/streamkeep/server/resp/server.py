@@ -22,6 +22,7 @@ from streamkeep.server.access import REFUSED_S, Access
 from streamkeep.server.commands.read import Waiting
 from streamkeep.server.commands.replies import Named
 from streamkeep.server.commands.table import READS, Spec
+from streamkeep.server.replication.primary import Primary
 from streamkeep.server.resp import info
 from streamkeep.server.resp.blocked import BlockedClients
 from streamkeep.server.resp.connection import Connection
@@ -86,6 +87,7 @@ class Server:
             self.environment, self.loop, self.expiry.check_keys, self._unblocked, self.schedule
         )
         self.turns.watcher = self.blocked
+        self.primary = Primary(self.environment, self.loop, self.drop)
         self._stopped = stopped
         self._backup = backup
         self._next_id = 1
@@ -122,6 +124,8 @@ class Server:
 
     def disconnected(self, client: Connection) -> None:
         self.clients.pop(client.id, None)
+        if client.replica is not None:
+            self.primary.detach(client.replica)
         self.blocked.watches.remove(client)
         self.blocked.recount()
         self._forget(client)
@@ -169,7 +173,7 @@ class Server:
         if limit:
             oldest = time.time() - limit
             for client in list(self.clients.values()):
-                if client.active < oldest and client.blocked is None:
+                if client.active < oldest and client.blocked is None and client.replica is None:
                     client.close()
                     client.flush()
 
@@ -362,12 +366,19 @@ class Server:
     # --- copies elsewhere -------------------------------------------------------------------
 
     def has_copies(self) -> bool:
-        """Return whether the store is shipped to a target."""
-        return any(True for _ in self.environment.slots())
+        """Return whether the store is shipped to a target, or feeds a replica."""
+        return bool(self.primary.replicas) or any(True for _ in self.environment.slots())
 
-    def copies_with(self, commit_number: int) -> int:
-        """Return how many copies of the store elsewhere have a commit."""
-        return sum(slot.shipped >= commit_number for slot in self.environment.slots())
+    def copies_with(self, commit_number: int, position: int | None) -> int:
+        """Return how many copies of the store elsewhere, and replicas, have a commit.
+
+        Args:
+            position: of the feed of replicas that has it; None if it is not known.
+        """
+        if position is None:
+            position = self.primary.position_of(commit_number)
+        shipped = sum(slot.shipped >= commit_number for slot in self.environment.slots())
+        return shipped + self.primary.acknowledged(position)
 
     def offset_of_commits(self) -> int:
         """Return the newest commit of the store."""
@@ -377,14 +388,21 @@ class Server:
     def wait_for_copies(self, client: Connection, wanted: int, timeout_ms: int) -> None:
         """Hold the reply of WAIT until so many copies have what is committed now.
 
-        It rides the pieces that are shipped anyway, and asks for none.
+        It rides the pieces that are shipped anyway, and asks only replicas.
         """
         client.waits_for_disk += 1
         client.stopped = True
         deadline = self.loop.time() + timeout_ms / 1000 if timeout_ms else float("inf")
 
+        position: int | None = None
+
         def look(commit_number: int) -> None:
-            count = self.copies_with(commit_number)
+            nonlocal position
+            if position is None and self.primary.replicas:
+                position = self.primary.position_of(commit_number)
+                if position is not None:
+                    self.primary.ask()
+            count = self.copies_with(commit_number, position)
             if count < wanted and self.loop.time() < deadline and not client.closing:
                 self.loop.call_later(_COPIES_POLL_S, look, commit_number)
                 return
@@ -411,10 +429,6 @@ class Server:
         self.loop.run_in_executor(None, settle)
 
     # --- the whole --------------------------------------------------------------------------
-
-    def offset(self) -> int:
-        """Return the number of the newest commit, as ROLE shows it."""
-        return max(self.environment.context.last_commit, 0)
 
     def start_backup(self) -> None:
         """Make a backup in a thread (BGSAVE)."""
@@ -454,6 +468,7 @@ class Server:
         ):
             await asyncio.sleep(0.005)
         self._idle_timer.cancel()
+        self.primary.stop()
         self.expiry.close()
         self.blocked.close()
         for client in list(self.clients.values()):

@@ -13,7 +13,7 @@ from streamkeep.server.commands.replies import OK, Status
 from streamkeep.server.commands.strings import KNOWN_DIGESTS, load_script
 from streamkeep.server.commands.summaries import SUMMARIES
 from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_subcommand
-from streamkeep.server.resp import client_commands, info, transactions
+from streamkeep.server.resp import client_commands, info, replica_commands, transactions
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, Handler
 from streamkeep.server.resp.turn import Turn
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WITHOUT_PASSWORD: Final = {"hello", "auth", "quit", "reset"}
 IN_TRANSACTION: Final = {"exec", "discard", "multi", "watch", "quit", "reset"}
 # Of CLIENT REPLY in a transaction, Redis leaves out replies that the array of EXEC announces.
-NOT_IN_TRANSACTION: Final = {"shutdown", "client|reply"}
+NOT_IN_TRANSACTION: Final = {"shutdown", "client|reply", "psync", "sync"}
 _FLUSH_MODES: Final = (b"SYNC", b"ASYNC")
 
 
@@ -61,7 +61,7 @@ def _wait(client: Connection, words: list[bytes], turn: Turn) -> object:
     if wanted > 0 and server.has_copies() and not client.executing:
         server.wait_for_copies(client, wanted, timeout_ms)
         return 0  # which is replaced
-    return server.copies_with(server.offset_of_commits())
+    return server.copies_with(server.offset_of_commits(), None)
 
 
 def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -75,7 +75,7 @@ def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
     if local:
         client.server.wait_for_disk(client)
     # Copies elsewhere get nothing that is not on disk here; to wait for them, there is WAIT.
-    return [local, client.server.copies_with(client.server.offset_of_commits())]
+    return [local, client.server.copies_with(client.server.offset_of_commits(), None)]
 
 
 def _bgsave(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -298,10 +298,10 @@ HELP
 
 _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     *client_commands.COMMANDS,
+    *replica_commands.COMMANDS,
     *transactions.COMMANDS,
     ("client|unpause", 2, lambda client, words, turn: OK),
     ("time", 1, lambda client, words, turn: [b"%d" % part for part in _time()]),
-    ("role", 1, lambda client, words, turn: [b"master", client.server.offset(), []]),
     ("wait", 3, _wait),
     ("waitaof", 4, _waitaof),
     ("lastsave", 1, lambda client, words, turn: int(client.server.statistics.last_save)),

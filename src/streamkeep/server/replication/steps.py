@@ -1,0 +1,507 @@
+"""What two snapshots of the store differ by, as commands for a replica that has the first one.
+
+A stream that is new, or has changed in a way that no short commands express, is sent whole, as a
+RESTORE of what DUMP says. The order of the commands of a stream matters:
+
+1. XADD of the entries that are new, and XSETID for the counters.
+2. Groups. An XCLAIM makes an entry pending only while the entry exists, so it comes before
+3. XTRIM and XDEL of the entries that are gone.
+4. XSETID, where XDEL has moved max_deleted_id too far: trimming does not move it.
+
+Whatever makes step 1 or 2 impossible is found when it is come to. The RESTORE that follows in the
+same transaction undoes what was sent before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+from streamkeep.engine.commands import rows
+from streamkeep.engine.commands.dump import pending_of, stream_parts
+from streamkeep.engine.commands.keys import iter_keys
+from streamkeep.engine.commands.xrange import read_ids
+from streamkeep.engine.tables.group import Group, groups_of
+from streamkeep.engine.tables.node_walk import NodeWalk
+from streamkeep.engine.txn.read_txn import ReadTxn
+from streamkeep.engine.txn.stream import Stream
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import ArgumentError, StreamkeepError
+from streamkeep.format.core.id_codec import MAX, Id, next_id
+from streamkeep.format.core.keys import (
+    CONSUMERS,
+    GROUPS,
+    KEYS,
+    NAMES,
+    NODES,
+    PEL,
+    is_name_key,
+    node_key,
+    pack_number,
+    unpack_node_key,
+)
+from streamkeep.format.node.node import PAIRS
+from streamkeep.format.node.ranges import Range, read_range
+from streamkeep.format.redis.rdb import RdbWriter
+from streamkeep.format.redis.resp import encode_command
+from streamkeep.format.redis.stream_dump import (
+    NOBODYS_OWNER,
+    TYPE_5,
+    UNOWNED_LOSS,
+    Losses,
+    Target,
+    write_payload,
+)
+from streamkeep.format.rows.extension import IDEMPOTENCE, split_sections
+from streamkeep.format.rows.group_records import decode_consumer, decode_group
+from streamkeep.format.rows.nacks import Nack, count_nacks, decode_nack
+from streamkeep.format.rows.records import StreamRecord, decode_key_row
+from streamkeep.server.commands.strings import DEADLINES, FOREVER, STRINGS, stamp
+from streamkeep.server.replication.changes import Changes
+
+SPLIT: Final = b""  # here, what was sent is a state that a replica may show
+_SMALL: Final = 256 << 10  # bytes of a new stream that is sent as one payload in any case
+_MOST_PAYLOAD: Final = 32 << 20
+_IDS: Final = 100  # of one command
+_RUN: Final = 64  # entries between two places to split
+_PIECE: Final = 64 << 10
+_KEYS: Final = 16  # small streams in a piece of a file, at most
+
+State = tuple[bytes, int]  # of a string: value, deadline
+
+
+class TooLarge(StreamkeepError):
+    """A stream that must be sent whole is too large for one command."""
+
+
+class _Inexpressible(Exception):
+    """No short commands make this change of a stream."""
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _string(txn: ReadTxn, name: bytes) -> State | None:
+    """Return a string, also one whose deadline has passed: a replica waits for its DEL."""
+    try:
+        row = rows.row_get(txn, rows.row_key(STRINGS, name))
+    except ArgumentError:  # no string has such a name
+        return None
+    return None if row is None else (row[8:], stamp(row))
+
+
+def _deadline(txn: ReadTxn, number: int) -> int:
+    row = rows.row_get(txn, rows.row_key(DEADLINES, pack_number(number)))
+    return FOREVER if row is None else stamp(row)
+
+
+def _name(txn: ReadTxn, number: int) -> bytes | None:
+    """Return the name of a stream; None if there is none with this number."""
+    name = txn.get_row(NAMES, pack_number(number), f"name of stream {number}")
+    return name if name is not None and txn.stream_number(name) == number else None
+
+
+def _text(one: Id) -> str:
+    return f"{one[0]}-{one[1]}"
+
+
+def _entries(
+    txn: ReadTxn, stream: Stream, db_key: bytes, first: Id, last: Id
+) -> dict[Id, list[bytes]]:
+    """Return the entries of one node in a range, by ID; none if there is no such node."""
+    _, ms, seq = unpack_node_key(db_key)
+    walk = NodeWalk(txn, stream)
+    out: list[tuple[int, int, list[bytes]]] = []
+    if walk.seek(ms, seq) and (walk.ms, walk.seq) == (ms, seq):
+        read_range(walk.load(), ms, seq, Range(*first, *last, MAX, False, int(PAIRS)), out)  # type: ignore[arg-type]
+    return {(ms, seq): flat for ms, seq, flat in out}
+
+
+def _group(txn: ReadTxn, stream: Stream, db_key: bytes) -> Group | None:
+    where = f"groups of {stream.number}"
+    body = txn.get_row(GROUPS, db_key, where)
+    return None if body is None else Group(txn, stream, decode_group(body, where))
+
+
+def _nacks(group: Group | None, keys: set[bytes]) -> Iterator[Nack]:
+    """Yield the pending entries of some pages, ascending by ID; all where there are no pages."""
+    if group is None:
+        return
+    inline = group.pel.inline_page()
+    pages = (
+        [inline]
+        if inline is not None
+        else [group.pel.page(key) for key in sorted(keys) if group.txn.get(PEL, key) is not None]
+    )
+    for page in pages:
+        for index in range(count_nacks(page.data)):
+            yield decode_nack(page.data, index)
+
+
+def _note_settings(stream: Stream, losses: Losses) -> None:
+    """Note what no replica gets."""
+    if stream.record.extension:
+        losses.add("retention of a stream", int(stream.retention() is not None))
+        if IDEMPOTENCE in split_sections(stream.record.extension, f"stream {stream.number}"):
+            losses.add("stream whose messages of producers are only in full copies", newer=True)
+
+
+# --- the whole store ------------------------------------------------------------------------------
+
+
+def file_of(txn: ReadTxn, target: Target, losses: Losses) -> Iterator[bytes]:
+    """Yield an RDB file of a snapshot, piece by piece."""
+    writer = RdbWriter(target)
+    writer.losses = losses
+    names = [key for key, _ in rows.row_range(txn, rows.check_space(STRINGS), b"", b"", -1, False)]
+    out = bytearray(writer.begin(txn.rows(KEYS) + len(names)))
+    for name in names:
+        found = _string(txn, name)
+        if found is not None and txn.stream_number(name) == 0:
+            out += writer.string(name, found[0], found[1])
+    since = 0
+    for name, number in iter_keys(txn):
+        stream = txn.find_stream(name)
+        assert stream is not None
+        _note_settings(stream, losses)
+        parts = stream_parts(txn, stream)
+        for piece in writer.stream(name, parts, stream.nodes(), _deadline(txn, number)):
+            out += piece
+            if len(out) >= _PIECE:
+                yield bytes(out)
+                out.clear()
+        since += 1
+        if since == _KEYS:
+            since = 0
+            yield bytes(out)
+            out.clear()
+    yield bytes(out) + writer.end()
+
+
+# --- a step ---------------------------------------------------------------------------------------
+
+
+class Step:
+    """The difference of two snapshots.
+
+    Args:
+        changes: the rows by which they may differ.
+        losses: receives what a replica does not get.
+    """
+
+    def __init__(
+        self, before: ReadTxn, after: ReadTxn, changes: Changes, target: Target, losses: Losses
+    ) -> None:
+        self.before = before
+        self.after = after
+        self.changes = changes
+        self.target = target
+        self.losses = losses
+        self._moved: dict[bytes, int] = {}  # what RENAME has put where; 0 for nothing
+
+    def commands(self) -> Iterator[bytes]:
+        """Yield commands, and SPLIT where the replica may show what it has."""
+        changes = self.changes
+        numbers = set(changes.streams)
+        names = set(changes.strings)
+        for table in (NODES, GROUPS):
+            numbers.update(changes.rows[table])
+        for db_key in changes.names:
+            for txn in (self.before, self.after):
+                value = txn.get(KEYS, db_key)
+                if value is not None:
+                    body = open_row(KEYS, db_key, value, "key row")
+                    number, name = decode_key_row(body, "key row")
+                    numbers.add(number)
+                    names.add(name)
+        moves: dict[int, tuple[bytes, bytes]] = {}
+        for number in numbers:
+            old, new = _name(self.before, number), _name(self.after, number)
+            names.update(name for name in (old, new) if name is not None)
+            if old is not None and new is not None and old != new:
+                moves[number] = old, new
+        yield from self._renames(moves)
+        for name in sorted(names):
+            yield from self._key(name)
+            yield SPLIT
+
+    def _renames(self, moves: dict[int, tuple[bytes, bytes]]) -> Iterator[bytes]:
+        """Rename streams, each before its name is taken; those in a circle are sent whole."""
+        left = dict(moves)
+        while left:
+            sources = {old for old, _ in left.values()}
+            free = [number for number, (_, new) in left.items() if new not in sources]
+            if not free:
+                return
+            for number in free:
+                old, new = left.pop(number)
+                yield encode_command(b"RENAME", old, new)
+                self._moved[old], self._moved[new] = 0, number
+
+    def _key(self, name: bytes) -> Iterator[bytes]:
+        """Bring one key up to date."""
+        before, after = self.before, self.after
+        there = self._moved.get(name, -1)
+        string = None
+        if there < 0:
+            there = before.stream_number(name)
+            string = _string(before, name) if there == 0 else None
+        stream = after.find_stream(name)
+        if stream is None:
+            wanted = _string(after, name)
+            if wanted is None:
+                if there or string is not None:
+                    yield encode_command(b"DEL", name)
+            elif there or wanted != string:
+                end = () if wanted[1] == FOREVER else ("PXAT", wanted[1])
+                yield encode_command(b"SET", name, wanted[0], *end)
+            return
+        base = None
+        if there == stream.number:
+            old_name = _name(before, there)
+            base = None if old_name is None else before.find_stream(old_name)
+        deadline = _deadline(after, stream.number)
+        if base is None or base.record.extension != stream.record.extension:
+            _note_settings(stream, self.losses)
+        if base is None and self._is_small(stream):
+            yield self._restore(stream, deadline)
+            return
+        try:
+            if base is None and (there or string is not None):
+                yield encode_command(b"DEL", name)
+            yield from self._stream(base, stream)
+        except _Inexpressible:
+            yield self._restore(stream, deadline)
+            return
+        if deadline != (FOREVER if base is None else _deadline(before, stream.number)):
+            if deadline == FOREVER:
+                yield encode_command(b"PERSIST", name)
+            else:
+                yield encode_command(b"PEXPIREAT", name, deadline)
+
+    # --- a stream ---------------------------------------------------------------------------
+
+    def _is_small(self, stream: Stream) -> bool:
+        pending = sum(group.record.pending for group in groups_of(self.after, stream))
+        return not stream.record.length or stream.node_bytes() + 32 * pending < _SMALL
+
+    def _restore(self, stream: Stream, deadline: int) -> bytes:
+        """Return the RESTORE of a whole stream."""
+        if stream.node_bytes() > _MOST_PAYLOAD:
+            raise TooLarge(
+                f"the stream {stream.name!r} was replaced, and has {stream.node_bytes()} bytes"
+            )
+        parts = stream_parts(self.after, stream)
+        payload = write_payload(parts, stream.nodes(), self.target, self.losses)
+        until = 0 if deadline == FOREVER else deadline
+        return encode_command(b"RESTORE", stream.name, until, payload, "REPLACE", "ABSTTL")
+
+    def _stream(self, base: Stream | None, stream: Stream) -> Iterator[bytes]:
+        """Bring a stream up to date; raise _Inexpressible."""
+        name, record = stream.name, stream.record
+        old = StreamRecord(0, 0) if base is None else base.record
+        if record.last_id() < old.last_id() or record.max_deleted_id() < old.max_deleted_id():
+            raise _Inexpressible
+        added, last = 0, old.last_id()
+        for ms, seq, flat in self._new_entries(stream, last):
+            yield encode_command(b"XADD", name, f"{ms}-{seq}", *flat)
+            added, last = added + 1, (ms, seq)
+            if added % _RUN == 0:
+                yield SPLIT
+        counted = old.entries_added + added
+        if record.entries_added < counted:
+            raise _Inexpressible
+        deleted = old.max_deleted_id()
+        if (record.last_id(), record.entries_added) != (last, counted):
+            deleted = record.max_deleted_id()
+            yield self._set_id(stream)
+        yield from self._groups(base, stream)
+        if base is not None and (
+            record.length != old.length + added or record.entries_added != counted
+        ):
+            for one, command in self._removals(base, stream):
+                deleted = max(deleted, one)
+                yield command
+        if deleted != record.max_deleted_id():
+            if record.max_deleted_id() == (0, 0):
+                raise _Inexpressible  # XSETID would keep the other one
+            yield self._set_id(stream)
+
+    def _set_id(self, stream: Stream) -> bytes:
+        record = stream.record
+        counters = ("ENTRIESADDED", record.entries_added)
+        deleted = ("MAXDELETEDID", _text(record.max_deleted_id()))
+        return encode_command(b"XSETID", stream.name, _text(record.last_id()), *counters, *deleted)
+
+    def _new_entries(self, stream: Stream, last: Id) -> Iterator[tuple[int, int, list[bytes]]]:
+        """Yield the entries above an ID, node by node."""
+        start = next_id(*last)
+        if not stream.record.length or stream.record.last_live_id() < start or start == (0, 0):
+            return
+        walk = NodeWalk(self.after, stream)
+        found = walk.seek(*start)
+        while found:
+            out: list[tuple[int, int, list[bytes]]] = []
+            wanted = Range(*start, MAX, MAX, MAX, False, int(PAIRS))
+            read_range(walk.load(), walk.ms, walk.seq, wanted, out)  # type: ignore[arg-type]
+            yield from out
+            found = walk.next()
+
+    def _removals(self, base: Stream, stream: Stream) -> Iterator[tuple[Id, bytes]]:
+        """Yield commands that remove entries, each with the highest ID that it deletes."""
+        name, record, old = stream.name, stream.record, base.record
+        if not old.length:
+            return
+        if not record.length:
+            yield (0, 0), encode_command(b"XTRIM", name, "MAXLEN", "=", 0)
+            return
+        first = record.first_id()
+        if first > old.first_id():
+            yield (0, 0), encode_command(b"XTRIM", name, "MINID", "=", _text(first))
+        walk = NodeWalk(self.before, base)
+        walk.seek(*first)
+        number = stream.number
+        lowest = node_key(number, walk.ms, walk.seq)
+        touched = set(self.changes.rows[NODES].get(number, ()))
+        touched.update(
+            node_key(number, one.tail_ms, one.tail_seq) for one in (base, stream) if one.has_tail()
+        )
+        for db_key in sorted(touched):
+            if db_key < lowest:
+                continue
+            was = _entries(self.before, base, db_key, first, old.last_id())
+            now = _entries(self.after, stream, db_key, first, old.last_id())
+            if any(was.get(one) != flat for one, flat in now.items()):
+                raise _Inexpressible  # IDs that were given a second time
+            gone = [one for one in was if one not in now]
+            for start in range(0, len(gone), _IDS):
+                some = gone[start : start + _IDS]
+                yield some[-1], encode_command(b"XDEL", name, *map(_text, some))
+
+    # --- groups -----------------------------------------------------------------------------
+
+    def _groups(self, base: Stream | None, stream: Stream) -> Iterator[bytes]:
+        if base is None:
+            for group in groups_of(self.after, stream):
+                yield from self._changed_group(base, stream, None, group)
+            return
+        for db_key in sorted(self.changes.rows[GROUPS].get(stream.number, ())):
+            old = _group(self.before, base, db_key)
+            new = _group(self.after, stream, db_key)
+            if old is not None and (new is None or new.record.number != old.record.number):
+                yield encode_command(b"XGROUP", "DESTROY", stream.name, old.record.name)
+                old = None
+            if new is not None:
+                yield from self._changed_group(base, stream, old, new)
+
+    def _changed_group(
+        self, base: Stream | None, stream: Stream, old: Group | None, group: Group
+    ) -> Iterator[bytes]:
+        key, record = stream.name, group.record
+        name = record.name
+        place = (_text(record.last_id()), "ENTRIESREAD", record.entries_read)
+        if old is None:
+            yield encode_command(b"XGROUP", "CREATE", key, name, *place)
+            if record.entries_read > stream.record.entries_added:  # CREATE would lower it
+                yield encode_command(b"XGROUP", "SETID", key, name, *place)
+            for consumer in group.consumers():
+                yield encode_command(b"XGROUP", "CREATECONSUMER", key, name, consumer.name)
+            pairs = _differing(None, group, pending_of(group))
+            yield from self._pending(base, stream, group, pairs)
+            return
+        if (old.last_id(), old.record.entries_read) != (group.last_id(), record.entries_read):
+            yield encode_command(b"XGROUP", "SETID", key, name, *place)
+        gone: list[bytes] = []
+        for db_key in sorted(self.changes.rows[CONSUMERS].get(record.number, ())):
+            if is_name_key(db_key):
+                was = self.before.get_row(CONSUMERS, db_key, "consumer")
+                now = self.after.get_row(CONSUMERS, db_key, "consumer")
+                if was is None and now is not None:
+                    made = decode_consumer(now, "consumer").name
+                    yield encode_command(b"XGROUP", "CREATECONSUMER", key, name, made)
+                elif was is not None and now is None:
+                    gone.append(decode_consumer(was, "consumer").name)
+        pages = self.changes.rows[PEL].get(record.number, set())
+        pairs = _differing(old, group, _nacks(group, pages), _nacks(old, pages))
+        yield from self._pending(base, stream, group, pairs)
+        for former in gone:  # after their pending entries have gone to others
+            yield encode_command(b"XGROUP", "DELCONSUMER", key, name, former)
+
+    def _pending(
+        self,
+        base: Stream | None,
+        stream: Stream,
+        group: Group,
+        differing: Iterator[tuple[Id, Nack | None]],
+    ) -> Iterator[bytes]:
+        """Yield XCLAIM for pending entries that are new or differ, XACK for those that are gone."""
+        claims: list[Nack] = []
+        gone: list[str] = []
+        for one, nack in differing:
+            if nack is not None:
+                claims.append(nack)
+            else:
+                gone.append(_text(one))
+            if len(claims) == _IDS:
+                yield from self._claims(base, stream, group, claims)
+                claims = []
+            if len(gone) == _IDS:
+                yield encode_command(b"XACK", stream.name, group.record.name, *gone)
+                gone = []
+        yield from self._claims(base, stream, group, claims)
+        if gone:
+            yield encode_command(b"XACK", stream.name, group.record.name, *gone)
+
+    def _claims(
+        self, base: Stream | None, stream: Stream, group: Group, claims: list[Nack]
+    ) -> Iterator[bytes]:
+        key, name = stream.name, group.record.name
+        wanted = [nack.id() for nack in claims]
+        found = set(read_ids(self.after, stream, wanted, -1))
+        missing = [one for one in wanted if one not in found]
+        if missing and (
+            base is None or len(read_ids(self.before, base, missing, -1)) < len(missing)
+        ):
+            raise _Inexpressible  # Redis makes no entry pending that does not exist
+        claims.sort(key=lambda nack: nack.order_key)
+
+        def delivery(nack: Nack) -> tuple[int, int, int]:
+            return nack.consumer, nack.delivery_time, nack.delivery_count
+
+        for (number, time, count), together in groupby(claims, delivery):
+            texts = [_text(nack.id()) for nack in together]
+            if number == 0 and self.target.kind >= TYPE_5:
+                ids = ("FAIL", "IDS", str(len(texts)), *texts)
+                yield encode_command(b"XNACK", key, name, *ids, "RETRYCOUNT", count, "FORCE")
+                continue
+            if number == 0:
+                self.losses.add(UNOWNED_LOSS, len(texts), newer=True)
+            owner = group.consumer_name(number) if number else NOBODYS_OWNER
+            how = ("TIME", time, "RETRYCOUNT", count, "FORCE", "JUSTID")
+            yield encode_command(b"XCLAIM", key, name, owner, 0, *texts, *how)
+
+
+def _differing(
+    old: Group | None, new: Group, now: Iterator[Nack], was: Iterator[Nack] | None = None
+) -> Iterator[tuple[Id, Nack | None]]:
+    """Yield what is pending in another way than before, None for what is no longer, by ID."""
+    before = iter(()) if was is None else was
+    left, right = next(before, None), next(now, None)
+    while left is not None or right is not None:
+        if right is None or (left is not None and left.id() < right.id()):
+            assert left is not None
+            yield left.id(), None
+            left = next(before, None)
+        elif left is None or right.id() < left.id():
+            yield right.id(), right
+            right = next(now, None)
+        else:
+            assert old is not None
+            if (
+                left.delivery_time != right.delivery_time
+                or left.delivery_count != right.delivery_count
+                or old.consumer_name(left.consumer) != new.consumer_name(right.consumer)
+            ):
+                yield right.id(), right
+            left, right = next(before, None), next(now, None)
