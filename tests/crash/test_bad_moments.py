@@ -320,8 +320,8 @@ def test_an_interrupt_leaves_the_mark_of_another_process_on_the_board(tmp_path: 
         fcntl.flock(other, fcntl.LOCK_EX)
         wait_table.words[2] = 1
         before = signal.signal(signal.SIGALRM, raise_interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
             wait_table.tickets()
         signal.signal(signal.SIGALRM, before)
         assert wait_table.words[2] == 1
