@@ -170,12 +170,12 @@ class GroupCommands(Keyspace):
         if key not in self.streams or group not in self.streams[key].groups:
             return [-1] * len(ids)
         stream = self.streams[key]
+        pending = [one for one in ids if stream.groups[group].forget(one)]
+        deleted = dict(zip(pending, stream.delete_by_policy(pending, policy), strict=True))
         reply = []
-        for one in ids:
-            if stream.groups[group].forget(one):
-                reply.append(2 if stream.delete_by_policy(one, policy) == 2 else 1)
-            else:
-                reply.append(-1)
+        for one in ids:  # the same ID may be given again
+            answer = deleted.pop(one, None)
+            reply.append(-1 if answer is None else 2 if answer == 2 else 1)
         return reply
 
     def xnack(

@@ -199,13 +199,23 @@ class Stream:
                 break
         return removed
 
-    def delete_by_policy(self, entry_id: Id, policy: str) -> int:
-        """Delete an entry as XDELEX does: 1 deleted, -1 not there, 2 kept for a group."""
-        if policy == "ACKED" and self.is_referenced(entry_id):
-            return 2
-        if policy == "DELREF":
-            self.forget_pending(entry_id)
-        return 1 if self.delete([entry_id]) else -1
+    def delete_by_policy(self, ids: list[Id], policy: str) -> list[int]:
+        """Delete entries as XDELEX does: for each 1 deleted, -1 not there, 2 kept for a group.
+
+        All at once: a node is rewritten for all that goes from it.
+        """
+        reply = []
+        going: list[Id] = []
+        for one in ids:
+            if policy == "ACKED" and self.is_referenced(one):
+                reply.append(2)
+                continue
+            if policy == "DELREF":
+                self.forget_pending(one)
+            reply.append(-1 if one in going or self.get(one) is None else 1)
+            going.append(one)
+        self.delete(going)
+        return reply
 
     def _after_deletion(self, node: Node) -> None:
         """Drop a node without live entries; rewrite one with too many tombstones."""

@@ -109,7 +109,7 @@ class ModelStore(GroupCommands, IdempotencyCommands):
             raise values.ModelError("ERR Number of IDs must be a positive integer")
         if key not in self.streams:
             return [-1] * len(ids)
-        return [self.streams[key].delete_by_policy(one, policy) for one in ids]
+        return self.streams[key].delete_by_policy(ids, policy)
 
     def _check_trim(
         self,

@@ -58,6 +58,26 @@ def test_rewriting_a_node_shows_in_nothing_but_nodes(store: Store) -> None:
     assert store.xtrim("s", maxlen=1) == 0
 
 
+def test_a_node_is_rewritten_once_for_all_that_a_command_deletes(
+    open_store: Callable[..., Store],
+) -> None:
+    """One by one, 0-4 would go after the others, and leave a tombstone that takes room."""
+    store = open_store(clock=ManualClock(5), node_max_entries=5)
+    model = ModelStore(4096, 5, rewrites=True)
+    fill(store, 6)
+    store.xdelex("s", "0-1", "0-2", "0-3", "0-4")
+    store.xdel("s", "0-6")  # the newest node goes, the rewritten one is open again
+    for seq in range(1, 7):
+        model.xadd(b"s", ((b"f", b"v"),), (0, seq), now_ms=5)
+    assert model.xdelex(b"s", [(0, seq) for seq in (1, 2, 3, 4, 4, 9)]) == [1, 1, 1, 1, -1, -1]
+    model.xdel(b"s", (0, 6))
+    for seq in range(7, 11):
+        store.xadd("s", FIELDS, id=f"0-{seq}")
+        model.xadd(b"s", ((b"f", b"v"),), (0, seq), now_ms=5)
+    assert store.xinfo_stream("s")["radix-tree-keys"] == 1
+    assert model.xinfo_stream(b"s")["radix-tree-keys"] == 1
+
+
 def test_a_node_goes_with_its_last_live_entry_also_when_trimming(store: Store) -> None:
     """The tombstone 0-3 is not below MINID, so that the node may not go whole."""
     fill(store, 3)
