@@ -65,7 +65,7 @@ def command(rng: random.Random, ids: list[bytes]) -> Words:
         [b"PERSIST", key],
         [b"DEL", b"s"],
     ]
-    return rng.choice(rng.choices([frequent, rare, rarest], [70, 25, 5])[0])
+    return rng.choice(rng.choices([frequent, rare, rarest], [80, 18, 2])[0])
 
 
 def run(store: Store[Any], words: Words) -> Any:
@@ -102,7 +102,7 @@ def embedded(path: Path, seed: int, count: int, pause_s: float) -> None:
             batch(rng, ids, lambda words: run(store, words))
             if number % 7 == 0:
                 time.sleep(pause_s)
-            if rng.random() < 0.002:
+            if rng.random() < 0.0007:
                 run(store, [b"FLUSHALL"])
 
 

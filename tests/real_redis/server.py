@@ -33,10 +33,10 @@ class RealRedis:
     and an error comes back as `Failed`, a whole line, because tests compare those, too.
     """
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, password: str | None = None) -> None:
         self.socket = socket
         factory: Any = UnixDomainSocketConnection  # it has no types
-        self._connection = factory(path=str(socket), protocol=2)
+        self._connection = factory(path=str(socket), protocol=2, password=password)
         self._connection.connect()
         self.version = self._read_version()
 

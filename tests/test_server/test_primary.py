@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import streamkeep
 from patience import wait_until
 from resp_peer import Peer, Running
 from streamkeep.format.core.errors import CorruptionError
@@ -212,3 +213,19 @@ def test_what_replicas_do_not_get_is_said_once(
             FakeReplica(connect()).sync()
     [line] = [one for one in caplog.messages if "retention" in one]
     assert "replicas do not get: retention of a stream (1)" in line
+
+
+def test_erased_entries_leave_the_feed(running: Running, connect: Connect, peer: Peer) -> None:
+    replica = FakeReplica(connect())
+    replica.sync()
+    peer.call("XADD", "a", "1-1", "f", "secret")
+    replica.commands("RESTORE")
+    replica.take()
+    with streamkeep.open(running.server.store.path) as other:
+        other.erase("a", "1-1")
+    while replica.peer.socket.recv(1 << 16):
+        pass
+    again = FakeReplica(connect())
+    again.feed, again.position = replica.feed, replica.position
+    assert again.sync() == "+FULLRESYNC"
+    assert b"secret" not in again.file

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+import streamkeep
 from patience import wait_until
 from real_redis.server import RealRedis, running_redis
 from replica_load import batch, in_processes, shown
+from streamkeep.server.access import Access
 from streamkeep.server.replication.primary import Primary
 from tiers import daily_or_all
 
@@ -59,7 +61,9 @@ def info(call: Callable[..., Any], section: bytes = b"replication") -> dict[byte
 
 
 @contextmanager
-def feeding(folder: Path, **settings: Any) -> Iterator[Fed]:
+def feeding(
+    folder: Path, *, access: Access | None = None, password: str | None = None, **settings: Any
+) -> Iterator[Fed]:
     """Serve the store of a folder; `settings` are attributes of `Primary`."""
     primaries: list[Primary] = []
 
@@ -69,8 +73,9 @@ def feeding(folder: Path, **settings: Any) -> Iterator[Fed]:
             setattr(server.primary, name, value)
 
     options = {"bind": ["127.0.0.1:0"], "unix": folder / "k", "allow_flush": True}
+    options |= {} if access is None else {"access": access}
     with served(folder / "s", prepare, **options) as at:
-        peer = RealRedis(folder / "k")
+        peer = RealRedis(folder / "k", password)
         try:
             yield Fed(peer, at["port"], primaries[0])
         finally:
@@ -131,7 +136,11 @@ def test_replica_gets_all_again_where_the_backlog_is_too_small(tmp_path: Path) -
 
 
 def test_stopped_replica_loses_its_connection_and_delays_nobody(tmp_path: Path) -> None:
-    limits = {"most_behind_bytes": 4 << 20, "backlog_bytes": 1 << 20, "timeout_s": 1e9}
+    limits: dict[str, Any] = {
+        "most_behind_bytes": 4 << 20,
+        "backlog_bytes": 1 << 20,
+        "timeout_s": 1e9,
+    }
     with feeding(tmp_path, **limits) as fed, replica_of(fed.port) as stopped:
         with replica_of(fed.port) as other:
             wait_until(lambda: info(fed.call)[b"connected_slaves"] == b"2")
@@ -247,3 +256,44 @@ def test_redis_cli_writes_a_file(tmp_path: Path) -> None:
         subprocess.run(command, check=True, capture_output=True)
         with running_redis(file=target) as copy:
             assert shown(copy.call) == shown(fed.call)
+
+
+def test_password_of_a_replica(tmp_path: Path) -> None:
+    lines = ["user default on >w ~* +@all", "user copy on >secret +psync +replconf +ping"]
+    with (
+        feeding(tmp_path, access=Access(None, lines), password="w") as fed,
+        replica_of(fed.port, masteruser="copy", masterauth="secret") as replica,
+        replica_of(fed.port, masterauth="wrong") as refused,
+    ):
+        write(fed, 10)
+        fed.catch_up(replica)
+        assert info(refused.call)[b"master_link_status"] == b"down"
+
+
+@pytest.mark.slow
+def test_server_that_was_stopped_while_others_wrote(tmp_path: Path) -> None:
+    """The journal that it has not read is gone, so its replicas get everything again."""
+    words = ["serve", f"{tmp_path}/s", "--socket", f"{tmp_path}/k", "--bind", "127.0.0.1:0"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "streamkeep", "--json", *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        port = server.stdout.readline().partition("127.0.0.1:")[2].partition('"')[0]
+        peer = RealRedis(tmp_path / "k")
+        with replica_of(port) as replica:
+            fed = Fed(peer, port, None)
+            fed.catch_up(replica)
+            server.send_signal(signal.SIGSTOP)
+            try:
+                with streamkeep.open(tmp_path / "s", sync="none") as store:
+                    for number in range(7000):
+                        store.xadd("s", {"n": str(number), "text": "x" * 10_000}, maxlen=10)
+            finally:
+                server.send_signal(signal.SIGCONT)
+            fed.catch_up(replica)
+            assert fed.figure(b"sync_full") == 2
+        peer.close()
+    finally:
+        server.kill()
+        server.communicate()

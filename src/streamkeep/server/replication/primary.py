@@ -21,7 +21,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -38,6 +38,7 @@ TIMEOUT_S: Final = 60.0
 _STEP_S: Final = 0.01
 _IDLE_STEP_S: Final = 0.1  # without a replica
 _SLICE_S: Final = 0.002
+_MOST_SLICE_S: Final = 0.016  # while it cannot keep up
 _FRESH_S: Final = 1.0  # a snapshot keeps pages of LMDB from being used again
 _PING_S: Final = 10.0
 _AHEAD: Final = 1 << 20  # bytes that the fastest replica lacks, from which on nothing is compared
@@ -47,16 +48,6 @@ _MULTI: Final = encode_command("MULTI")
 _EXEC: Final = encode_command("EXEC")
 
 log = logging.getLogger("streamkeep.server")
-
-
-class Client(Protocol):
-    """A connection of the server."""
-
-    transport: Any
-    out: list[bytes]
-    full: bool
-    closing: bool
-    active: float
 
 
 class Replica:
@@ -71,8 +62,8 @@ class Replica:
         moved: when it last took bytes, in Unix seconds.
     """
 
-    def __init__(self, client: Client) -> None:
-        self.client = client
+    def __init__(self, client: Any) -> None:
+        self.client = client  # a `resp.connection.Connection`
         self.host = ""
         self.port = 0
         self.takes_mark = False  # the end of a file whose size is not known (capa eof)
@@ -134,7 +125,8 @@ class Primary:
         self._after: ReadTxn | None = None
         self._out: list[bytes] = []
         self._size = 0
-        self._erasures = self.environment.context.erasures
+        self._erasures = 0
+        self._slice_s = _SLICE_S
         self._began = self._used = self._pinged = time.monotonic()
 
     @property
@@ -203,7 +195,7 @@ class Primary:
             self.loop.call_later(_STEP_S, self._greet, replica)
         elif replica.online:
             client.transport.write(f"+CONTINUE {self.id}\r\n".encode())
-            self._pump(replica)
+            self.pump(replica)
         elif self._step is None and replica.snapshot is None:
             self._begin_file(replica)
 
@@ -217,7 +209,7 @@ class Primary:
         log.info(
             "%s: a full copy for the replica %s", self.environment.path, self.address_of(replica)
         )
-        self._pump(replica)
+        self.pump(replica)
 
     def _file(self, replica: Replica, txn: ReadTxn) -> Iterator[bytes]:
         if replica.greets:
@@ -237,14 +229,9 @@ class Primary:
 
     def _pump_all(self) -> None:
         for replica in list(self.replicas):
-            self._pump(replica)
+            self.pump(replica)
 
     def pump(self, replica: Replica) -> None:
-        """Go on sending: the socket takes more."""
-        if replica.attached:
-            self._pump(replica)
-
-    def _pump(self, replica: Replica) -> None:
         """Send what the socket of a replica takes, for the time of a slice."""
         client = replica.client
         until = time.monotonic() + _SLICE_S
@@ -268,8 +255,7 @@ class Primary:
 
     def _pump_on(self, replica: Replica) -> None:
         replica.pumping = False
-        if replica in self.replicas:
-            self._pump(replica)
+        self.pump(replica)
 
     def _next_piece(self, replica: Replica) -> bytes:
         """Return a piece of the file of a replica; empty after the last one."""
@@ -295,7 +281,7 @@ class Primary:
     def _put_online(self, replica: Replica) -> None:
         self._let_go(replica)
         replica.online = True
-        self._pump(replica)
+        self.pump(replica)
 
     def _let_go(self, replica: Replica) -> None:
         """End the snapshot of a replica, unless it is still needed."""
@@ -312,6 +298,8 @@ class Primary:
 
     def _start(self) -> None:
         self._begin_id()
+        control = self.environment.context.control
+        self._erasures = 0 if control is None else control.erasures()
         self._log = Log(self.environment)
         self.before = self._log.first
         self._timer = self.loop.call_later(_STEP_S, self._tick)
@@ -327,7 +315,8 @@ class Primary:
         for replica in list(self.replicas):
             self.replicas.remove(replica)
             self._let_go(replica)
-            self._drop(replica.client, why or "the feed ends")
+            if why:
+                self._drop(replica.client, why)
         before, self.before = self.before, None
         for txn in (before, self._after):
             if txn is not None:
@@ -353,25 +342,23 @@ class Primary:
     def _work(self) -> float:
         """Go on for the time of a slice; return how long to wait."""
         now = time.monotonic()
-        context, feed = self.environment.context, self._log
+        control, feed = self.environment.context.control, self._log
         self._look_after(now)
-        if self.before is None:
+        if self.before is None or control is None or feed is None:
             return 0.0
-        assert feed is not None
-        assert context.control is not None
-        if context.erasures != self._erasures:
+        if control.erasures() != self._erasures:
             self.stop("entries were erased, and the feed may still have them")
             return 0.0
-        newest = context.control.newest()
-        if not feed.read(newest, now + _SLICE_S):
-            return 0.0
-        if self._step is None and not self._is_held():
-            old = now - self._began > _FRESH_S
-            if newest != self.before.commit_number or old:
+        newest = control.newest()
+        done = feed.read(newest, now + self._slice_s)
+        if done and not self._is_held():
+            stale = now - self._began > _FRESH_S
+            if self._step is None and (newest != self.before.commit_number or stale):
                 self._begin_step(now)
-        if self._step is not None and not self._is_held():
-            return self._go_on(now + _SLICE_S)
-        return _STEP_S if self.replicas else _IDLE_STEP_S
+            done = self._step is None or self._go_on(now + self._slice_s)
+        # Busy clients leave it a slice in each of their turns: it takes more if that is too little.
+        self._slice_s = _SLICE_S if done else min(2 * self._slice_s, _MOST_SLICE_S)
+        return 0.0 if not done else _STEP_S if self.replicas else _IDLE_STEP_S
 
     def _is_held(self) -> bool:
         """Return whether every replica has enough to do."""
@@ -386,11 +373,11 @@ class Primary:
         self._began = now
         after = self._after = self.environment.begin_read()
         self._log.read(after.commit_number)
-        step = Step(self.before, after, self._log.take(), self.target, self.losses)
-        self._step = step.commands()
+        changes = self._log.take()
+        self._step = Step(self.before, after, changes, self.target, self.losses).commands()
 
-    def _go_on(self, until: float) -> float:
-        """Go on with a step; return how long to wait."""
+    def _go_on(self, until: float) -> bool:
+        """Go on with a step; return whether it has ended."""
         step = self._step
         assert step is not None
         while time.monotonic() < until:
@@ -398,14 +385,16 @@ class Primary:
             if piece:
                 self._out.append(piece)
                 self._size += len(piece)
-            elif piece is None or self._size > _TRANSACTION:
+                continue
+            if piece is None or self._size > _TRANSACTION:
                 self._send()
             if piece is None:
                 self._end_step()
-                self._pump_all()
-                return _STEP_S if self.replicas else _IDLE_STEP_S
+                break
+            if self._is_held():
+                break
         self._pump_all()
-        return 0.0
+        return self._step is None
 
     def _send(self) -> None:
         """Feed the commands that are collected, in a transaction."""

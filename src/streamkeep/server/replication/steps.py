@@ -250,10 +250,9 @@ class Step:
         stream = after.find_stream(name)
         if stream is None:
             wanted = _string(after, name)
-            if wanted is None:
-                if there or string is not None:
-                    yield encode_command(b"DEL", name)
-            elif there or wanted != string:
+            if there or (wanted is None and string is not None):
+                yield encode_command(b"DEL", name)  # a Streamkeep lets no SET replace a stream
+            if wanted is not None and wanted != string:
                 end = () if wanted[1] == FOREVER else ("PXAT", wanted[1])
                 yield encode_command(b"SET", name, wanted[0], *end)
             return
