@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import logging
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +19,8 @@ from streamkeep.format.redis.rdb import StreamObject, read_rdb
 from streamkeep.format.redis.resp import read_commands
 from streamkeep.format.redis.stream_parts import Node
 from streamkeep.server.access import Access
+from streamkeep.server.replication.primary import Replica
+from streamkeep.server.resp.server import Server
 
 from .conftest import Connect
 
@@ -155,6 +159,31 @@ def test_going_on_and_anew(running: Running, connect: Connect, peer: Peer) -> No
         again.peer.close()
     lines = peer.ask("INFO", "stats")
     assert b"sync_full:4\r\nsync_partial_ok:1\r\nsync_partial_err:3\r\n" in lines
+
+
+def test_answer_is_sent_once_and_first(running: Running) -> None:
+    """A step may end in the same round of the loop in which PSYNC comes."""
+    replicas = []
+    for _ in range(2):
+        transport = Mock(is_closing=Mock(return_value=False))
+        client = SimpleNamespace(transport=transport, out=[], full=False, closing=False, active=0)
+        replicas.append(Replica(client))
+
+    def attach(server: Server) -> None:
+        server.primary.attach(replicas[0], "?", -1)
+        server.store.xadd("a", {"f": "v"})
+        server.primary._work()
+        server.primary.attach(replicas[1], server.primary.id, 0)
+        server.primary.ask()
+
+    def sent(replica: Replica) -> bytes:
+        return b"".join(call.args[0] for call in replica.client.transport.write.call_args_list)
+
+    running.ask(attach)
+    wait_until(lambda: replicas[0].online and b"GETACK" in sent(replicas[1]))
+    assert sent(replicas[0]).startswith(b"+FULLRESYNC")
+    assert sent(replicas[1]).startswith(b"+CONTINUE")
+    assert b"+CONTINUE" not in sent(replicas[0])
 
 
 def test_clients_that_are_replicas(connect: Connect, peer: Peer) -> None:

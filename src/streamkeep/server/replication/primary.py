@@ -54,10 +54,10 @@ class Replica:
     """A client that has said that it is a replica.
 
     Attributes:
-        attached: it has sent PSYNC.
-        position: bytes of the feed that were sent to it, or that it had.
+        attached, answered: it has sent PSYNC, and has the answer to that.
+        position: bytes of the feed that were sent to it, or that it had; -1 before that is known.
         snapshot, file: what it is sent first; the file is None before and after.
-        online: it is sent the feed.
+        online: it has its answer, and the file, and is sent the feed.
         acked: bytes of the feed that it has executed.
         moved: when it last took bytes, in Unix seconds.
     """
@@ -69,8 +69,8 @@ class Replica:
         self.takes_mark = False  # the end of a file whose size is not known (capa eof)
         self.file_only = False
         self.greets = True
-        self.attached = False
-        self.position = 0
+        self.attached = self.answered = False
+        self.position = -1
         self.snapshot: ReadTxn | None = None
         self.file: Iterator[bytes] | None = None
         self.online = False
@@ -83,7 +83,7 @@ class Replica:
         """What INFO calls it."""
         if self.online:
             return "online"
-        return "wait_bgsave" if self.snapshot is None else "send_bulk"
+        return "wait_bgsave" if self.position < 0 else "send_bulk"
 
 
 class Primary:
@@ -151,7 +151,6 @@ class Primary:
         if feed == self.id and self.start <= position <= self.end:
             self.partial_syncs += 1
             replica.position = replica.acked = position
-            replica.online = True
         else:
             self.refused_partial_syncs += feed not in ("", "?")
         self.replicas.append(replica)
@@ -189,14 +188,16 @@ class Primary:
     def _greet(self, replica: Replica) -> None:
         """Begin to send to a replica, after the replies that it still gets."""
         client = replica.client
-        if client.closing:
+        if replica.answered or client.closing:
             return
         if client.out:
             self.loop.call_later(_STEP_S, self._greet, replica)
-        elif replica.online:
+        elif replica.position >= 0:
+            replica.answered = True
             client.transport.write(f"+CONTINUE {self.id}\r\n".encode())
-            self.pump(replica)
-        elif self._step is None and replica.snapshot is None:
+            self._put_online(replica)
+        elif self._step is None:
+            replica.answered = True
             self._begin_file(replica)
 
     def _begin_file(self, replica: Replica) -> None:
@@ -411,20 +412,20 @@ class Primary:
             self._release(before)
         self._say_losses()
         for replica in self.replicas:
-            if not replica.online and replica.snapshot is None:
+            if replica.position < 0:
                 self._greet(replica)
 
     def _feed(self, data: bytes) -> None:
         """Add to the feed, and forget what no replica may ask for."""
         self._data += data
         self.end += len(data)
+        keep = self.end - self.backlog_bytes
         for replica in list(self.replicas):
-            waits = replica.online or replica.snapshot is not None
-            if waits and self.end - replica.position > self.most_behind_bytes:
-                behind = self.end - replica.position
+            behind = self.end - replica.position
+            if replica.position >= 0 and behind > self.most_behind_bytes:
                 self._drop_replica(replica, f"it is {behind} bytes behind")
-        needed = [one.position for one in self.replicas if one.online or one.snapshot is not None]
-        keep = min([self.end - self.backlog_bytes, *needed])
+            elif replica.position >= 0:
+                keep = min(keep, replica.position)
         if keep > self.start:
             del self._data[: keep - self.start]
 
@@ -447,7 +448,7 @@ class Primary:
             self._pinged = now
             self._feed(encode_command("PING"))
             for replica in self.replicas:
-                if not replica.online and replica.snapshot is None:
+                if replica.position < 0:
                     replica.client.transport.write(b"\n")  # it waits for the end of a step
             self._pump_all()
 
