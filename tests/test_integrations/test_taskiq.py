@@ -113,8 +113,10 @@ def test_a_task_runs_in_a_receiver_and_its_result_comes_back(tmp_path: Path) -> 
 
 
 def test_a_message_stays_with_a_listener_that_lives_and_goes_back_from_one_that_ended(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("streamkeep.integrations.taskiq.broker.HELD_S", PATIENCE_S)
+
     async def work() -> None:
         async with started(tmp_path / "s") as broker:
             for number in range(8):

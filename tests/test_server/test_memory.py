@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from patience import wait_until
+from patience import PATIENCE_S, wait_until
 from resp_peer import Peer, Running, decode
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.server.commands import strings
 from streamkeep.server.commands.replies import OK
 from streamkeep.server.commands.table import BY_NAME, READS, Spec
+from streamkeep.server.resp import memory
 from streamkeep.server.resp.server import Server
 from test_server.conftest import Connect
 
@@ -30,6 +31,13 @@ def bounded(running: Running) -> Running:
     running.server.store.xadd("large", {"f": b"x" * LARGE}, id="1-0")
     running.ask(lambda server: setattr(server.turns, "most_held", MOST))
     return running
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client loses its connection because it is slow, as all may be on a busy machine."""
+    monkeypatch.setattr(memory, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(memory, "_SLOW", 0)
 
 
 def held(running: Running) -> int:
@@ -53,6 +61,7 @@ def look(running: Running) -> None:
     running.ask(lambda server: server.memory.look())
 
 
+@pytest.mark.usefixtures("patient")
 def test_clients_that_do_not_read_take_a_bounded_memory(bounded: Running, connect: Connect) -> None:
     slow = [connect() for _ in range(20)]
     for one in slow:
@@ -92,6 +101,7 @@ def test_a_client_that_reads_is_served_in_place_of_those_that_do_not(
     assert held(bounded) <= MOST
 
 
+@pytest.mark.usefixtures("patient")
 def test_clients_that_read_all_get_their_replies(bounded: Running, connect: Connect) -> None:
     readers = [connect() for _ in range(20)]
     sizes: list[int] = []

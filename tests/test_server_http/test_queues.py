@@ -7,6 +7,7 @@ import contextlib
 import pytest
 
 from http_client import HEADERS, TOKEN, Client
+from patience import PATIENCE_S
 from streamkeep import Store
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.jobs import Queue
@@ -120,6 +121,7 @@ def test_dead_letters_are_counted_by_reason_and_requeued_or_dropped_together(
     queue: Queue, client: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues, "_MOST", 3)
+    monkeypatch.setattr(queues, "SEARCH_S", PATIENCE_S)
     tasks = {name: queue.task(name=name, retries=0)(lambda n: n["x"]) for name in ("a", "b")}
     for name in "aaaab":
         clock.ms += 1000
