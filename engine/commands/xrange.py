@@ -14,9 +14,14 @@ def read_entries(txn: Txn, stream: Stream, wanted: Range, out: list[object]) -> 
     if wanted.newest_first:
         if not walk.seek(*wanted.end()) or (walk.ms, walk.seq) > wanted.end():
             return
-        while read_range(walk.load(), walk.ms, walk.seq, wanted, out) and walk.previous():
+        first = stream.record.first_id()  # below it, the cursor would pass what was removed
+        while (
+            read_range(walk.load(), walk.ms, walk.seq, wanted, out)
+            and (walk.ms, walk.seq) > first
+            and walk.previous()
+        ):
             pass
-    elif walk.seek(*wanted.start()):
+    elif walk.seek(*max(wanted.start(), stream.record.first_id())):
         while read_range(walk.load(), walk.ms, walk.seq, wanted, out) and walk.next():
             pass
 

@@ -59,8 +59,11 @@ class NodeWalk:
 
     def first(self) -> bool:
         """Go to the oldest node."""
-        if self.stream.record.sealed_nodes:
-            if self._sealed().set_range(node_key(self.stream.number, 0, 0)) and self._take():
+        stream = self.stream
+        if stream.record.sealed_nodes:
+            # From 0 on, the cursor would pass all rows that were removed since the last flush.
+            if self._sealed().set_range(node_key(stream.number, *stream.floor)) and self._take():
+                stream.floor = (self.ms, self.seq)
                 return True
             raise self._missing()
         return self._take_tail()

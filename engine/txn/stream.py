@@ -57,6 +57,7 @@ class Stream:
         self.trimmed = b""  # bitmap of the tail's trimmed slots
         self.stored = b""  # the value of the row in `streams`; empty if it was not encoded
         self.key_row = b""  # the value of the row in `keys`, where a reader compares it
+        self.floor = (0, 0)  # no node has a key below it
         self.sealed_changes = 0  # how often a sealed node was changed or removed
         # What the journal has of the row: what it lacks is written at commit.
         self._nodes_changed = True  # other bytes, or another node

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from conftest import NOW_MS
-from inside import environment_of, flush_each_commit
+from inside import environment_of, flush_each_commit, flush_now
 from stores import open_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
@@ -183,3 +183,21 @@ def test_a_destroyed_group_is_removed_in_bounded_steps(many: Store) -> None:
     assert many.xinfo_groups("s") == []
     with many.snapshot() as snapshot:
         assert sum(snapshot.txn.rows(table) for table in ROWS_OF_GROUPS) == 0
+
+
+def test_what_was_trimmed_before_costs_nothing(open_store: Open) -> None:
+    store = open_store(sync="none", node_max_entries=2)
+    store.xadd_many("s", [FIELDS] * 4000)
+    flush_now(store)
+    with counted(store) as work:
+        assert store.xtrim("s", maxlen=2000, approximate=False) == 2000
+        assert work.total < 10 * 1000
+        for look, most in (
+            (lambda: store.xtrim("s", maxlen=1998, approximate=False), 30),
+            (lambda: store.xrange("s", count=1), 10),
+            (lambda: store.xrevrange("s", count=1998), 1100),
+            (lambda: store.xinfo_stream("s"), 20),
+        ):
+            before = work.total
+            assert look()
+            assert work.total - before < most
