@@ -9,7 +9,14 @@ from streamkeep.engine.tables.pel import Page
 from streamkeep.engine.tables.pel_walks import OwnedWalk
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.rows.nacks import count_nacks, decode_nack, position_of
+from streamkeep.format.rows.nacks import (
+    OWNED,
+    count_nacks,
+    decode_nack,
+    id_at,
+    next_idle,
+    position_of,
+)
 
 
 class PendingSummary(NamedTuple):
@@ -52,6 +59,7 @@ def xpending_range(
     """Return pending entries by ID, of one consumer if it is named, idle for at least `idle`."""
     _, group = existing_group(txn, name, group_name)
     now_ms = txn.now_ms()
+    latest = now_ms - idle if idle > 0 else OWNED  # also if the clock went back since
     pel = group.pel
     rows: list[PendingEntry] = []
     if count <= 0 or start > end:
@@ -70,21 +78,20 @@ def xpending_range(
         page = owned.next()
     while page is not None:
         data = page.data
-        for index in range(position_of(data, *start), count_nacks(data)):
+        nacks = count_nacks(data)
+        index = next_idle(data, position_of(data, *start), latest)
+        while index < nacks:
             nack = decode_nack(data, index)
             if nack.id() > end:
                 return rows
-            if only and nack.consumer != only:
-                continue
-            if nack.consumer == 0:
-                rows.append(PendingEntry(nack.id(), b"", -1, nack.delivery_count))
-            else:
-                idle_ms = nack.idle_ms(now_ms)
-                if idle_ms < idle:
-                    continue
+            if not only or nack.consumer == only:
+                idle_ms = nack.idle_ms(now_ms) if nack.consumer else -1
                 owner = group.consumer_name(nack.consumer)
                 rows.append(PendingEntry(nack.id(), owner, idle_ms, nack.delivery_count))
-            if len(rows) == count:
-                return rows
+                if len(rows) == count:
+                    return rows
+            index = next_idle(data, index + 1, latest)
+        if nacks and id_at(data, nacks - 1) > end:
+            return rows
         page = pel.page_following(page) if owned is None else owned.next()
     return rows

@@ -227,6 +227,12 @@ def _consumer(page: bytes, at: i64) -> i64:
     return i64(read_i32_be(page, at + _CONSUMER_AT)) & 0xFFFFFFFF
 
 
+def _time(page: bytes, at: i64) -> i64:
+    """Return the delivery time of the NACK at an offset of a page."""
+    high = i64(read_i16_be(page, at + _TIME_AT)) & 0xFFFF
+    return high << 32 | (i64(read_i32_be(page, at + _TIME_AT + 2)) & 0xFFFFFFFF)
+
+
 def _low16(value: i64) -> i16:
     return i16(value if value < 1 << 15 else value - (1 << 16))
 
@@ -241,13 +247,11 @@ def decode_nack(page: bytes, index: int) -> Nack:
     if at + _SIZE > len(page) or at < 0:
         problem = f"NACK {index} is out of range ({len(page) // NACK_SIZE} NACKs)"
         raise CorruptionError("NACK page", problem)
-    time: i64 = (i64(read_i16_be(page, at + _TIME_AT)) & 0xFFFF) << 32
-    time |= i64(read_i32_be(page, at + _TIME_AT + 2)) & 0xFFFFFFFF
     return Nack(
         unsigned(read_i64_be(page, at)),
         unsigned(read_i64_be(page, at + 8)),
         int(_consumer(page, at)),
-        int(time),
+        int(_time(page, at)),
         unsigned(read_i64_be(page, at + _COUNT_AT)),
         page[at + ORDER_KEY_AT : at + _TIME_AT],
     )
@@ -287,6 +291,19 @@ def find(page: bytes, ms: int, seq: int) -> int:
     index = position_of(page, ms, seq)
     at: i64 = i64(index) * _SIZE
     return index if page[at : at + 16] == pack_id(ms, seq) else -1
+
+
+def next_idle(page: bytes, index: int, latest: int) -> int:
+    """Return the index of the first NACK from one on that is unowned, or was delivered by `latest`.
+
+    Returns:
+        The number of NACKs when there is none.
+    """
+    at: i64 = i64(index) * _SIZE
+    most = i64(latest)
+    while at + _SIZE <= len(page) and _time(page, at) > most and _consumer(page, at):
+        at += _SIZE
+    return int(at // _SIZE)
 
 
 def consumer_at(page: bytes, index: int) -> int:
