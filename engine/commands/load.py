@@ -148,7 +148,6 @@ class Loader:
         }
         for ms, seq in part.zone:
             group.give_back(ms, seq, counts.pop((ms, seq), 0))
-        group.save()
 
     def add_pending(self, txn: WriteTxn, part: GroupPart, pending: Iterable[Pending]) -> None:
         """Add pending entries that have owners; sorted by time, later ones come after equal."""
@@ -166,7 +165,6 @@ class Loader:
                     delivery_count=one.delivery_count,
                     sort_by_time=not self._in_order,
                 )
-        group.save()
 
     def end_group(self, txn: WriteTxn, part: GroupPart) -> None:
         """Check that the whole group was added."""

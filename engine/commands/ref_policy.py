@@ -35,8 +35,3 @@ class References:
         """Remove an entry from the pending entries of all groups."""
         for group in self.groups:
             group.ack(ms, seq)
-
-    def flush(self) -> None:
-        """Write the changes to the groups."""
-        for group in self.groups:
-            group.save()

@@ -32,9 +32,7 @@ def xack(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids) -> int:
     group = _find_group(txn, name, group_name)
     if group is None:
         return 0
-    acknowledged = group.ack_many(parse_ids(ids))
-    group.save()
-    return acknowledged
+    return group.ack_many(parse_ids(ids))
 
 
 def _find_group(txn: WriteTxn, name: bytes, group_name: bytes) -> Group | None:
@@ -71,7 +69,6 @@ def acknowledge(txn: WriteTxn, name: bytes, group_name: bytes, ids: list[Id]) ->
     group = _find_group(txn, name, group_name)
     if group is not None:
         group.ack_many(ids)
-        group.save()
 
 
 def xackdel(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids, policy: int) -> list[int]:
@@ -95,7 +92,6 @@ def xackdel(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids, policy: int
         else:
             results.append(REFERENCED)
     deletion.run()
-    group.save()
     return results
 
 
@@ -149,11 +145,8 @@ class Deletion:
         return True
 
     def run(self) -> set[tuple[int, int]]:
-        """Delete the entries, and write the changes to the groups; return those that were live."""
-        gone = delete_entries(self.txn, self.stream, self.wanted)
-        if self.references is not None:
-            self.references.flush()
-        return gone
+        """Delete the entries; return those that were live."""
+        return delete_entries(self.txn, self.stream, self.wanted)
 
 
 def xnack(
@@ -190,7 +183,6 @@ def xnack(
             count = MAX_COUNT
         group.give_back(ms, seq, count)
         given_back += 1
-    group.save()
     if given_back:
         txn.events.append(wait_table.given_back(name, group_name, given_back))
     return given_back

@@ -13,7 +13,14 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError, InvalidIdError
 from streamkeep.format.core.id_codec import Id, parse_id
 from streamkeep.format.rows.group_records import Consumer
-from streamkeep.format.rows.nacks import MAX_COUNT, Nack, count_nacks, decode_nack, position_of
+from streamkeep.format.rows.nacks import (
+    MAX_COUNT,
+    Nack,
+    count_nacks,
+    decode_nack,
+    id_at,
+    position_of,
+)
 
 MOST_COUNT = (1 << 63) // 16 - 1
 VISITS_PER_RESULT = 10
@@ -114,7 +121,6 @@ def xclaim(
         )
         group.was_active(consumer, now_ms)
         claimed.append(entry_id if justid else entry)
-    group.save()
     return claimed
 
 
@@ -178,7 +184,6 @@ def xautoclaim(
         group.give(nack.ms, nack.seq, consumer, delivery_time=now_ms, delivery_count=again)
         group.was_active(consumer, now_ms)
         entries.append(nack.id() if justid else entry)
-    group.save()
     return Claimed(cursor, entries, gone)
 
 
@@ -217,17 +222,18 @@ def _visit(
     page = pel.page_from(*start)
     while page is not None:
         data = page.data
-        place = position_of(data, *start)
-        nacks = [decode_nack(data, index) for index in range(place, count_nacks(data))]
-        young = {nack.id() for nack in nacks if not due.includes(nack)}
-        alive = read_ids(txn, stream, list(young), -1)
-        for nack in nacks:
-            nack_id = nack.id()
-            if len(results) == count or visits == VISITS_PER_RESULT * count:
-                return results, nack_id
-            visits += 1
-            if nack_id not in young or nack_id not in alive:
-                results.append(nack)
+        index = position_of(data, *start)
+        total = count_nacks(data)
+        while index < total:
+            left = min(count - len(results), VISITS_PER_RESULT * count - visits)
+            if left == 0:
+                return results, id_at(data, index)
+            nacks = [decode_nack(data, at) for at in range(index, min(index + left, total))]
+            index += len(nacks)
+            visits += len(nacks)
+            young = {nack.id() for nack in nacks if not due.includes(nack)}
+            alive = read_ids(txn, stream, list(young), -1)
+            results += [nack for nack in nacks if nack.id() not in young or nack.id() not in alive]
         page = pel.page_following(page)
     return results, (0, 0)
 

@@ -114,7 +114,6 @@ def xgroup_delconsumer(txn: WriteTxn, name: bytes, group_name: bytes, consumer_n
         return 0
     own = owned_by(group.pel, consumer.number, (0, 0), consumer.pending)
     group.ack_many([nack.id() for nack in own])
-    group.save()
     group.remove_consumer(consumer)
     return len(own)
 

@@ -149,7 +149,6 @@ def xreadgroup(
             budget.begin_stream(name)
             entries = _history(txn, stream, group, consumer, position, delivery, budget)
             result.append([name, entries])
-            group.save()
             continue
         due: list[tuple[Nack, object]] = []
         if claims:
@@ -162,13 +161,11 @@ def xreadgroup(
             entries += _deliver(txn, stream, group, consumer, delivery, len(entries), budget, extra)
             budget.end_stream(len(entries))
             result.append([name, entries])
-            group.save()
         else:
             idle.append((group, consumer))
     for group, consumer in idle:
         if result or not lazy:
             group.saw(consumer, txn.now_ms())
-        group.save()  # even if not seen, the consumer may be new
     return result
 
 
@@ -177,7 +174,6 @@ def note_seen(txn: WriteTxn, streams: list[tuple[bytes, Position]], delivery: De
     for name, _ in streams:
         _, group = existing_group(txn, name, delivery.group_name, _ENDING)
         group.see_consumer(delivery.consumer_name, txn.now_ms())
-        group.save()
 
 
 def pause(
@@ -274,7 +270,6 @@ def _due(
     delivery: Delivery,
     budget: ReplyBudget,
 ) -> list[tuple[Nack, object]]:
-    group.save()
     most = budget.left(delivery.most)
     min_idle = delivery.min_idle
     if min_idle is None:

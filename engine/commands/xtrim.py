@@ -141,8 +141,6 @@ def trim_stream(txn: WriteTxn, stream: Stream, spec: TrimSpec) -> int:
         found = walk.above(walk.ms, walk.seq)
     if removed:
         refresh_ends(txn, stream, first=True, last=references is not None)
-    if references is not None:
-        references.flush()
     return removed
 
 

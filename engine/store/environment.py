@@ -205,7 +205,9 @@ class Environment:
             context.check_open()
             raw = context.raw.begin(None, None, False, False)
             context.entered += 1
-        return ReadTxn(context, raw, {}, position_in(raw).commit_number)
+        txn = ReadTxn(context, raw, {}, position_in(raw).commit_number)
+        txn.group_counts = {}  # the memtable may have others
+        return txn
 
     def read(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Run `command(txn, *args)` on a snapshot."""

@@ -68,10 +68,7 @@ def drop_leases(txn: WriteTxn, prefix: bytes, consumer: int) -> None:
 
 
 def tidy_leases(txn: WriteTxn, pel: Pel, consumer: Consumer) -> None:
-    """Remove the rows of a consumer that no pending entry needs; of few rows, only if it has none.
-
-    The pending entries may not have been written yet.
-    """
+    """Remove the rows of a consumer that no pending entry needs; of few, only if it has none."""
     if consumer.pending == 0:
         drop_leases(txn, pel.prefix, consumer.number)
         return
@@ -79,7 +76,6 @@ def tidy_leases(txn: WriteTxn, pel: Pel, consumer: Consumer) -> None:
     orders = [unpack_lease_key(key)[1] for key, _ in bodies_with(txn, CONSUMERS, under, _WHERE)]
     if len(orders) <= _MANY:
         return
-    pel.flush()
     needed: set[int] = set()
     walk = OwnedWalk(pel, consumer.number, (0, 0))
     page = walk.next()
@@ -144,7 +140,7 @@ class Deliveries:
     def dead_of(self, consumer: int) -> Iterator[list[Nack]]:
         """Yield the NACKs of a consumer that were delivered under dead leases, page by page.
 
-        For a flushed list; ascending by ID.
+        Ascending by ID.
         """
         walk = OwnedWalk(self._pel, consumer, (0, 0))
         page = walk.next()

@@ -11,8 +11,8 @@ While a list has few NACKs, they are stored in the row of the group itself, as t
 and there are no other rows: a queue whose consumers keep up touches fewer pages of the disk. A list
 that grows moves to pages of its own, and comes back when it is empty.
 
-Changes are made to pages in memory and written by `flush`, each page once, with the changes of its
-index rows. Compiled by mypyc.
+Changes are made to pages in memory. `flush` writes each page once, with the changes of its index
+rows: at the end of the transaction, and before anything walks over pages. Compiled by mypyc.
 """
 
 from __future__ import annotations
@@ -218,12 +218,12 @@ class Pel:
         return self.highest()
 
     def lowest(self) -> Id | None:
-        """Return the lowest pending ID, of a flushed list."""
+        """Return the lowest pending ID."""
         page = self.page_after(b"")
         return None if page is None else id_at(page.data, 0)
 
     def first(self, most: int) -> list[Nack]:
-        """Return the NACKs with the lowest IDs, at most `most`, of a flushed list."""
+        """Return the NACKs with the lowest IDs, at most `most`."""
         taken: list[Nack] = []
         page = self.page_after(b"")
         while page is not None and len(taken) < most:
@@ -233,18 +233,20 @@ class Pel:
         return taken
 
     def page_from(self, ms: int, seq: int) -> Page | None:
-        """Return the page that an ID belongs to, or the first one, of a flushed list."""
+        """Return the page that an ID belongs to, or the first one."""
+        self.flush()
         page = self._locate(ms, seq)
         if page is not None:
             return page if page.data else None
         return self.page_after(b"")
 
     def page_following(self, page: Page) -> Page | None:
-        """Return the page after another, of a flushed list."""
+        """Return the page after another."""
         return self.page_after(page.db_key) if page.db_key else None
 
     def page_after(self, db_key: bytes) -> Page | None:
-        """Return the page after the one under `db_key`, the first for b"", of a flushed list."""
+        """Return the page after the one under `db_key`, the first for b""."""
+        self.flush()
         if self._inlined is not None:
             return self._inlined if self._inlined.data and not db_key else None
         cursor = self.txn.cursor(PEL)

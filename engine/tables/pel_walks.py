@@ -1,4 +1,4 @@
-"""Walks over the pending entries of a flushed list: those of one consumer, and by delivery.
+"""Walks over pending entries: those of one consumer, and all in the order of delivery.
 
 One index row per page is enough for both. The rows of a consumer in `consumer_pel` name exactly the
 pages with NACKs of its own. `OrderWalk` puts the NACKs of pages into a heap, in the order of the
@@ -29,10 +29,11 @@ _OWNED_PREFIX: Final = 12  # group and consumer number
 
 
 class OwnedWalk:
-    """The pages with NACKs of one consumer, from the one that holds an ID on, of a flushed list."""
+    """The pages with NACKs of one consumer, from the one that holds an ID on."""
 
     def __init__(self, pel: Pel, consumer: int, start: Id) -> None:
         self.pel = pel
+        pel.flush()
         self._inlined = pel.inline_page()
         self._prefix = owned_key(pel.number, consumer, 0, 0)[:_OWNED_PREFIX]
         self._cursor: Cursor | None = None
@@ -63,7 +64,7 @@ class OwnedWalk:
 
 
 def owned_by(pel: Pel, consumer: int, after: Id, most: int) -> list[Nack]:
-    """Return NACKs of a consumer with IDs above `after`, at most `most`, of a flushed list."""
+    """Return NACKs of a consumer with IDs above `after`, at most `most`."""
     taken: list[Nack] = []
     walk = OwnedWalk(pel, consumer, after)
     while len(taken) < most:
@@ -79,10 +80,11 @@ def owned_by(pel: Pel, consumer: int, after: Id, most: int) -> list[Nack]:
 
 
 class OrderWalk:
-    """NACKs of a flushed list in the order of delivery, one at a time."""
+    """NACKs in the order of delivery, one at a time."""
 
     def __init__(self, pel: Pel) -> None:
         self.pel = pel
+        pel.flush()
         self._heap: list[tuple[bytes, int, Nack]] = []  # order key, tie-breaker, NACK
         self._loaded = 0
         self._cursor: Cursor = pel.txn.cursor(PEL_ORDER)

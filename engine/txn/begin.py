@@ -39,7 +39,7 @@ def begin_read(context: EngineContext) -> ReadTxn:
             commit_number = int(raw.id()) if log is None else log.commit_number
             over = context.memtable.freeze()
             context.entered += 1
-        return ReadTxn(context, raw, over, commit_number)
+            return ReadTxn(context, raw, over, commit_number)
 
 
 def begin_write(context: EngineContext, *, durable: bool = False, frees: bool = False) -> WriteTxn:

@@ -38,6 +38,7 @@ from streamkeep.format.journal.position import POSITION_KEY, LogPosition, decode
 
 BUDGET_BYTES: Final = 256 << 20  # written, after which a checkpoint is due
 _LEAST_GROWTH: Final = 4 << 20
+_CACHED: Final = 8192  # streams, and as many groups
 _get_ident: Final = threading.get_ident
 _time_ns: Final = time.time_ns
 
@@ -105,6 +106,7 @@ class EngineContext:
         # Protected by `write_lock`, and changed under `apply_lock`.
         self.cache: dict[bytes, Stream] = {}
         self.cached_rows: dict[CachedRowKey, CachedRow] = {}
+        self.group_counts: dict[int, int] = {}  # by stream; another one when groups come or go
         self.most_pages = 0  # changed by the biggest commit at most; see `page_memory`
         # Changed under the checkpoint lock. `begin_write` only asks whether there is one.
         self.pin: lmdb.Transaction[bytes] | None = None
@@ -255,6 +257,7 @@ class EngineContext:
 
     def _attach(self, raw: lmdb.Transaction[bytes]) -> None:
         """Lay the memtable over another image."""
+        self.group_counts = {}
         position = position_in(raw)
         known = -1 if self.log is None else self.log.commit_number
         if position.commit_number >= known:  # never one between: all of it was applied, or nothing
@@ -290,6 +293,7 @@ class EngineContext:
         if memtable.changed:
             memtable.changed = False
             self.cached_rows.clear()
+            self.group_counts = {}
         if memtable.streams:
             changed, memtable.streams = memtable.streams, set()
             for name in [name for name, one in self.cache.items() if one.db_key in changed]:
@@ -310,6 +314,15 @@ class EngineContext:
             f"{self.raw.path()}: the journal ends at commit {known}, but commit {newest} was made; "
             "next: close the store in every process, and open it again, which recovers it"
         )
+
+    def shrink(self) -> None:
+        """Drop what has been in the caches for longest, if they are full."""
+        if len(self.cache) > _CACHED:
+            for name in list(self.cache)[: _CACHED // 8]:
+                del self.cache[name]
+        if len(self.cached_rows) > _CACHED:
+            for key in list(self.cached_rows)[: _CACHED // 8]:
+                del self.cached_rows[key]
 
     def forget(self) -> None:
         """Empty the caches: their contents may differ from what is stored."""

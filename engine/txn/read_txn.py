@@ -37,6 +37,7 @@ class Txn:
         self._raw = raw
         self.tables = context.tables
         self.over = over
+        self.group_counts = context.group_counts  # under `apply_lock`: those of what it shows
 
     def raw(self) -> lmdb.Transaction[bytes]:
         """Return the transaction of LMDB, whose rows are below those of the memtable."""

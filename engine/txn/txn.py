@@ -54,7 +54,6 @@ from streamkeep.format.rows.records import (
 
 NEXT_STREAM: Final = b"next_stream_number"
 NEXT_GARBAGE: Final = b"next_garbage_number"
-_CACHED_STREAMS: Final = 1024
 _CACHED_TAIL: Final = 1 << 20
 
 
@@ -269,10 +268,7 @@ class WriteTxn(Txn):
                 for name, stream in self.streams.items():
                     if stream.tail_size() > _CACHED_TAIL:
                         context.cache.pop(name, None)
-                if len(context.cache) > _CACHED_STREAMS or (
-                    len(context.cached_rows) > _CACHED_STREAMS
-                ):
-                    context.forget()
+                context.shrink()
                 self._release()
                 if self._wakes():  # here: an interrupt may have come since the commit
                     context.wait_table.notify(self.added, self.events)
@@ -300,6 +296,8 @@ class WriteTxn(Txn):
                 self.committed = True
                 failpoints.hit("commit:published")
                 context.memtable.merge(self.changes, len(body))
+                if self.group_counts is not context.group_counts:
+                    context.group_counts = {}
                 journal.advance()
         except BaseException:
             failpoints.hit("commit:failed")
@@ -377,6 +375,8 @@ class WriteTxn(Txn):
     def _release(self) -> None:
         """End the transaction of LMDB, and release the locks."""
         context = self.context
+        # A cached group refers to its last transaction, which would keep all of this in memory.
+        self.streams, self.cached_rows, self.changes = {}, {}, {}
         try:
             raw, self._raw = self._raw, None
             if raw is not None:

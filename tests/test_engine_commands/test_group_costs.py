@@ -12,10 +12,11 @@ from typing import Any, Final
 import pytest
 
 from conftest import NOW_MS
-from inside import environment_of, flush_each_commit, flush_now
+from inside import begin_write, environment_of, flush_each_commit, flush_now
 from stores import open_at
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.keys import GARBAGE_STEP
+from streamkeep.engine.commands.xack import xack
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.keys import CONSUMER_PEL, CONSUMERS, GARBAGE, GROUPS, PEL, PEL_ORDER
@@ -183,6 +184,30 @@ def test_a_destroyed_group_is_removed_in_bounded_steps(many: Store) -> None:
     assert many.xinfo_groups("s") == []
     with many.snapshot() as snapshot:
         assert sum(snapshot.txn.rows(table) for table in ROWS_OF_GROUPS) == 0
+
+
+def test_many_calls_of_a_transaction_write_the_rows_of_a_group_once(many: Store) -> None:
+    ids = [row["message_id"] for row in many.xpending_range("s", "g", "-", "+", 20)]
+    txn = begin_write(many)
+    for entry_id in ids:
+        assert xack(txn, b"s", b"g", [entry_id]) == 1
+    txn.save()
+    assert txn.count_changes() < 8
+    txn.commit()
+    assert not any((txn.changes, txn.streams, txn.cached_rows))  # the group refers to it
+
+
+def test_groups_are_not_counted_for_each_call(open_store: Open) -> None:
+    store = open_store()
+    for number in range(300):
+        store.xgroup_create("s", f"g{number}", mkstream=True)
+    flush_now(store)
+    with counted(store) as work:
+        assert store.xinfo_stream("s")["groups"] == 300
+        assert work.total > 300
+        before = work.total
+        assert store.xinfo_stream("s")["groups"] == 300
+    assert work.total - before < 20
 
 
 def test_what_was_trimmed_before_costs_nothing(open_store: Open) -> None:

@@ -12,13 +12,16 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conftest import assert_sound
 from patience import PATIENCE_S
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.api.views import Transaction
 from streamkeep.engine.system.clock import ManualClock
 from streamkeep.format.core.errors import CommandError
 from tiers import slow_but
@@ -50,7 +53,7 @@ def open_one(path: str | Path) -> Store[Any]:
     )
 
 
-def run(store: Store[Any], call: Call) -> Any:
+def run(store: Store[Any] | Transaction[Any], call: Call) -> Any:
     """Make a call; return its result, or its error, as JSON has it."""
     name, args, options = call
     try:
@@ -166,6 +169,42 @@ def test_whoever_makes_a_call_the_result_is_the_same(
             if number % 20 == 0:
                 assert state(store) == state(alone)
         assert state(store) == state(alone)
+
+
+@pytest.mark.parametrize("seed", slow_but(range(6), 0))
+def test_calls_of_a_transaction_find_what_those_before_did(seed: int, tmp_path: Path) -> None:
+    """Groups are written at its end, or when a call walks over their rows."""
+    rng = random.Random(seed)
+    made = calls(rng)
+    with open_one(tmp_path / "alone") as alone, open_one(tmp_path / "together") as together:
+        for _ in range(100):
+            some = list(islice(made, rng.randint(1, 12)))
+            expected = [run(alone, call) for call in some]
+            with together.transaction() as txn:
+                assert [run(txn, call) for call in some] == expected
+            assert state(together) == state(alone)
+    assert_sound(tmp_path / "together")
+
+
+def test_groups_are_counted_anew_when_they_come_or_go(
+    context: tuple[Store[Any], Other],
+) -> None:
+    store, other = context
+    store.xgroup_create("s", "mine", mkstream=True)
+    assert store.xinfo_stream("s")["groups"] == 1
+    other.run(("xgroup_create", ["s", "theirs"], {}))
+    assert store.xinfo_stream("s")["groups"] == 2
+    with store.snapshot() as before:
+        store.xgroup_create("s", "new")
+        assert before.xinfo_stream("s")["groups"] == 2
+        assert store.xinfo_stream("s")["groups"] == 3
+    with pytest.raises(ZeroDivisionError), store.transaction() as txn:
+        txn.xgroup_destroy("s", "new")
+        assert txn.xinfo_stream("s")["groups"] == 2
+        raise ZeroDivisionError
+    assert store.xinfo_stream("s")["groups"] == 3
+    other.run(("xgroup_destroy", ["s", "mine"], {}))
+    assert store.xinfo_stream("s")["groups"] == 2
 
 
 def test_an_aborted_transaction_between_two_processes(
