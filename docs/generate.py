@@ -186,7 +186,16 @@ FOLDERS: Final = (
     "|scripts|server|src|tests|tools|transfer"
 )
 
-WITH_ROOMS: Final = ("engine", "format", "pipeline", "recovery", "server", "tools", "transfer")
+WITH_ROOMS: Final = (
+    "engine",
+    "format",
+    "pipeline",
+    "recovery",
+    "replication",
+    "server",
+    "tools",
+    "transfer",
+)
 
 
 def missing_names(root: Path) -> Iterator[str]:

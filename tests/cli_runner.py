@@ -22,7 +22,7 @@ _OPTIONS: dict[str, Any] = {"mix_stderr": False} if _MIXED else {}
 _RUNNER = CliRunner(**_OPTIONS)
 
 # Commands that go on until they are stopped, and those of Spark: they have tests of their own.
-APART: Final = ("queue", "serve", "spark", "top", "ui", "work")
+APART: Final = ("follow", "queue", "serve", "spark", "top", "ui", "work")
 
 
 def below(command: click.Command) -> dict[str, click.Command]:

@@ -36,7 +36,7 @@ COMMANDS: Final[Families] = (
         "Write, read and remove entries",
         {**dict.fromkeys(("add", "range", "tail", "trim"), "entry_cmds"), "erase": "erase_cmd"},
     ),
-    ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd"}),
+    ("Speak Redis", {"exec": "exec_cmd", "serve": "serve_cmd", "follow": "follow_cmd"}),
     (
         "Look at a store and its streams",
         {

@@ -44,6 +44,7 @@ class KeyCommands(CommandBase[Text]):
         archive_max_age: Duration | None = None,
         keep_max_bytes: int | None = None,
         when_full: Literal["refuse", "trim"] | None = None,
+        archive_deleted: bool | None = None,
     ) -> Retention:
         """Set how much of a stream is kept, and whether the rest is archived; return all settings.
 
@@ -59,7 +60,7 @@ class KeyCommands(CommandBase[Text]):
             max_bytes: the maximum size of the macro nodes. Whole nodes are removed, but never the
                 newest.
             archive: whether trimmed entries go to the archive. This applies to XTRIM, XADD with
-                MAXLEN or MINID, `trim_range` and retention; XDEL deletes.
+                MAXLEN or MINID, `trim_range` and retention; for XDEL, see archive_deleted.
             keep_unacknowledged: retention waits until all groups have read and acknowledged.
             approximate: `maxlen` and `max_age` remove whole macro nodes only, which is much
                 cheaper and leaves up to one more node.
@@ -69,6 +70,8 @@ class KeyCommands(CommandBase[Text]):
                 waits for groups. None: until the store itself is full.
             when_full: what happens at that size. "refuse": appends raise StreamFullError until
                 groups acknowledge. "trim": the oldest entries are removed.
+            archive_deleted: with archive, deleted entries go to the archive, too: by XDEL and its
+                kind, and all of them when the stream is deleted or replaced.
         """
         change = retention.RetentionChange(
             maxlen,
@@ -80,6 +83,7 @@ class KeyCommands(CommandBase[Text]):
             _age_ms(archive_max_age, "archive_max_age"),
             keep_max_bytes,
             when_full,
+            archive_deleted,
         )
         change.check()
         return self._run(write(retention.set_retention, (to_bytes(name, "name"), change)))

@@ -15,7 +15,7 @@ from typing import Final
 from streamkeep.engine.notify.wait_table import removed, replaced
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.group import destroy_group, groups_of
-from streamkeep.engine.tables.node_walk import put_retired
+from streamkeep.engine.tables.node_walk import NodeWalk, put_retired
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import bodies_with, has_rows, rows_with
 from streamkeep.engine.txn.stream import Stream
@@ -106,6 +106,8 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
     messages = idempotence_of(stream.record.extension, f"stream {stream.number}").number
     if messages:
         txn.add_garbage(encode_garbage(IDEMPOTENCE_ROWS, messages))
+    if stream.archiving_deleted():
+        _retire_all(txn, stream)
     if stream.trimmed:
         _put_owed(
             txn, stream.number, stream.tail_ms, stream.tail_seq, stream.tail_data(), stream.trimmed
@@ -114,6 +116,14 @@ def _remove(txn: WriteTxn, stream: Stream) -> None:
         name_row = encode_former_name(stream.number, stream.name)
         txn.put(RETIRED, former_name_key(stream.number), name_row)
     txn.remove_stream(stream)
+
+
+def _retire_all(txn: WriteTxn, stream: Stream) -> None:
+    """Give the archive all entries of a stream that is being removed."""
+    walk = NodeWalk(txn, stream)
+    while walk.first():
+        walk.load()
+        walk.retire()
 
 
 def rename(txn: WriteTxn, source: bytes, target: bytes, keep_target: bool) -> bool:

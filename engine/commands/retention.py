@@ -54,6 +54,7 @@ class RetentionChange(NamedTuple):
     archive_max_age_ms: int | None = None
     keep_max_bytes: int | None = None
     when_full: str | None = None
+    archive_deleted: bool | None = None
 
     def check(self) -> None:
         """Raise ArgumentError for a value that a setting cannot have."""
@@ -64,7 +65,7 @@ class RetentionChange(NamedTuple):
                 raise ArgumentError(
                     f"{name} must be a number from 0 on, -1 to remove the limit, not {value!r}"
                 )
-        for name in ("archive", "keep_unacknowledged", "approximate"):
+        for name in ("archive", "keep_unacknowledged", "approximate", "archive_deleted"):
             value = getattr(self, name)
             if not isinstance(value, (bool, type(None))):
                 raise ArgumentError(f"{name} must be True, False or None, not {value!r}")

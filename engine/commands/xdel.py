@@ -1,4 +1,7 @@
-"""XDEL: entries become tombstones; a node goes with its last live entry. Compiled by mypyc."""
+"""XDEL: entries become tombstones; a node goes with its last live entry.
+
+Where the stream archives what is deleted, they are marked as trimmed. Compiled by mypyc.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from streamkeep.engine.commands.xtrim import store_marked
 from streamkeep.engine.tables.node_walk import NodeWalk, refresh_ends
 from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.node.envelope import set_trimmed
 from streamkeep.format.node.tombstones import mark
 
 
@@ -29,6 +33,7 @@ def delete_entries(
     wanted = sorted({one for one in ids if low <= one <= high} if record.length else [])
     gone: set[tuple[int, int]] = set()
     start = 0
+    archiving = stream.archiving_deleted()
     walk = NodeWalk(txn, stream)
     while start < len(wanted) and walk.seek(wanted[start][0], wanted[start][1]):
         marked = mark(walk.load(), walk.ms, walk.seq, wanted, start)
@@ -37,9 +42,13 @@ def delete_entries(
             continue
         gone.update(marked.ids)
         if marked.live == 0:
-            walk.bury(marked.data)
+            if archiving:
+                walk.retire()
+            else:
+                walk.bury(marked.data)
         else:
-            store_marked(walk, marked.data, marked.live, marked.deleted, walk.trimmed)
+            bitmap = set_trimmed(walk.trimmed, marked.slots) if archiving else walk.trimmed
+            store_marked(walk, marked.data, marked.live, marked.deleted, bitmap)
     if gone:
         stream.deleted_up_to(max(gone))
         refresh_ends(txn, stream, first=low in gone, last=high in gone)

@@ -15,6 +15,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.read_txn import ReadTxn
 from streamkeep.format.core.keys import META
 from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
+from streamkeep.format.rows.following import META_FOLLOWING, FollowingRow, decode_following
 
 
 class ReaderSlot(NamedTuple):
@@ -65,6 +66,7 @@ class Durability(NamedTuple):
             if all is well. The log has these errors, too.
         copies: those elsewhere.
         follows: what a standby follows, and how far it is; None for any other store.
+        redis: the Redis server whose streams the store follows, and how far; None if it never did.
     """
 
     epoch: int
@@ -77,6 +79,7 @@ class Durability(NamedTuple):
     failures: tuple[str, ...] = ()
     copies: tuple[CopyState, ...] = ()
     follows: StandbyRow | None = None
+    redis: FollowingRow | None = None
 
 
 class Reader(NamedTuple):
@@ -120,6 +123,7 @@ def read_durability(
     last_commit = txn.newest_commit()
     row = txn.get_row(META, META_RECOVERY, "meta")
     standby = txn.get_row(META, META_STANDBY, "meta")
+    following = txn.get_row(META, META_FOLLOWING, "meta")
     folder = store.folder(JOURNAL_FOLDER, missing_ok=True)
     return Durability(
         context.epoch,
@@ -132,6 +136,7 @@ def read_durability(
         failures.texts(),
         () if standby else tuple(_copy(one, last_commit) for one in read_slots(folder)),
         None if standby is None else decode_standby(standby, "meta"),
+        None if following is None else decode_following(following, "meta"),
     )
 
 

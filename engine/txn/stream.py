@@ -92,6 +92,11 @@ class Stream:
         retention = self.retention()
         return retention is not None and retention.archive
 
+    def archiving_deleted(self) -> bool:
+        """Return whether deleted entries go to the archive, too."""
+        retention = self.retention()
+        return retention is not None and retention.archive and retention.archive_deleted
+
     def begins(self, ms: int) -> bool:
         """Return whether the first node is known to reach to the millisecond `ms` or beyond."""
         return self._begins_of == self.record.first_id() and self._begins_ms >= ms

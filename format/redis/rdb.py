@@ -84,10 +84,16 @@ class OtherObject(NamedTuple):
 
 
 class RdbEnd(NamedTuple):
-    """The end of the file; `checked` is False if the file has no checksum."""
+    """The end of the file.
+
+    Attributes:
+        checked: False if the file has no checksum.
+        metadata: what the writer says of itself, such as `redis-ver`, `repl-stream-db`.
+    """
 
     version: int
     checked: bool
+    metadata: dict[bytes, bytes]
 
 
 Record = StreamObject | OtherObject | RdbEnd
@@ -106,6 +112,7 @@ def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
     valkey, version = _read_head(source)
     database = 0
     expires: int | None = None
+    metadata: dict[bytes, bytes] = {}
     while True:
         kind = source.byte()
         if kind == _END:
@@ -116,6 +123,9 @@ def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
             expires = int.from_bytes(source.take(8), "little", signed=True)
         elif kind == _EXPIRES_S:
             expires = int.from_bytes(source.take(4), "little", signed=True) * 1000
+        elif kind == _AUX:
+            name = source.string()
+            metadata[name] = source.string()
         elif kind >= _LOWEST_OPCODE:
             skipped = _skip_opcode(source, kind)
             if skipped:
@@ -137,7 +147,7 @@ def read_rdb(read: Callable[[int], bytes], where: str) -> Iterator[Record]:
         checked = stored != 0
     if not source.ends():
         source.fail("extra bytes after the end of the RDB file")
-    yield RdbEnd(version, checked)
+    yield RdbEnd(version, checked, metadata)
 
 
 def _read_head(source: Source) -> tuple[bool, int]:
@@ -154,10 +164,7 @@ def _read_head(source: Source) -> tuple[bool, int]:
 
 def _skip_opcode(source: Source, opcode: int) -> str:
     """Skip the arguments of an opcode; return the name of what is lost, or ""."""
-    if opcode == _AUX:
-        source.skip_string()
-        source.skip_string()
-    elif opcode == _RESIZE:
+    if opcode == _RESIZE:
         source.length()
         source.length()
     elif opcode == _IDLE:

@@ -55,6 +55,10 @@ class Source:
         """The number of bytes taken so far."""
         return self._before + self._at
 
+    def left(self) -> int:
+        """Return how many bytes were read and not taken."""
+        return len(self._buffer) - self._at
+
     def checksum(self) -> int:
         """Return the CRC-64 of all bytes taken so far."""
         return crc64(self._buffer[: self._at], self._crc)

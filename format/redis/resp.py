@@ -48,19 +48,25 @@ def read_commands(read: Callable[[int], bytes], where: str) -> Iterator[tuple[in
     source = Source(read, where)
     while not source.ends():
         offset = source.offset
-        line = _line(source)
-        if line[:1] == b"*":
-            words = []
-            size = 0
-            for _ in range(_number(source, line, MAX_WORDS)):
-                words.append(_word(source))
-                size += len(words[len(words) - 1])
-                if size > MAX_COMMAND:
-                    source.fail(f"a command of more than {MAX_COMMAND} bytes")
-        else:
-            words = split_line(line, where, offset)
+        words = read_command(source)
         if words:
             yield offset, words
+
+
+def read_command(source: Source) -> list[bytes]:
+    """Return the words of the next command; none of an empty line. Raise CorruptionError."""
+    offset = source.offset
+    line = _line(source)
+    if line[:1] != b"*":
+        return split_line(line, source.where, offset)
+    words: list[bytes] = []
+    size = 0
+    for _ in range(_number(source, line, MAX_WORDS)):
+        words.append(_word(source))
+        size += len(words[len(words) - 1])
+        if size > MAX_COMMAND:
+            source.fail(f"a command of more than {MAX_COMMAND} bytes")
+    return words
 
 
 def _line(source: Source) -> bytes:

@@ -20,7 +20,9 @@ _ARCHIVE: Final = 1
 _APPROXIMATE: Final = 2
 _KEEP: Final = 4
 _OVERFLOW: Final = 8
-_KNOWN: Final = _ARCHIVE | _APPROXIMATE | _KEEP | _OVERFLOW
+_DELETED: Final = 16
+_FOLLOWS: Final = 32
+_KNOWN: Final = 63
 
 RETENTION_SECTION: Final = Layout(
     "retention",
@@ -34,7 +36,8 @@ RETENTION_SECTION: Final = Layout(
             "flags",
             "I",
             "1: archive; 2: whole nodes only (`~`); 4: wait for groups; 8: above keep_max_bytes "
-            "trim instead of refusing entries",
+            "trim instead of refusing entries; 16: archive what is deleted, too; 32: the stream "
+            "follows that of a Redis server",
         ),
     ),
 )
@@ -53,6 +56,8 @@ class Retention(NamedTuple):
         archive_max_age_ms: maximum age of a segment in milliseconds; older ones are dropped.
         keep_max_bytes: maximum size of the macro nodes while retention waits for groups.
         when_full: what happens above `keep_max_bytes`: "refuse" new entries, or "trim" the stream.
+        archive_deleted: whether `archive` is for deleted entries, too: by XDEL, or with the stream.
+        follows: whether the stream follows that of a Redis server (`streamkeep follow`).
     """
 
     maxlen: int | None = None
@@ -64,11 +69,14 @@ class Retention(NamedTuple):
     archive_max_age_ms: int | None = None
     keep_max_bytes: int | None = None
     when_full: str = "refuse"
+    archive_deleted: bool = False
+    follows: bool = False
 
     def encode(self) -> bytes:
         """Return the section."""
         flags = _ARCHIVE * self.archive | _APPROXIMATE * self.approximate
         flags |= _KEEP * self.keep_unacknowledged | _OVERFLOW * (self.when_full == "trim")
+        flags |= _DELETED * self.archive_deleted | _FOLLOWS * self.follows
         limits = (
             self.maxlen,
             self.max_age_ms,
@@ -105,6 +113,8 @@ def decode_retention(data: bytes, where: str) -> Retention:
         archive_max_age_ms,
         keep_max_bytes,
         "trim" if flags & _OVERFLOW else "refuse",
+        bool(flags & _DELETED),
+        bool(flags & _FOLLOWS),
     )
 
 

@@ -18,6 +18,7 @@ from streamkeep.format.core.keys import META
 from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, decode_backup
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.batches import decode_batch
+from streamkeep.format.rows.following import META_FOLLOWING, decode_following
 from streamkeep.format.rows.records import decode_counter, decode_epoch, decode_number, decode_uuid
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.recovery.fsck.catalogue import finding
@@ -67,6 +68,8 @@ def check_meta_row(name: bytes, body: bytes, where: str) -> None:
         decode_backup(body, where)
     elif name == META_REMOTE:
         decode_setting(body, where)
+    elif name == META_FOLLOWING:
+        decode_following(body, where)
     elif name.startswith(BATCH_PREFIX):
         decode_batch(body, name)
 

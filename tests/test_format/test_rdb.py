@@ -82,7 +82,7 @@ def test_every_other_type_is_passed_over_and_named(kind: int) -> None:
             found.append(record)
     assert keys == [b"other", b"s", b"again"]
     assert found[1] == (3, b"s", 99, 4)
-    assert found[3] == RdbEnd(11, True)
+    assert found[3] == RdbEnd(11, True, {})
 
 
 def test_opcodes_are_read_and_what_they_lose_is_named() -> None:
@@ -96,14 +96,14 @@ def test_opcodes_are_read_and_what_they_lose_is_named() -> None:
         OtherObject(0, b"", "function library"),
         OtherObject(0, b"", "data of a module"),
         OtherObject(0, b"k", "string"),
-        RdbEnd(11, True),
+        RdbEnd(11, True, {b"redis-ver": b"7.2.0"}),
     ]
 
 
 def test_a_hash_of_valkey_has_the_number_of_another_type() -> None:
     body = b"\x16" + string(b"h") + b"\x01" + string(b"f") + string(b"v") + bytes(8)
     records = list(read_rdb(io.BytesIO(rdb(body, b"VALKEY080")).read, "test"))
-    assert records == [OtherObject(0, b"h", "hash"), RdbEnd(80, True)]
+    assert records == [OtherObject(0, b"h", "hash"), RdbEnd(80, True, {})]
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,11 @@ def retention() -> None:
 )
 @click.option("--archive/--no-archive", default=None, help="Archive what is trimmed.")
 @click.option(
+    "--archive-deleted/--no-archive-deleted",
+    default=None,
+    help="With --archive: archive also what is deleted.",
+)
+@click.option(
     "--keep-unacknowledged/--no-keep-unacknowledged",
     default=None,
     help="Keep entries until every group has read and acknowledged them.",
@@ -211,7 +216,8 @@ def told(settings: Retention) -> str:
             most = size_text(settings.keep_max_bytes)
             verb = "refuses entries" if settings.when_full == "refuse" else "trims anyway"
             parts.append(f"from {most} on it {verb}")
-    parts.append("what is trimmed is archived" if settings.archive else "nothing is archived")
+    gone = "what is trimmed or deleted" if settings.archive_deleted else "what is trimmed"
+    parts.append(f"{gone} is archived" if settings.archive else "nothing is archived")
     if settings.archive_max_age_ms is not None:
         parts.append(
             f"segments for {durations.duration_text(settings.archive_max_age_ms, parts=5)}"

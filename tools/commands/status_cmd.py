@@ -158,10 +158,20 @@ def _copies(store: Store, problems: list[Problem]) -> dict[str, Any]:
         if one.missing_segments:
             missing = count_text(one.missing_segments, "segment")
             problems.append(Problem("copy", f"the copy in {one.target} lacks {missing}"))
-    follows = found.follows
+    follows, redis = found.follows, found.redis
+    if redis is not None and now_ms - redis.time_ms > LATE_MS:
+        since = durations.duration_text(now_ms - redis.time_ms)
+        text = f"nothing came from {redis.source} for {since}"
+        problems.append(
+            Problem(
+                "redis",
+                f"{text}; next: `streamkeep follow` must be running, or end with --detach",
+            )
+        )
     return {
         "copies": [one._asdict() for one in found.copies],
         "follows": None if follows is None else follows._asdict(),
+        "redis": None if redis is None else redis._asdict(),
     }
 
 
@@ -180,6 +190,11 @@ def _copy_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if follows is not None:
         text = f"commit {follows['commit_number']} was made {ago(follows['time_ms'])}"
         yield "standby", f"of {follows['source']}: {text}"
+    redis = facts["redis"]
+    if redis is not None:
+        done = f"{count_text(redis['commands'], 'command')}, the last one {ago(redis['time_ms'])}"
+        anew = "" if redis["replication_id"] else "; all streams are to be taken anew"
+        yield "follows", f"{redis['source']}: {done}{anew}"
 
 
 def _groups(snapshot: Snapshot, max_lag: int | None, problems: list[Problem]) -> dict[str, Any]:

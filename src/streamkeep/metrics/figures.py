@@ -16,6 +16,7 @@ from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.tables.group import find_group
 from streamkeep.engine.tables.pel_walks import OrderWalk
 from streamkeep.format.rows.backup import StandbyRow
+from streamkeep.format.rows.following import FollowingRow
 from streamkeep.jobs.layout import Names
 from streamkeep.jobs.listing import QueueStats, stats_of
 from streamkeep.jobs.queue import queue_names
@@ -97,6 +98,7 @@ class StoreFigures(NamedTuple):
     failures: int
     copies: tuple[CopyState, ...]
     follows: StandbyRow | None
+    redis: FollowingRow | None
 
 
 class Figures(NamedTuple):
@@ -169,6 +171,7 @@ def store_figures(store: Store[Any]) -> StoreFigures:
         len(found.failures),
         found.copies,
         found.follows,
+        found.redis,
     )
 
 

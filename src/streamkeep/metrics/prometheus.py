@@ -131,6 +131,35 @@ def _of_store(figures: Figures) -> Iterator[Metric]:
         "Time of the newest commit that a standby has.",
         [] if follows is None else [({"source": follows.source}, follows.time_ms / 1000)],
     )
+    redis = store.redis
+
+    def followed(value: float) -> list[tuple[Labels, Value]]:
+        return [] if redis is None else [({"source": redis.source}, value)]
+
+    yield Metric(
+        "streamkeep_redis_offset_bytes",
+        "gauge",
+        "Offset, in the commands of the Redis server that the store follows, of the last one here.",
+        followed(redis.offset if redis else 0),
+    )
+    yield Metric(
+        "streamkeep_redis_timestamp_seconds",
+        "gauge",
+        "Time at which that one came.",
+        followed(redis.time_ms / 1000 if redis else 0),
+    )
+    yield Metric(
+        "streamkeep_redis_commands_total",
+        "counter",
+        "Commands of the Redis server that came.",
+        followed(redis.commands if redis else 0),
+    )
+    yield Metric(
+        "streamkeep_redis_full_synchronizations_total",
+        "counter",
+        "How often all streams of the Redis server were taken.",
+        followed(redis.full if redis else 0),
+    )
 
 
 def _of_streams(figures: Figures) -> Iterator[Metric]:

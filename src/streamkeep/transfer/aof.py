@@ -63,6 +63,16 @@ class _Refusal(Exception):
     """A command that is not run, and must not be skipped either."""
 
 
+class OtherDatabase(_Refusal):
+    """A command that brings keys from a database whose commands are skipped."""
+
+    def __init__(self, loaded: bytes) -> None:
+        super().__init__(
+            "it brings keys from another database, whose commands were skipped: only database "
+            f"{loaded.decode()} is loaded"
+        )
+
+
 class _Broken(Exception):
     """A RESTORE that failed after it had changed something."""
 
@@ -88,7 +98,8 @@ class Replay:
         self._first = first
         self._skipped = frozenset(os.fsencode(name).upper() for name in skipped)
         self._moved = moved
-        self._database = DATABASE
+        self.loaded = DATABASE  # the database whose commands are run
+        self.database = DATABASE  # the one that is selected
         self.txn: Any = None
         self.done = self.entries = 0
         self.losses = Losses()
@@ -112,7 +123,7 @@ class Replay:
                 if number < self._first:
                     self.done = number
                     if name == b"SELECT":
-                        self._database = words[-1]
+                        self.database = words[-1]
                     continue
                 if name == b"MULTI" and not multi:
                     multi, before = number, len(batch)
@@ -123,35 +134,35 @@ class Replay:
                 batch.append((number, offset, words))
                 size += sum(map(len, words))
                 if not multi and (len(batch) >= BATCH_COMMANDS or size >= BATCH_BYTES):
-                    self._run(batch)
+                    self.run_batch(batch)
                     batch, size = [], 0
         except CorruptionError:  # often the end of a file that was being written
-            self._run(batch[:before] if multi else batch)
+            self.run_batch(batch[:before] if multi else batch)
             raise
-        self._run(batch[:before] if multi else batch)
+        self.run_batch(batch[:before] if multi else batch)
         if multi:
             raise OpenMulti(multi)
 
-    def _run(self, batch: list[Command]) -> None:
+    def run_batch(self, batch: list[Command]) -> None:
         """Run a batch; of one with a bad command, the commands before it are committed."""
         if not batch:
             return
         failure: CommandFailure | None
         try:
-            failure = self._commit(batch)
+            failure = self.commit(batch)
         except _Broken as broken:
-            self._commit(batch[: batch.index(broken.command)])
+            self.commit(batch[: batch.index(broken.command)])
             failure = CommandFailure(broken.command, str(broken))
         self._moved(self.entries)
         if failure is not None:
             raise failure
 
-    def _commit(self, batch: list[Command]) -> CommandFailure | None:
+    def commit(self, batch: list[Command]) -> CommandFailure | None:
         """Run a batch up to the first bad command, in one transaction; return its failure."""
         store = self._target.store()
         failure = None
         done = self.done
-        former = self._database, Losses(self.losses), self.entries
+        former = self.database, Losses(self.losses), self.entries
         with uninterrupted():
             try:
                 with store.transaction(self._target.sync) as transaction:
@@ -162,11 +173,15 @@ class Replay:
                             failure = CommandFailure(command, problem)
                             break
                         done = command[0]
+                    self.finish(batch, done)
             except BaseException:  # the transaction was not committed
-                self._database, self.losses, self.entries = former
+                self.database, self.losses, self.entries = former
                 raise
             self.done = done
         return failure
+
+    def finish(self, batch: list[Command], done: int) -> None:
+        """Do what belongs into the same transaction, after the command `done` of a batch."""
 
     def _problem(self, command: Command) -> str:
         """Run one command; return why it could not be run, or nothing."""
@@ -176,11 +191,11 @@ class Replay:
             if name in self._skipped:
                 self.lose(name)
             elif name == b"SELECT" and len(words) > 1:
-                self._database = words[1]
-            elif self._database == DATABASE:
-                self._here(name, words)
+                self.database = words[1]
+            elif self.database == self.loaded:
+                self.here(name, words)
             else:
-                self._elsewhere(name, words)
+                self.elsewhere(name, words)
         except CommandError as error:
             return error.redis_error
         except _Refusal as refusal:
@@ -191,11 +206,15 @@ class Replay:
             raise _Broken(command, str(error)) from error
         return ""
 
+    def delete(self, names: list[bytes]) -> int:
+        """Delete streams; return how many there were."""
+        return delete_keys(self.txn, names)
+
     def lose(self, name: bytes) -> None:
         """Count a command that was skipped."""
         self.losses.add(f"command {name.decode('ascii', 'backslashreplace')}")
 
-    def _here(self, name: bytes, words: list[bytes]) -> None:
+    def here(self, name: bytes, words: list[bytes]) -> None:
         """Run a command, or count it as dropped."""
         if name in _STREAMS:
             spec = table.find(words, _STREAMS)
@@ -211,7 +230,7 @@ class Replay:
                 raise wrong_count(name.decode().lower())
             handle(self, words)
         elif name in _WRITES:
-            delete_keys(self.txn, _WRITES[name](words))
+            self.delete(_WRITES[name](words))
             self.lose(name)
         elif name in _HARMLESS or (
             b"." in name and name[:1].isalpha()
@@ -224,16 +243,16 @@ class Replay:
         stream = self.txn.find_stream(words[1])
         return 0 if stream is None else int(stream.record.entries_added)
 
-    def _elsewhere(self, name: bytes, words: list[bytes]) -> None:
+    def elsewhere(self, name: bytes, words: list[bytes]) -> None:
         """Handle a command for another database; a few of them reach the one that is loaded."""
         if name == b"FLUSHALL":
             keys.run_flush(self.txn, words, 0)
-        elif name in _BETWEEN and DATABASE in _BETWEEN[name](words):
-            raise _Refusal(_OTHER_DATABASE)
+        elif name in _BETWEEN and self.loaded in _BETWEEN[name](words):
+            raise OtherDatabase(self.loaded)
         elif name in _SCRIPTS:
             raise _Refusal(_why_not(name))
         elif name not in _SILENT and not name.startswith(b"#"):
-            self.losses.add(f"command for database {self._database.decode('ascii', 'replace')}")
+            self.losses.add(f"command for database {self.database.decode('ascii', 'replace')}")
 
 
 def read_stream(stream: Any, name: str) -> Iterator[tuple[int, list[bytes]]]:
@@ -266,9 +285,6 @@ _REPLAYED: Final = {"xadd": append.replay_xadd, "xtrim": append.replay_xtrim}
 
 # --- keys of any type ---------------------------------------------------------------------------
 
-_OTHER_DATABASE: Final = (
-    "it brings keys from another database, whose commands were skipped: only database 0 is loaded"
-)
 _SCRIPTS: Final = {b"EVAL", b"EVALSHA", b"FCALL"}
 
 
@@ -293,7 +309,7 @@ def _why_not(name: bytes) -> str:
 def _delete_if_plain(on: Replay, words: list[bytes]) -> None:
     """DELEX: with a condition it is for strings; without one it is DEL."""
     if len(words) == 2:
-        delete_keys(on.txn, words[1:])
+        on.delete(words[1:])
     else:
         on.lose(b"DELEX")
 
@@ -301,7 +317,7 @@ def _delete_if_plain(on: Replay, words: list[bytes]) -> None:
 def _rename_or_copy(on: Replay, words: list[bytes]) -> None:
     """RENAME, RENAMENX, COPY; a key of another type may get the name of a stream."""
     name = words[0].upper()
-    if name == b"COPY" and _copied_to(words, DATABASE) != DATABASE:
+    if name == b"COPY" and copied_to(words, on.loaded) != on.loaded:
         on.losses.add("copy of a key into another database")
     elif on.txn.find_stream(words[1]) is not None:
         run = table.find(words).run
@@ -309,11 +325,11 @@ def _rename_or_copy(on: Replay, words: list[bytes]) -> None:
         run(on.txn, words, 0)
     else:
         if name == b"RENAME" or b"REPLACE" in map(bytes.upper, words[3:]):
-            delete_keys(on.txn, words[2:3])
+            on.delete(words[2:3])
         on.lose(name)
 
 
-def _copied_to(words: list[bytes], database: bytes) -> bytes:
+def copied_to(words: list[bytes], database: bytes) -> bytes:
     names = [word.upper() for word in words[3:-1]]
     return words[4 + names.index(b"DB")] if b"DB" in names else database
 
@@ -328,7 +344,7 @@ def _restore(on: Replay, words: list[bytes]) -> None:
             on.losses.add(EXPIRES)
         return
     if replace:
-        delete_keys(on.txn, [key])
+        on.delete([key])
     on.lose(b"RESTORE")
 
 
@@ -338,21 +354,21 @@ def _expire(on: Replay, words: list[bytes]) -> None:
     if on.txn.find_stream(words[1]) is None:
         on.lose(name)
     elif not name.endswith(b"AT") and integer(words[2]) <= 0:
-        delete_keys(on.txn, words[1:2])
+        on.delete(words[1:2])
     else:
         on.losses.add(EXPIRES)
 
 
 def _move(on: Replay, words: list[bytes]) -> None:
-    if delete_keys(on.txn, words[1:2]):
+    if on.delete(words[1:2]):
         on.losses.add("stream that was moved to another database")
     else:
         on.lose(b"MOVE")
 
 
 def _swap(on: Replay, words: list[bytes]) -> None:
-    if DATABASE in words[1:3] and words[1] != words[2]:
-        raise _Refusal(_OTHER_DATABASE)
+    if on.loaded in words[1:3] and words[1] != words[2]:
+        raise OtherDatabase(on.loaded)
     on.lose(b"SWAPDB")
 
 
@@ -370,7 +386,7 @@ _ANY_KEY: Final[dict[bytes, tuple[int, Callable[[Replay, list[bytes]], None]]]] 
 _BETWEEN: Final[dict[bytes, Keys]] = {
     b"SWAPDB": lambda words: words[1:3],
     b"MOVE": lambda words: words[2:3],
-    b"COPY": lambda words: [_copied_to(words, b"")],
+    b"COPY": lambda words: [copied_to(words, b"")],
 }
 
 

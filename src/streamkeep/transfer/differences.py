@@ -115,7 +115,7 @@ def _diff_stream(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Diffe
     key = ours.name
     yield from _diff_counters(ours, theirs)
     yield from _diff_retention(ours, theirs)
-    yield from _diff_entries(a, ours, b, theirs)
+    yield from diff_entries(a, ours, b, theirs)
     groups_a = [(group.record.name, group) for group in groups_of(a, ours)]
     groups_b = [(group.record.name, group) for group in groups_of(b, theirs)]
     for name, left, right in _merged(groups_a, groups_b):
@@ -212,7 +212,8 @@ class _Run:
         self.only, self.count = "", 0
 
 
-def _diff_entries(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Difference]:
+def diff_entries(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Difference]:
+    """Yield the differences between the entries of two streams, in the order of IDs."""
     key = ours.name
     left, right = _Side(a, ours), _Side(b, theirs)
     run = _Run(key, "entry")

@@ -113,6 +113,7 @@ def _facts(store: Store[bytes]) -> Found:
         "archive": {"size_bytes": kept.pop("bytes"), **kept},
         "backup": _backup(store, whole.last_commit),
         "copies": [one._asdict() for one in whole.copies],
+        "redis": None if whole.redis is None else whole.redis._asdict(),
         "time_ms": now_ms(),
     }
 

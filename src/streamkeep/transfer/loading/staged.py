@@ -54,6 +54,7 @@ class Load:
 
     Attributes:
         skipped: keys that existed and were skipped.
+        staged: the temporary name of each stream that has not got its own one, by its key.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Load:
         self.existing = existing
         self.skipped: list[bytes] = []
         self._token = UNNAMED + secrets.token_hex(6).encode() + b":"
-        self._staged: dict[bytes, bytes] = {}
+        self.staged: dict[bytes, bytes] = {}
 
     def __enter__(self) -> Load:
         return self
@@ -82,7 +83,7 @@ class Load:
         Raises:
             KeyExistsError: the key exists and must not be replaced, or the source repeats it.
         """
-        if key in self._staged:
+        if key in self.staged:
             raise KeyExistsError(f"{where} is repeated in the source")
         if self.existing != "replace" and self.store.exists(key):
             if self.existing == "refuse":
@@ -90,19 +91,19 @@ class Load:
             self.skipped.append(key)
             return None
         name = self._token + key
-        self._staged[key] = name
+        self.staged[key] = name
         return Incoming(self.store, name, where)
 
     def publish(self) -> int:
         """Rename all streams to their keys; return the number of streams loaded."""
         skipped = len(self.skipped)
-        total = len(self._staged)
-        while self._staged:
-            step = list(self._staged.items())[:PUBLISH_STEP]
+        total = len(self.staged)
+        while self.staged:
+            step = list(self.staged.items())[:PUBLISH_STEP]
             with self.store.transaction(self._sync) as transaction:
                 self._name(transaction.txn, step)
             for key, _ in step:
-                del self._staged[key]
+                del self.staged[key]
         return total - (len(self.skipped) - skipped)
 
     def _name(self, txn: WriteTxn, step: list[tuple[bytes, bytes]]) -> None:
@@ -117,7 +118,7 @@ class Load:
 
     def discard(self) -> None:
         """Delete the streams that were not published."""
-        names, self._staged = list(self._staged.values()), {}
+        names, self.staged = list(self.staged.values()), {}
         for start in range(0, len(names), PUBLISH_STEP):
             self.store.using(sync="none").delete(*names[start : start + PUBLISH_STEP])
 

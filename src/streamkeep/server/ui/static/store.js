@@ -43,6 +43,8 @@ export function store(main, state, signal) {
         el("span", { class: "quiet" }, `, ${many(found.backup.commits_since, "commit")} before now`)]],
       ...found.copies.map((one) => ["Copy elsewhere", [el("code", {}, one.target), el("span", { class: "quiet" },
         one.behind ? `, ${many(one.behind, "commit")} behind` : ", has every commit")]]),
+      ...(found.redis === null ? [] : [["Follows", [el("code", {}, found.redis.source), el("span", { class: "quiet" },
+        `, ${many(found.redis.commands, "command")}, the last one `), time(found.redis.time_ms, found.time_ms)]]]),
       ["Last recovery", last === null ? "never" : `${clock(last.time_ms)} UTC, ${many(last.replayed, "commit")} replayed${last.lost ? `, ${many(last.lost, "commit")} lost` : ""}`]]));
     const kept = found.archive;
     fill(archive, kept.segments || kept.retired_entries ? facts([
@@ -65,6 +67,8 @@ function troubles(found) {
     ...found.old_readers.map((one) => `Process ${one.process} reads a state ${many(one.commits, "commit")} old, so that freed pages cannot be used again.`),
     ...found.copies.filter((one) => one.behind && found.time_ms - one.shipped_ms > 60000)
       .map((one) => `The copy in ${one.target} lacks ${many(one.behind, "commit")}, and nothing has shipped for a minute.`),
+    found.redis && found.time_ms - found.redis.time_ms > 60000
+      && `Nothing has come from ${found.redis.source} for a minute: streamkeep follow must be running.`,
     found.check && !found.check.running && found.check.errors > 0 && `The last check found ${many(found.check.errors, "error")}.`,
     found.check?.failed && `The last check could not end: ${found.check.failed}`,
   ].filter(Boolean);

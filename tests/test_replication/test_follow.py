@@ -1,0 +1,459 @@
+"""`streamkeep follow` against a real server: the same streams, and the history of all."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from conftest import ROOT
+from patience import wait_until
+from real_redis.mixed import KEYS, full, of_store, random_command
+from real_redis.server import RealRedis, running_redis
+from streamkeep import ArgumentError, StoreError, StoreLockedError, recovery
+from streamkeep.replication import Follower, FollowError, LinkLost, RefusedError, detach, following
+from tiers import daily_or_all, slow_but
+
+pytestmark = pytest.mark.redis
+
+AT_ONCE = {"repl-diskless-sync-delay": "0"}
+
+
+@pytest.fixture
+def server() -> Iterator[RealRedis]:
+    with running_redis(AT_ONCE) as running:
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "s"
+
+
+def source(server: RealRedis) -> str:
+    return f"unix://{server.socket}"
+
+
+def once(server: RealRedis, store: Path, **settings: Any) -> Any:
+    """Bring a store up to what the server has now."""
+    return Follower(source(server), store, **settings).run(once=True)
+
+
+@contextmanager
+def followed(server: RealRedis, store: Path, **settings: Any) -> Iterator[Follower]:
+    """Follow a server in a thread, until the block ends."""
+    follower = Follower(source(server), store, **settings)
+    thread = threading.Thread(target=follower.run)
+    thread.start()
+    try:
+        yield follower
+    finally:
+        follower.stop.set()
+        thread.join()
+
+
+def check_same(server: RealRedis, store: Path, keys: tuple[bytes, ...] = KEYS) -> None:
+    """Compare streams with all that belongs to them."""
+    call: Any = server.call
+    there = [key for key in keys if call("TYPE", key) == b"stream"]
+    with streamkeep.open(store) as opened:  # after a kill it is recovered
+        assert opened.keys() == there
+        for key in there:
+            theirs = full(call("XINFO", "STREAM", key, "FULL", "COUNT", 0))
+            ours = of_store(opened, key)
+            for group in (*ours[b"groups"], *theirs[b"groups"]):
+                del group[b"entries-read"]  # which a replica of Redis itself has otherwise, too
+            assert ours == theirs
+    assert [str(found) for found in recovery.check(store)] == []
+
+
+def caught_up(server: RealRedis, store: Path) -> None:
+    """Wait until a store has all."""
+    call: Any = server.call
+    wait_until(lambda: call("WAIT", 1, 1000) == 1)
+    # WAIT is about commands, not about the file, which is all there is before the first of them.
+    wait_until(lambda: store.exists() and following_of(store))
+
+
+def history(store: Path, key: str) -> list[bytes]:
+    with streamkeep.open(store, readonly=True) as opened:
+        return [entry.id for entry in opened.scan(key, history=True)]
+
+
+def fill(server: RealRedis, key: str, count: int, *options: str) -> list[bytes]:
+    return server.call_all([["XADD", key, *options, "*", "n", n] for n in range(count)])  # type: ignore[list-item]
+
+
+# --- what comes --------------------------------------------------------------------------------
+
+
+def test_once_brings_a_store_up_to_the_server(server: RealRedis, store: Path) -> None:
+    call: Any = server.call
+    first = fill(server, "s", 300)
+    call("XGROUP", "CREATE", "s", "g", "0")
+    call("XREADGROUP", "GROUP", "g", "c", "COUNT", 5, "STREAMS", "s", ">")
+    call("SET", "string", "x")
+    report = once(server, store)
+    assert (report.full, report.entries, report.commands) == (1, 300, 0)
+    check_same(server, store)
+    more = fill(server, "s", 200, "MAXLEN", "100")
+    call("HSET", "hash", "f", "v")
+    report = once(server, store)
+    assert (report.full, report.entries) == (1, 500)
+    assert report.skipped == {"command HSET": 1}
+    check_same(server, store)
+    assert history(store, "s") == first + more
+
+
+def test_a_follower_acknowledges_what_is_on_disk(server: RealRedis, store: Path) -> None:
+    fill(server, "s", 3)
+    with followed(server, store):
+        wait_until(lambda: b"state=online" in server.call(b"INFO", b"replication"))
+        fill(server, "s", 3)
+        caught_up(server, store)
+    check_same(server, store)
+
+
+@pytest.mark.parametrize("diskless", ["yes", "no"])
+def test_files_come_with_and_without_their_size(tmp_path: Path, store: Path, diskless: str) -> None:
+    with running_redis({**AT_ONCE, "repl-diskless-sync": diskless}) as server:
+        fill(server, "s", 2000)
+        once(server, store)
+        check_same(server, store)
+
+
+@pytest.mark.parametrize("seed", slow_but(range(12), 3))
+def test_killed_followers_leave_nothing_out_and_apply_nothing_twice(
+    seed: int, tmp_path: Path, store: Path
+) -> None:
+    chance = random.Random(seed)
+    settings = {**AT_ONCE, "repl-backlog-size": chance.choice(["16kb", "4mb"])}
+    deletions = chance.choice(["apply", "keep"])
+    with running_redis(settings) as server:
+        server.call(b"CONFIG", b"SET", b"stream-node-max-entries", 5)
+        worker = start(server, store, deletions=deletions)
+        end = time.monotonic() + daily_or_all(3, 20)
+        next_kill = time.monotonic() + 2
+        try:
+            while time.monotonic() < end:
+                batch = [command(chance) for _ in range(chance.randrange(1, 300))]
+                if chance.random() < 0.2:
+                    batch = [["MULTI"], *batch, ["EXEC"]]
+                server.call_all(batch)
+                if time.monotonic() > next_kill:
+                    worker.kill()
+                    worker.wait()
+                    worker = start(server, store, deletions=deletions)
+                    next_kill = time.monotonic() + chance.uniform(0.2, 4)
+            caught_up(server, store)
+        finally:
+            worker.kill()
+            worker.wait()
+        check_same(server, store)
+
+
+def command(chance: random.Random) -> list[Any]:
+    """Return a random command; no read of the history, whose deliveries no replica is told."""
+    while True:
+        words = random_command(chance)
+        if words[0] != "XREADGROUP" or words[-1] == ">":
+            return words
+
+
+def start(server: RealRedis, store: Path, **settings: Any) -> subprocess.Popen[bytes]:
+    worker = ROOT / "tests" / "follower_worker.py"
+    return subprocess.Popen(
+        [sys.executable, worker, source(server), store, json.dumps(settings)],
+        stdout=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize("deletions", ["apply", "keep"])
+def test_the_history_has_all_that_was_ever_added(
+    deletions: str, tmp_path: Path, store: Path
+) -> None:
+    """Also what is trimmed while no follower runs, and the backlog still has it."""
+    chance = random.Random(deletions)
+    with running_redis({**AT_ONCE, "repl-backlog-size": "64mb"}) as server:
+        call: Any = server.call
+        call("CONFIG", "SET", "stream-node-max-entries", 7)
+        once(server, store, deletions=deletions)
+        added: dict[str, list[bytes]] = {"s": [], "t": [], "u": []}
+        deleted = set()
+        worker = start(server, store, deletions=deletions)
+        try:
+            for turn in range(daily_or_all(24, 600)):
+                key = chance.choice("stu")
+                limit = chance.choice([[], ["MAXLEN", "~", "40"], ["MAXLEN", "=", "9"]])
+                added[key] += fill(server, key, chance.randrange(60), *limit)
+                live = [entry[0] for entry in call("XRANGE", key, "-", "+")]
+                for gone in chance.sample(live, min(len(live), 3)):
+                    call("XDEL", key, gone)
+                    deleted.add((key, gone))
+                if turn % 12 == 11:
+                    worker.kill()
+                    worker.wait()
+                    worker = start(server, store, deletions=deletions)
+            caught_up(server, store)
+        finally:
+            worker.kill()
+            worker.wait()
+        check_same(server, store)
+        for key, ids in added.items():
+            kept = [one for one in ids if deletions == "keep" or (key, one) not in deleted]
+            assert history(store, key) == kept
+
+
+def test_what_was_missed_is_applied_as_a_difference(tmp_path: Path, store: Path) -> None:
+    with running_redis({**AT_ONCE, "repl-backlog-size": "16kb"}) as server:
+        call: Any = server.call
+        first = fill(server, "s", 50)
+        fill(server, "t", 3)
+        call("XGROUP", "CREATE", "s", "g", "0")
+        once(server, store)
+        with streamkeep.open(store) as opened:
+            opened.xadd("own", {"a": "b"})
+        call("XREADGROUP", "GROUP", "g", "c", "COUNT", 2, "STREAMS", "s", ">")
+        call("XGROUP", "CREATE", "s", "h", "$")
+        call("XTRIM", "s", "MAXLEN", 20)
+        call("DEL", "t")
+        missed = fill(server, "s", 3000, "MAXLEN", "1500")
+        fill(server, "u", 5)
+        report = once(server, store)
+        assert report.full == 2
+        with streamkeep.open(store) as opened:
+            assert opened.delete("own") == 1  # a stream of the store's own was left alone
+        check_same(server, store)
+        # What was added and trimmed meanwhile never came; all that had come is there.
+        assert history(store, "s") == first + missed[-1500:]
+
+
+def test_a_stream_that_was_made_again_takes_the_place_of_the_former(
+    tmp_path: Path, store: Path
+) -> None:
+    with running_redis({**AT_ONCE, "repl-backlog-size": "16kb"}) as server:
+        call: Any = server.call
+        call("XADD", "s", "5-1", "a", "b")
+        call("XADD", "s", "6-1", "a", "b")
+        call("XADD", "t", "6-1", "a", "b")
+        once(server, store)
+        call("DEL", "s", "t")
+        call("XADD", "s", "5-1", "a", "c")
+        call("XADD", "t", "3-1", "a", "b")
+        call("XADD", "t", "4-1", "a", "b")
+        fill(server, "u", 1000)
+        assert once(server, store).full == 2
+        check_same(server, store)
+
+
+# --- which keys -----------------------------------------------------------------------------------
+
+
+def test_only_keys_that_fit_are_followed(server: RealRedis, store: Path) -> None:
+    call: Any = server.call
+    fill(server, "orders:1", 3)
+    fill(server, "other", 3)
+    with followed(server, store, match=["orders:*"]) as follower:
+        wait_until(lambda: store.exists() and following_of(store))
+        fill(server, "orders:2", 3)
+        fill(server, "other", 3)
+        call("RENAME", "orders:1", "moved")
+        call("COPY", "orders:2", "copy")
+        call("DEL", "other", "orders:3")
+        caught_up(server, store)
+        assert follower.problem == ""
+        call("RENAME", "moved", "orders:4")  # from where it was not followed
+        call("SELECT", 1)
+        fill(server, "orders:5", 3)
+        call("SELECT", 0)
+        wait_until(lambda: following_of(store).full == 2)
+        caught_up(server, store)
+    check_same(server, store, (b"orders:2", b"orders:4"))
+    row = following_of(store)
+    # Three XADD, RENAME to such a key, COPY to one.
+    assert row.skipped["command for a key that is not followed"] == 5
+
+
+def following_of(store: Path) -> Any:
+    with streamkeep.open(store, readonly=True) as opened:
+        return following(opened)
+
+
+def test_keys_from_another_database_are_taken_with_a_full_synchronization(
+    server: RealRedis, store: Path
+) -> None:
+    call: Any = server.call
+    with followed(server, store):
+        wait_until(lambda: store.exists() and following_of(store))
+        call("SELECT", 3)
+        fill(server, "s", 4)
+        call("MOVE", "s", 0)
+        call("SELECT", 0)
+        wait_until(lambda: following_of(store).full == 2)
+        fill(server, "s", 4)
+        caught_up(server, store)
+    check_same(server, store)
+
+
+def test_a_stream_of_the_store_is_never_overwritten(server: RealRedis, store: Path) -> None:
+    call: Any = server.call
+    with streamkeep.open(store) as opened:
+        opened.xadd("mine", {"a": "b"})
+        opened.xadd("t", {"a": "b"})
+    call("SET", "t", "a string")
+    call("FLUSHALL")
+    once(server, store)
+    call("SET", "t", "a string")
+    call("FLUSHALL")
+    once(server, store)
+    call("XADD", "mine", "*", "c", "d")
+    with pytest.raises(FollowError, match="a stream 'mine' of its own"):
+        once(server, store)
+    with pytest.raises(FollowError, match=r"a stream 'mine' of its own; .*no stream was changed"):
+        once(server, store, resync=True)
+    with streamkeep.open(store) as opened:
+        assert [entry.fields for entry in opened.scan("mine")] == [{b"a": b"b"}]
+        assert opened.exists("t")
+
+
+def test_who_changes_what_follows_is_told(server: RealRedis, store: Path) -> None:
+    fill(server, "s", 3)
+    once(server, store)
+    with streamkeep.open(store) as opened:
+        opened.xadd("s", {"a": "b"}, id="99999999999999-1")
+    fill(server, "s", 3)
+    with pytest.raises(FollowError, match=r"XADD: .*smaller than the target.*--resync"):
+        once(server, store)
+    once(server, store, resync=True)
+    check_same(server, store)
+
+
+def test_a_store_that_is_detached_owns_its_streams(server: RealRedis, store: Path) -> None:
+    fill(server, "s", 3)
+    once(server, store)
+    with streamkeep.open(store) as opened:
+        assert opened.durability().redis == following(opened)
+        assert detach(opened) == 1
+        assert opened.durability().redis is None
+        opened.xadd("s", {"a": "b"})
+        assert opened.retention("s").archive
+    with pytest.raises(FollowError, match="a stream 's' of its own"):
+        once(server, store)
+
+
+# --- the link -------------------------------------------------------------------------------------
+
+
+def test_another_server_is_refused_unless_it_goes_on(server: RealRedis, store: Path) -> None:
+    fill(server, "s", 3)
+    once(server, store)
+    with running_redis(AT_ONCE) as other:
+        fill(other, "s", 1)
+        with pytest.raises(StoreError, match=r"the store follows unix://.*does not go on"):
+            once(other, store)
+        check_same(server, store)
+        call: Any = other.call
+        with pytest.raises(StoreError, match="another database than 2"):
+            Follower(f"{source(server)}?db=2", store).run(once=True)
+        once(other, store, resync=True)
+        check_same(other, store)
+        assert call("XLEN", "s") == 1
+
+
+def test_a_promoted_replica_goes_on_with_the_history(tmp_path: Path, store: Path) -> None:
+    options = {**AT_ONCE, "port": "0", "repl-backlog-size": "1mb"}
+    with (
+        running_redis({**options, "port": str(free_port())}) as first,
+        running_redis(options) as second,
+    ):
+        call: Any = second.call
+        port: Any = first.call(b"CONFIG", b"GET", b"port")
+        call("REPLICAOF", "127.0.0.1", port[1])
+        wait_until(lambda: b"master_link_status:up" in call("INFO", "replication"))
+        fill(first, "s", 3)
+        wait_until(lambda: first.call(b"WAIT", 1, 1000) == 1)
+        once(first, store)
+        fill(first, "s", 3)
+        wait_until(lambda: first.call(b"WAIT", 1, 1000) == 1)
+        call("REPLICAOF", "NO", "ONE")
+        fill(second, "s", 3)
+        report = once(second, store)
+        assert (report.full, report.source) == (1, f"{source(second)}?db=0")
+        check_same(second, store)
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_one_store_has_one_follower(server: RealRedis, store: Path) -> None:
+    with followed(server, store):
+        wait_until(lambda: store.exists() and following_of(store))
+        with pytest.raises(StoreLockedError, match="another process follows"):
+            once(server, store)
+
+
+def test_passwords_and_rights(tmp_path: Path, store: Path) -> None:
+    with running_redis(AT_ONCE) as server:
+        call: Any = server.call
+        call("ACL", "SETUSER", "copier", "on", ">p@ss", "+psync", "+replconf", "+ping", "+info")
+        call("ACL", "SETUSER", "poor", "on", ">word", "+ping", "+info")
+        call("ACL", "SETUSER", "default", "resetpass", ">other")
+        fill(server, "s", 3)
+
+        def from_user(user: str) -> Any:
+            address = source(server).replace("unix://", f"unix://{user}@")
+            return Follower(address, store).run(once=True)
+
+        with pytest.raises(RefusedError, match="PING was refused: NOAUTH"):
+            once(server, store)
+        with pytest.raises(RefusedError, match="AUTH was refused: WRONGPASS"):
+            from_user("copier:no")
+        with pytest.raises(RefusedError, match="REPLCONF was refused: NOPERM"):
+            from_user("poor:word")
+        assert from_user("copier:p%40ss").entries == 3
+        assert "p@ss" not in str(following_of(store))
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost", "http://localhost", "redis://", "redis://h/x", "redis://h:99999",
+                "unix://", "redis://h?ssl=1"],
+)  # fmt: skip
+def test_addresses_that_cannot_be_used(address: str, store: Path) -> None:
+    with pytest.raises(ArgumentError, match="is not the address of a Redis server"):
+        Follower(address, store)
+
+
+def test_no_server(store: Path) -> None:
+    with pytest.raises(LinkLost, match=r"redis://127\.0\.0\.1:1/0: cannot connect"):
+        Follower("redis://127.0.0.1:1", store).run(once=True)
+
+
+def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, store: Path) -> None:
+    told: list[str] = []
+    with running_redis(AT_ONCE) as server:
+        server.call(b"CONFIG", b"SET", b"requirepass", b"")
+        fill(server, "s", 5)
+        with followed(server, store, told=told.append):
+            wait_until(lambda: store.exists() and following_of(store))
+            server.call(b"CLIENT", b"KILL", b"TYPE", b"replica")
+            fill(server, "s", 5)
+            wait_until(lambda: len(told) >= 3)
+            caught_up(server, store)
+        assert "trying again" in told[1]
+        assert told[2].endswith("goes on")
+        check_same(server, store)

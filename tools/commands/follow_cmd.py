@@ -1,0 +1,119 @@
+"""follow: a store that follows the streams of a Redis server."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from streamkeep.format.humanize import count_text, entries_text
+from streamkeep.tools.base import output
+from streamkeep.tools.base.arguments import store_argument
+from streamkeep.tools.base.command import command
+from streamkeep.tools.base.common import given
+from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.commands.retention_cmd import Size
+
+
+@command(finishes=True)
+@click.argument("source", metavar="SOURCE")
+@store_argument
+@click.option(
+    "--match",
+    multiple=True,
+    metavar="PATTERN",
+    help="Follow only keys that fit, as with KEYS. May be repeated.",
+)
+@click.option(
+    "--deletions",
+    type=click.Choice(["apply", "keep"]),
+    default="apply",
+    show_default=True,
+    help="What is deleted there goes here, too, or is kept in the archive.",
+)
+@click.option("--once", is_flag=True, help="End when STORE has what SOURCE has now.")
+@click.option(
+    "--skip", multiple=True, metavar="COMMAND", help="Do not apply this command. May be repeated."
+)
+@click.option("--resync", is_flag=True, help="Take all streams anew, in place of going on.")
+@click.option(
+    "--detach", is_flag=True, help="Follow no more: the streams of STORE are its own from now on."
+)
+@click.option(
+    "--backlog",
+    type=Size(),
+    default="4GiB",
+    show_default=True,
+    help="What may have come and not be applied yet, on the disk of STORE.",
+)
+def follow(
+    source: str,
+    store_path: Path,
+    match: tuple[str, ...],
+    deletions: str,
+    once: bool,
+    skip: tuple[str, ...],
+    resync: bool,
+    detach: bool,
+    backlog: int,
+) -> None:
+    """Keep the streams of a Redis server in STORE, and what it trims.
+
+    SOURCE is redis://[user:password@]host[:port][/db], rediss:// with TLS, or unix:///socket. STORE
+    becomes a replica of it: nothing changes there, and no program notices. What Redis trims goes
+    into the archive of STORE. End it whenever you want, also by kill -9: it goes on where it was.
+
+    \b
+    Examples:
+      streamkeep follow redis://localhost orders.store --once
+      streamkeep follow redis://localhost orders.store --match 'orders:*' --deletions keep
+    """
+    from streamkeep.replication import Follower
+    from streamkeep.replication import detach as detach_store
+
+    if detach:
+        with open_store(store_path) as store:
+            streams = detach_store(store)
+        output.done(source=source, streams=streams)
+        output.note(f"{store_path}: {count_text(streams, 'stream')} of {source} are its own now")
+        return
+    with ExitStack() as bar:
+        shown: list[Callable[[int, int], None]] = []
+
+        def progress(done: int, total: int | None) -> None:
+            if not shown:
+                made = output.progress("all keys", total, sized=True, unit="bytes")
+                shown.append(bar.enter_context(made))
+            shown[0](done, done)
+
+        def told(text: str) -> None:
+            bar.close()
+            shown.clear()
+            output.note(text)
+
+        follower = Follower(
+            source,
+            store_path,
+            match=match,
+            deletions="keep" if deletions == "keep" else "apply",
+            skip=skip,
+            resync=resync,
+            backlog=backlog,
+            sync=given().sync,
+            told=told,
+            progress=progress,
+        )
+        if not once:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda got, frame: follower.stop.set())
+        report = follower.run(once=once)
+    output.done(**report._asdict())
+    skipped = sum(report.skipped.values())
+    out = f"; {count_text(skipped, 'command')} for other keys or types" if skipped else ""
+    output.note(
+        f"{store_path}: has everything up to byte {report.offset:,} of {report.source}: "
+        f"{count_text(report.commands, 'command')}, {entries_text(report.entries)}{out}"
+    )
