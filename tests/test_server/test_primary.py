@@ -106,7 +106,8 @@ def test_file_then_commands(connect: Connect, peer: Peer, marks: bool) -> None:
     ]
     assert found == [(b"a", 1)]
     peer.call("XADD", "a", "1-2", "f", "w")
-    assert replica.commands("XADD") == [[b"SELECT", b"0"], [b"XADD", b"a", b"1-2", b"f", b"w"]]
+    add = [b"XADD", b"a", b"1-2", b"f", b"w"]
+    assert replica.commands("EXEC") == [[b"SELECT", b"0"], [b"MULTI"], add, [b"EXEC"]]
 
 
 def test_transaction_stays_one(connect: Connect, peer: Peer) -> None:
@@ -174,7 +175,7 @@ def test_answer_is_sent_once_and_first(running: Running) -> None:
         server.store.xadd("a", {"f": "v"})
         server.primary._work()
         server.primary.attach(replicas[1], server.primary.id, 0)
-        server.primary.ask()
+        server.primary.ask(0)
 
     def sent(replica: Replica) -> bytes:
         return b"".join(call.args[0] for call in replica.client.transport.write.call_args_list)

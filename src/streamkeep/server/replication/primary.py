@@ -20,6 +20,7 @@ import asyncio
 import logging
 import secrets
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ _PING_S: Final = 10.0
 _AHEAD: Final = 1 << 20  # bytes that the fastest replica lacks, from which on nothing is compared
 _TRANSACTION: Final = 1 << 20  # bytes
 _PIECE: Final = 64 << 10
+_MARKS: Final = 1000  # steps that WAIT can tell apart
 _MULTI: Final = encode_command("MULTI")
 _EXEC: Final = encode_command("EXEC")
 
@@ -93,6 +95,7 @@ class Primary:
         id: of the feed, random: another process, or a feed that began anew, has another one.
         end: bytes of the feed so far.
         before: the state that the feed leads to; None while nothing is fed.
+        waiting: what is called when the feed or a replica has come further.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Primary:
         self.full_syncs = self.partial_syncs = self.refused_partial_syncs = 0
         self.before: ReadTxn | None = None
         self.losses = Losses()
+        self.waiting: list[Callable[[], None]] = []
         self._said: set[str] = set()
         self._drop = drop
         self._timer: asyncio.TimerHandle | None = None
@@ -125,6 +129,7 @@ class Primary:
         self._after: ReadTxn | None = None
         self._out: list[bytes] = []
         self._size = 0
+        self._marks: list[tuple[int, int]] = []  # commits, and the end of the feed with them
         self._erasures = 0
         self._slice_s = _SLICE_S
         self._began = self._used = self._pinged = time.monotonic()
@@ -168,22 +173,28 @@ class Primary:
         replica.acked = max(replica.acked, position)
         if replica.attached and replica.snapshot is not None and replica.file is None:
             self._put_online(replica)
+        self._tell()
 
-    def acknowledged(self, position: int | None) -> int:
-        """Return how many replicas have executed the feed up to a position."""
-        if position is None:
+    def _tell(self) -> None:
+        for look in self.waiting.copy():
+            look()
+
+    def acknowledged(self, commit_number: int) -> int:
+        """Return how many replicas have executed a commit."""
+        place = bisect_left(self._marks, (commit_number, 0))
+        if place == len(self._marks):
             return 0
-        return sum(one.online and one.acked >= position for one in self.replicas)
+        return sum(one.online and one.acked >= self._marks[place][1] for one in self.replicas)
 
-    def position_of(self, commit_number: int) -> int | None:
-        """Return a position of the feed that has a commit; None if it has not come so far."""
-        before = self.before
-        return None if before is None or before.commit_number < commit_number else self.end
-
-    def ask(self) -> None:
-        """Have the replicas say at once how far they are."""
+    def ask(self, commit_number: int) -> bool:
+        """Have the replicas say that they have a commit; return whether the feed has it yet."""
+        if not self.before or self.before.commit_number < commit_number:
+            if self._step is None:
+                self._schedule(0)  # a client waits
+            return False
         self._feed(encode_command("REPLCONF", "GETACK", "*"))
         self._pump_all()
+        return True
 
     def _greet(self, replica: Replica) -> None:
         """Begin to send to a replica, after the replies that it still gets."""
@@ -303,7 +314,13 @@ class Primary:
         self._erasures = 0 if control is None else control.erasures()
         self._log = Log(self.environment)
         self.before = self._log.first
-        self._timer = self.loop.call_later(_STEP_S, self._tick)
+        self._mark()
+        self._schedule(_STEP_S)
+
+    def _schedule(self, wait_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(wait_s, self._tick)
 
     def stop(self, why: str = "") -> None:
         """Feed nothing any more; the next replica begins another feed.
@@ -326,9 +343,11 @@ class Primary:
             self._log.close()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._begin_id()
 
     def _tick(self) -> None:
+        self._timer = None
         try:
             wait_s = self._work()
         except StreamkeepError as error:
@@ -337,8 +356,8 @@ class Primary:
             log.exception("%s: the feed of replicas failed", self.environment.path)
             self.stop(f"{type(error).__name__}: {error}")
         else:
-            if self.before is not None:
-                self._timer = self.loop.call_later(wait_s, self._tick)
+            if self.before is not None and self._timer is None:  # `ask` may have set it
+                self._schedule(wait_s)
 
     def _work(self) -> float:
         """Go on for the time of a slice; return how long to wait."""
@@ -400,14 +419,23 @@ class Primary:
     def _send(self) -> None:
         """Feed the commands that are collected, in a transaction."""
         out, self._out, self._size = self._out, [], 0
-        if len(out) == 1:
-            self._feed(out[0])
-        elif out:
+        if out:
             self._feed(b"".join((_MULTI, *out, _EXEC)))
+
+    def _mark(self) -> None:
+        """Note that the feed has everything up to the commit of its snapshot."""
+        assert self.before is not None
+        if self._marks and self._marks[-1][1] == self.end:
+            self._marks.pop()
+        self._marks.append((self.before.commit_number, self.end))
+        if len(self._marks) > 2 * _MARKS:
+            del self._marks[:_MARKS]
+        self._tell()
 
     def _end_step(self) -> None:
         before, self.before = self.before, self._after
         self._step = self._after = None
+        self._mark()
         if before is not None:
             self._release(before)
         self._say_losses()

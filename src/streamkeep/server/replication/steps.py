@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from streamkeep.engine.commands import rows
 from streamkeep.engine.commands.dump import pending_of, stream_parts
@@ -64,11 +64,12 @@ SPLIT: Final = b""  # here, what was sent is a state that a replica may show
 _SMALL: Final = 256 << 10  # bytes of a new stream that is sent as one payload in any case
 _MOST_PAYLOAD: Final = 32 << 20
 _IDS: Final = 100  # of one command
-_RUN: Final = 64  # entries between two places to split
 _PIECE: Final = 64 << 10
+_ALL: Final = 1 << 62  # entries
 _KEYS: Final = 16  # small streams in a piece of a file, at most
 
 State = tuple[bytes, int]  # of a string: value, deadline
+Entry = tuple[int, int, list[bytes]]  # ms, seq, [field, value, ...]
 
 
 class TooLarge(StreamkeepError):
@@ -112,9 +113,9 @@ def _entries(
     """Return the entries of one node in a range, by ID; none if there is no such node."""
     _, ms, seq = unpack_node_key(db_key)
     walk = NodeWalk(txn, stream)
-    out: list[tuple[int, int, list[bytes]]] = []
+    out: list[Any] = []
     if walk.seek(ms, seq) and (walk.ms, walk.seq) == (ms, seq):
-        read_range(walk.load(), ms, seq, Range(*first, *last, MAX, False, int(PAIRS)), out)  # type: ignore[arg-type]
+        read_range(walk.load(), ms, seq, Range(*first, *last, _ALL, False, int(PAIRS)), out)
     return {(ms, seq): flat for ms, seq, flat in out}
 
 
@@ -303,11 +304,12 @@ class Step:
         if record.last_id() < old.last_id() or record.max_deleted_id() < old.max_deleted_id():
             raise _Inexpressible
         added, last = 0, old.last_id()
-        for ms, seq, flat in self._new_entries(stream, last):
-            yield encode_command(b"XADD", name, f"{ms}-{seq}", *flat)
-            added, last = added + 1, (ms, seq)
-            if added % _RUN == 0:
-                yield SPLIT
+        for run in self._new_entries(stream, last):
+            yield b"".join(
+                [encode_command(b"XADD", name, f"{ms}-{seq}", *flat) for ms, seq, flat in run]
+            )
+            yield SPLIT
+            added, last = added + len(run), run[-1][:2]
         counted = old.entries_added + added
         if record.entries_added < counted:
             raise _Inexpressible
@@ -333,7 +335,7 @@ class Step:
         deleted = ("MAXDELETEDID", _text(record.max_deleted_id()))
         return encode_command(b"XSETID", stream.name, _text(record.last_id()), *counters, *deleted)
 
-    def _new_entries(self, stream: Stream, last: Id) -> Iterator[tuple[int, int, list[bytes]]]:
+    def _new_entries(self, stream: Stream, last: Id) -> Iterator[list[Entry]]:
         """Yield the entries above an ID, node by node."""
         start = next_id(*last)
         if not stream.record.length or stream.record.last_live_id() < start or start == (0, 0):
@@ -341,10 +343,11 @@ class Step:
         walk = NodeWalk(self.after, stream)
         found = walk.seek(*start)
         while found:
-            out: list[tuple[int, int, list[bytes]]] = []
-            wanted = Range(*start, MAX, MAX, MAX, False, int(PAIRS))
-            read_range(walk.load(), walk.ms, walk.seq, wanted, out)  # type: ignore[arg-type]
-            yield from out
+            out: list[Any] = []
+            wanted = Range(*start, MAX, MAX, _ALL, False, int(PAIRS))
+            read_range(walk.load(), walk.ms, walk.seq, wanted, out)
+            if out:
+                yield out
             found = walk.next()
 
     def _removals(self, base: Stream, stream: Stream) -> Iterator[tuple[Id, bytes]]:

@@ -369,16 +369,10 @@ class Server:
         """Return whether the store is shipped to a target, or feeds a replica."""
         return bool(self.primary.replicas) or any(True for _ in self.environment.slots())
 
-    def copies_with(self, commit_number: int, position: int | None) -> int:
-        """Return how many copies of the store elsewhere, and replicas, have a commit.
-
-        Args:
-            position: of the feed of replicas that has it; None if it is not known.
-        """
-        if position is None:
-            position = self.primary.position_of(commit_number)
+    def copies_with(self, commit_number: int) -> int:
+        """Return how many copies of the store elsewhere, and replicas, have a commit."""
         shipped = sum(slot.shipped >= commit_number for slot in self.environment.slots())
-        return shipped + self.primary.acknowledged(position)
+        return shipped + self.primary.acknowledged(commit_number)
 
     def offset_of_commits(self) -> int:
         """Return the newest commit of the store."""
@@ -394,24 +388,33 @@ class Server:
         client.stopped = True
         deadline = self.loop.time() + timeout_ms / 1000 if timeout_ms else float("inf")
 
-        position: int | None = None
+        commit_number = 0
+        asked = False
 
-        def look(commit_number: int) -> None:
-            nonlocal position
-            if position is None and self.primary.replicas:
-                position = self.primary.position_of(commit_number)
-                if position is not None:
-                    self.primary.ask()
-            count = self.copies_with(commit_number, position)
+        def look() -> None:
+            nonlocal asked
+            count = self.copies_with(commit_number)
             if count < wanted and self.loop.time() < deadline and not client.closing:
-                self.loop.call_later(_COPIES_POLL_S, look, commit_number)
+                asked = asked or (bool(self.primary.replicas) and self.primary.ask(commit_number))
                 return
+            self.primary.waiting.remove(look)
             if client.out:
                 client.out[-1] = encode(count, client.resp3)
             self._synced([client], False, None, None)
 
+        def poll() -> None:
+            if look in self.primary.waiting:
+                self.loop.call_later(_COPIES_POLL_S, poll)
+                look()
+
+        def begin() -> None:
+            nonlocal commit_number
+            commit_number = self.offset_of_commits()
+            self.primary.waiting.append(look)
+            poll()
+
         # After the commit of this turn, which this client may have a part in.
-        self.loop.call_soon(lambda: look(self.offset_of_commits()))
+        self.loop.call_soon(begin)
 
     def settle(self, garbage: bool) -> None:
         """Do what commits have made due, in a thread."""

@@ -61,7 +61,7 @@ def _wait(client: Connection, words: list[bytes], turn: Turn) -> object:
     if wanted > 0 and server.has_copies() and not client.executing:
         server.wait_for_copies(client, wanted, timeout_ms)
         return 0  # which is replaced
-    return server.copies_with(server.offset_of_commits(), None)
+    return server.copies_with(server.offset_of_commits())
 
 
 def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -75,7 +75,7 @@ def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
     if local:
         client.server.wait_for_disk(client)
     # Copies elsewhere get nothing that is not on disk here; to wait for them, there is WAIT.
-    return [local, client.server.copies_with(client.server.offset_of_commits(), None)]
+    return [local, client.server.copies_with(client.server.offset_of_commits())]
 
 
 def _bgsave(client: Connection, words: list[bytes], turn: Turn) -> object:
