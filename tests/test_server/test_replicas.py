@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +20,8 @@ import streamkeep
 from patience import wait_until
 from real_redis.server import RealRedis, running_redis
 from replica_load import batch, in_processes, shown
+from streamkeep.format.redis.stream_dump import TARGETS
+from streamkeep.replication import Follower
 from streamkeep.server.access import Access
 from streamkeep.server.replication.primary import Primary
 from tiers import daily_or_all
@@ -62,7 +65,13 @@ def info(call: Callable[..., Any], section: bytes = b"replication") -> dict[byte
 
 @contextmanager
 def feeding(
-    folder: Path, *, access: Access | None = None, password: str | None = None, **settings: Any
+    folder: Path,
+    *,
+    store: str = "s",
+    socket: str = "k",
+    access: Access | None = None,
+    password: str | None = None,
+    **settings: Any,
 ) -> Iterator[Fed]:
     """Serve the store of a folder; `settings` are attributes of `Primary`."""
     primaries: list[Primary] = []
@@ -72,10 +81,10 @@ def feeding(
         for name, value in settings.items():
             setattr(server.primary, name, value)
 
-    options = {"bind": ["127.0.0.1:0"], "unix": folder / "k", "allow_flush": True}
+    options = {"bind": ["127.0.0.1:0"], "unix": folder / socket, "allow_flush": True}
     options |= {} if access is None else {"access": access}
-    with served(folder / "s", prepare, **options) as at:
-        peer = RealRedis(folder / "k", password)
+    with served(folder / store, prepare, **options) as at:
+        peer = RealRedis(folder / socket, password)
         try:
             yield Fed(peer, at["port"], primaries[0])
         finally:
@@ -297,3 +306,25 @@ def test_server_that_was_stopped_while_others_wrote(tmp_path: Path) -> None:
     finally:
         server.kill()
         server.communicate()
+
+
+def test_another_streamkeep_follows(tmp_path: Path) -> None:
+    with feeding(tmp_path, target=TARGETS["8.10"]) as fed:
+        follower = Follower(f"redis://127.0.0.1:{fed.port}", tmp_path / "copy")
+        thread = threading.Thread(target=follower.run)
+        thread.start()
+        try:
+            processes = in_processes(tmp_path / "s", 1, daily_or_all(300, 4000))
+            for one in processes:
+                one.join()
+            wait_until(lambda: fed.call(b"WAIT", b"1", b"1000") == 1)
+        finally:
+            follower.stop.set()
+            thread.join()
+        with feeding(tmp_path, store="copy", socket="copied") as copy:
+            assert streams(copy.call) == streams(fed.call)
+
+
+def streams(call: Callable[..., Any]) -> dict[bytes, Any]:
+    """Return what a server shows of its streams; `streamkeep follow` leaves out the rest."""
+    return {key: one[:2] for key, one in shown(call).items() if isinstance(one[0], dict)}
