@@ -132,6 +132,9 @@ def test_wait_counts_replicas_that_have_everything(connect: Connect, peer: Peer)
     replica.commands("REPLCONF")
     replica.take()
     assert peer.read() == b":1\r\n"
+    assert peer.ask("WAITAOF", 0, 0, 0) == [0, 0]  # it has no append-only file
+    replica.peer.send("REPLCONF", "ACK", replica.position - 1, "FACK", replica.position - 1)
+    wait_until(lambda: peer.ask("WAITAOF", 0, 0, 0) == [0, 1])
     role = peer.ask("ROLE")
     assert role[:1] == [b"master"]
     assert role[2] == [[b"", b"7000", b"%d" % (replica.position - 1)]]

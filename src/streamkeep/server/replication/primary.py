@@ -60,7 +60,7 @@ class Replica:
         position: bytes of the feed that were sent to it, or that it had; -1 before that is known.
         snapshot, file: what it is sent first; the file is None before and after.
         online: it has its answer, and the file, and is sent the feed.
-        acked: bytes of the feed that it has executed.
+        acked, on_disk: bytes of the feed that it has executed, and has in its append-only file.
         moved: when it last took bytes, in Unix seconds.
     """
 
@@ -76,7 +76,7 @@ class Replica:
         self.snapshot: ReadTxn | None = None
         self.file: Iterator[bytes] | None = None
         self.online = False
-        self.acked = 0
+        self.acked = self.on_disk = 0
         self.moved = 0.0
         self.pumping = False
 
@@ -179,12 +179,13 @@ class Primary:
         for look in self.waiting.copy():
             look()
 
-    def acknowledged(self, commit_number: int) -> int:
-        """Return how many replicas have executed a commit."""
+    def acknowledged(self, commit_number: int, *, on_disk: bool = False) -> int:
+        """Return how many replicas have executed a commit, or have it on their disks."""
         place = bisect_left(self._marks, (commit_number, 0))
         if place == len(self._marks):
             return 0
-        return sum(one.online and one.acked >= self._marks[place][1] for one in self.replicas)
+        places = [one.on_disk if on_disk else one.acked for one in self.replicas if one.online]
+        return sum(one >= self._marks[place][1] for one in places)
 
     def ask(self, commit_number: int) -> bool:
         """Have the replicas say that they have a commit; return whether the feed has it yet."""

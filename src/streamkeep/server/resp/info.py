@@ -409,7 +409,7 @@ def _calls_line(calls: Calls) -> str:
 def metrics_of(server: Server) -> list[Metric]:
     """Return the figures of a server: clients, commands, waits for the disk."""
     turns, syncs = server.turns, server.statistics.syncs
-    blocked = server.blocked.blocked
+    blocked, replicas = server.blocked.blocked, server.primary.replicas
     found = [
         Metric(f"streamkeep_redis_{name}", kind, text, [({}, int(value))])
         for name, kind, text, value in (
@@ -417,6 +417,13 @@ def metrics_of(server: Server) -> list[Metric]:
             ("blocked_clients", "gauge", "Redis clients that wait for entries.", blocked),
             ("commands_total", "counter", "Commands of Redis clients.", turns.commands),
             ("changes_total", "counter", "Commands that wrote.", turns.changes),
+            ("replicas", "gauge", "Replicas that are fed.", len(replicas)),
+            (
+                "replica_lag_bytes",
+                "gauge",
+                "Bytes that the slowest replica has not executed.",
+                max((server.primary.end - one.acked for one in replicas), default=0),
+            ),
         )
     ]
     bounds = [*map(repr, SYNC_BOUNDS_S), "+Inf"]

@@ -43,7 +43,9 @@ def _replconf(client: Connection, words: list[bytes], turn: Turn) -> object:
                 reply = ALREADY
             case b"GETACK":
                 reply = ALREADY  # only a replica answers it
-            case b"VERSION" | b"FACK":
+            case b"FACK":
+                replica.on_disk = integer(value)
+            case b"VERSION":
                 pass
             case _:
                 raise CommandError(f"Unrecognized REPLCONF option: {text_of(name)}")

@@ -369,10 +369,14 @@ class Server:
         """Return whether the store is shipped to a target, or feeds a replica."""
         return bool(self.primary.replicas) or any(True for _ in self.environment.slots())
 
-    def copies_with(self, commit_number: int) -> int:
-        """Return how many copies of the store elsewhere, and replicas, have a commit."""
+    def copies_with(self, commit_number: int, *, on_disk: bool = False) -> int:
+        """Return how many copies of the store elsewhere have a commit, and how many replicas.
+
+        Args:
+            on_disk: count only replicas that have it on disk.
+        """
         shipped = sum(slot.shipped >= commit_number for slot in self.environment.slots())
-        return shipped + self.primary.acknowledged(commit_number)
+        return shipped + self.primary.acknowledged(commit_number, on_disk=on_disk)
 
     def offset_of_commits(self) -> int:
         """Return the newest commit of the store."""

@@ -75,7 +75,8 @@ def _waitaof(client: Connection, words: list[bytes], turn: Turn) -> object:
     if local:
         client.server.wait_for_disk(client)
     # Copies elsewhere get nothing that is not on disk here; to wait for them, there is WAIT.
-    return [local, client.server.copies_with(client.server.offset_of_commits())]
+    server = client.server
+    return [local, server.copies_with(server.offset_of_commits(), on_disk=True)]
 
 
 def _bgsave(client: Connection, words: list[bytes], turn: Turn) -> object:
