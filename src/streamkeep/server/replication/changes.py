@@ -57,9 +57,6 @@ class Changes:
             table: defaultdict(set) for table in (NODES, GROUPS, CONSUMERS, PEL)
         }
 
-    def __bool__(self) -> bool:
-        return bool(self.names or self.streams or self.strings or any(self.rows.values()))
-
     def note(self, table: int, db_key: bytes) -> None:
         """Note a row."""
         if table == STREAMS:

@@ -264,7 +264,7 @@ class Step:
         deadline = _deadline(after, stream.number)
         if base is None or base.record.extension != stream.record.extension:
             _note_settings(stream, self.losses)
-        if base is None and self._is_small(stream):
+        if base is None and stream.node_bytes() < _SMALL:
             yield self._restore(stream, deadline)
             return
         try:
@@ -281,10 +281,6 @@ class Step:
                 yield encode_command(b"PEXPIREAT", name, deadline)
 
     # --- a stream ---------------------------------------------------------------------------
-
-    def _is_small(self, stream: Stream) -> bool:
-        pending = sum(group.record.pending for group in groups_of(self.after, stream))
-        return not stream.record.length or stream.node_bytes() + 32 * pending < _SMALL
 
     def _restore(self, stream: Stream, deadline: int) -> bytes:
         """Return the RESTORE of a whole stream."""
