@@ -38,7 +38,9 @@ from streamkeep.format.journal.position import POSITION_KEY, LogPosition, decode
 
 BUDGET_BYTES: Final = 256 << 20  # written, after which a checkpoint is due
 _LEAST_GROWTH: Final = 4 << 20
-_CACHED: Final = 8192  # streams, and as many groups
+_CACHED_BYTES: Final = 64 << 20  # of streams: 40,000 with few entries, 8,000 with full tails
+_STREAM_BYTES: Final = 1280  # beside the tail
+_CACHED_GROUPS: Final = 8192  # of about 8 KB
 _get_ident: Final = threading.get_ident
 _time_ns: Final = time.time_ns
 
@@ -105,6 +107,7 @@ class EngineContext:
         self.image = -1  # the LMDB transaction that `memtable` lies over
         # Protected by `write_lock`, and changed under `apply_lock`.
         self.cache: dict[bytes, Stream] = {}
+        self.cached_bytes = 0  # of the tails in `cache`; too many until some are dropped
         self.cached_rows: dict[CachedRowKey, CachedRow] = {}
         self.group_counts: dict[int, int] = {}  # by stream; another one when groups come or go
         self.most_pages = 0  # changed by the biggest commit at most; see `page_memory`
@@ -317,16 +320,18 @@ class EngineContext:
 
     def shrink(self) -> None:
         """Drop what has been in the caches for longest, if they are full."""
-        if len(self.cache) > _CACHED:
-            for name in list(self.cache)[: _CACHED // 8]:
+        if self.cached_bytes + _STREAM_BYTES * len(self.cache) > _CACHED_BYTES:
+            for name in list(self.cache)[: len(self.cache) // 8 + 1]:
                 del self.cache[name]
-        if len(self.cached_rows) > _CACHED:
-            for key in list(self.cached_rows)[: _CACHED // 8]:
+            self.cached_bytes = sum([stream.cached_size for stream in self.cache.values()])
+        if len(self.cached_rows) > _CACHED_GROUPS:
+            for key in list(self.cached_rows)[: _CACHED_GROUPS // 8]:
                 del self.cached_rows[key]
 
     def forget(self) -> None:
         """Empty the caches: their contents may differ from what is stored."""
         self.cache.clear()
+        self.cached_bytes = 0
         self.cached_rows.clear()
 
     def check_not_writing(self) -> None:

@@ -56,6 +56,7 @@ class Stream:
         self.tail_seq = 0
         self.trimmed = b""  # bitmap of the tail's trimmed slots
         self.stored = b""  # the value of the row in `streams`; empty if it was not encoded
+        self.cached_size = 0  # of its tail, as `EngineContext.cached_bytes` counts it
         self.key_row = b""  # the value of the row in `keys`, where a reader compares it
         self.floor = (0, 0)  # no node has a key below it
         self.sealed_changes = 0  # how often a sealed node was changed or removed
@@ -130,6 +131,7 @@ class Stream:
     def tail_grew(self) -> None:
         """Note that the tail's builder has a new entry."""
         self._stale = True
+        self._data = ABSENT
         self._nodes_changed = True
 
     def start_tail(self, builder: NodeBuilder) -> None:

@@ -54,7 +54,7 @@ from streamkeep.format.rows.records import (
 
 NEXT_STREAM: Final = b"next_stream_number"
 NEXT_GARBAGE: Final = b"next_garbage_number"
-_CACHED_TAIL: Final = 1 << 20
+_CACHED_TAIL: Final = 2 << 20
 
 
 class WriteTxn(Txn):
@@ -266,8 +266,12 @@ class WriteTxn(Txn):
             if self.committed:
                 self.open = False
                 for name, stream in self.streams.items():
-                    if stream.tail_size() > _CACHED_TAIL:
+                    size = 2 * stream.tail_size()  # builders have room for more
+                    if size > _CACHED_TAIL:
                         context.cache.pop(name, None)
+                    else:
+                        context.cached_bytes += size - stream.cached_size
+                        stream.cached_size = size
                 context.shrink()
                 self._release()
                 if self._wakes():  # here: an interrupt may have come since the commit

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from conftest import assert_sound
+from inside import context_of
 from patience import PATIENCE_S
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Transaction
@@ -184,6 +185,20 @@ def test_calls_of_a_transaction_find_what_those_before_did(seed: int, tmp_path: 
                 assert [run(txn, call) for call in some] == expected
             assert state(together) == state(alone)
     assert_sound(tmp_path / "together")
+
+
+def test_decoded_streams_take_a_bounded_part_of_memory(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", sync="none", node_max_bytes=1 << 20) as store:
+        names = [b"%d" % number for number in range(600)]
+        for name in names:
+            store.xadd(name, {"value": "x" * 100_000})
+        cache = context_of(store).cache
+        assert 100 < len(cache) < 400
+        assert names[0] not in cache
+        assert names[-1] in cache
+        for name in names[:3]:
+            store.xadd(name, {"value": "y"})
+            assert store.xlen(name) == 2
 
 
 def test_groups_are_counted_anew_when_they_come_or_go(
