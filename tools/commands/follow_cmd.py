@@ -78,7 +78,9 @@ def follow(
         with open_store(store_path) as store:
             streams = detach_store(store)
         output.done(source=source, streams=streams)
-        output.note(f"{store_path}: {count_text(streams, 'stream')} of {source} are its own now")
+        output.note(
+            f"{store_path}: what followed {source} is its own now: {count_text(streams, 'stream')}"
+        )
         return
     with ExitStack() as bar:
         shown: list[Callable[[int, int], None]] = []

@@ -170,6 +170,8 @@ class Following(Replay):
 
     def elsewhere(self, name: bytes, words: list[bytes]) -> None:
         """Handle a command for another database."""
+        if not self.database and name not in _ANYWHERE:
+            raise CommandError("it comes before SELECT: for which database is not known")
         if name == b"FLUSHALL":
             self._flush()
             return
@@ -271,6 +273,7 @@ def _upper(words: list[bytes]) -> list[bytes]:
     return [word.upper() for word in words]
 
 
+_ANYWHERE: Final = (b"PING", b"MULTI", b"EXEC")
 _FLUSHES: Final = (b"FLUSHALL", b"FLUSHDB")
 _MOVES: Final = (b"RENAME", b"RENAMENX", b"COPY")
 _RESTORES: Final = (b"RESTORE", b"RESTORE-ASKING")

@@ -292,7 +292,7 @@ class _Session:
         self._store = store
         self.row = row
         self._batch: list[Command] = []
-        self._inside = False  # of a MULTI without its EXEC
+        self._multi = -1  # where in it a MULTI is that has no EXEC yet
         self._size = 0
 
     def run(self, link: Link, once: bool) -> None:
@@ -314,7 +314,7 @@ class _Session:
         )
         follower.connected(answer.full)
         commands = Following(self._target, follower.followed, self.row, follower.skip)
-        self._batch, self._inside, self._size = [], False, 0
+        self._batch, self._multi, self._size = [], -1, 0
         where = follower.address.shown()
 
         def more(size: int) -> bytes:
@@ -336,9 +336,9 @@ class _Session:
                 number += 1
                 name = words[0].upper()
                 if name == b"MULTI":
-                    self._inside = True
+                    self._multi = len(self._batch)
                 elif name == b"EXEC":
-                    self._inside = False
+                    self._multi = -1
                 asks = name == b"REPLCONF"  # for the offset; it counts as bytes, as PING does
                 self._batch.append((number, begin + source.offset, [b"PING"] if asks else words))
                 self._size += sum(map(len, words))
@@ -354,10 +354,12 @@ class _Session:
             raise LinkLost(str(error)) from error
 
     def _apply(self, commands: Following, link: Link) -> None:
-        """Apply the commands that have come, unless a transaction among them has no end yet."""
-        if self._inside or not self._batch:
+        """Apply the commands that have come, except those of a transaction that has no end yet."""
+        end = len(self._batch) if self._multi < 0 else self._multi
+        batch, self._batch, self._size = self._batch[:end], self._batch[end:], 0
+        if not batch:
             return
-        batch, self._batch, self._size = self._batch, [], 0
+        self._multi = min(self._multi, 0)
         try:
             commands.run_batch(batch)
         except CommandFailure as failure:

@@ -1,0 +1,263 @@
+"""The follower against servers that are slow, cut, strange or hostile, and against full disks."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from conftest import assert_sound
+from patience import PATIENCE_S, wait_until
+from streamkeep.format.redis.rdb import RdbWriter
+from streamkeep.format.redis.resp import encode_command
+from streamkeep.format.redis.stream_dump import TARGETS
+from streamkeep.replication import Follower, FollowError, LinkLost, RefusedError
+from streamkeep.replication import spool as spooling
+from streamkeep.replication.spool import Spool
+from test_replication.test_follow import following_of
+
+ID = "a" * 40
+MARK = b"m" * 40
+EMPTY = RdbWriter(TARGETS["7.2"])
+FILE = EMPTY.begin(0) + EMPTY.end()
+
+
+class Primary:
+    """A server that answers the words of a replica as a test says.
+
+    Attributes:
+        asked: the words of each command that came.
+    """
+
+    def __init__(self, path: Path, scripts: list[Callable[[Primary, socket.socket], None]]) -> None:
+        self.path = path
+        self.asked: list[list[bytes]] = []
+        self.answers: dict[bytes, bytes] = {}
+        self._scripts = scripts
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(PATIENCE_S)
+        self._listener.close()
+
+    def _run(self) -> None:
+        for script in self._scripts:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, suppress(ConnectionError):
+                self._greet(client)
+                script(self, client)
+
+    def _greet(self, client: socket.socket) -> None:
+        """Answer until PSYNC has come, whose answer is part of the script."""
+        data = b""
+        while b"PSYNC" not in data or not data.endswith(b"\r\n"):
+            more = client.recv(4096)
+            if not more:
+                return
+            data += more
+            words = more.split(b"\r\n")[2::2]
+            self.asked.append(words)
+            if words[:1] == [b"INFO"]:
+                text = b"# Replication\r\nmaster_repl_offset:%d\r\n" % self.offset
+                client.sendall(b"$%d\r\n%s\r\n" % (len(text), text))
+            elif words[:1] != [b"PSYNC"]:
+                client.sendall(self.answers.get(words[0], b"+OK\r\n"))
+
+    offset = 0
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[Callable[..., Primary]]:
+    made: list[Primary] = []
+
+    def make(*scripts: Callable[[Primary, socket.socket], None]) -> Primary:
+        made.append(Primary(tmp_path / f"socket{len(made)}", list(scripts)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def full(data: bytes, then: bytes = b"") -> Callable[[Primary, socket.socket], None]:
+    def script(primary: Primary, client: socket.socket) -> None:
+        client.sendall(b"\n\n+FULLRESYNC %s 0\r\n" % ID.encode())
+        client.sendall(data)
+        client.sendall(then)
+        while client.recv(4096):  # acknowledgements
+            pass
+
+    return script
+
+
+def sized(data: bytes) -> bytes:
+    return b"$%d\r\n%s" % (len(data), data)
+
+
+def follow(primary: Primary, store: Path, **settings: Any) -> Any:
+    return Follower(f"unix://{primary.path}", store, **settings).run(once=True)
+
+
+def test_bytes_may_come_one_by_one(primary: Callable[..., Primary], tmp_path: Path) -> None:
+    commands = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b\r\n")
+    data = b"$EOF:%s\r\n%s%s%s" % (MARK, FILE, MARK, commands)
+
+    def script(one: Primary, client: socket.socket) -> None:
+        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode())
+        for at in range(len(data)):
+            client.sendall(data[at : at + 1])
+        while client.recv(4096):
+            pass
+
+    server = primary(script)
+    server.offset = len(commands)
+    report = follow(server, tmp_path / "s")
+    assert (report.offset, report.entries) == (len(commands), 1)
+    assert [b"PSYNC", b"?", b"-1"] in server.asked
+
+
+def test_a_connection_that_breaks_goes_on_where_the_store_is(
+    primary: Callable[..., Primary], tmp_path: Path
+) -> None:
+    """Also in the middle of a command, of a transaction and of the file."""
+    one = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b")
+    two = encode_command("MULTI") + encode_command("XADD", "s", "2-1", "a", "b")
+    two += encode_command("XADD", "s", "3-1", "a", "b") + encode_command("EXEC")
+
+    def cut_file(server: Primary, client: socket.socket) -> None:
+        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE)[:-3])
+
+    def cut_command(server: Primary, client: socket.socket) -> None:
+        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE) + one + two[:-20])
+
+    def rest(server: Primary, client: socket.socket) -> None:
+        client.sendall(b"+CONTINUE %s\r\n" % (b"b" * 40) + two)
+        while client.recv(4096):
+            pass
+
+    server = primary(cut_file, cut_command, rest)
+    store = tmp_path / "s"
+    follower = Follower(f"unix://{server.path}", store, told=lambda text: None)
+    thread = threading.Thread(target=follower.run)
+    thread.start()
+    try:
+        wait_until(lambda: following_of(store) is not None and following_of(store).entries == 3)
+    finally:
+        follower.stop.set()
+        thread.join()
+    asked = [words[1:] for words in server.asked if words[0] == b"PSYNC"]
+    assert asked == [
+        [b"?", b"-1"], [b"?", b"-1"], [ID.encode(), b"%d" % (len(one) + 1)],
+    ]  # fmt: skip
+    assert (following_of(store).replication_id, following_of(store).full) == ("b" * 40, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"-NOMASTERLINK Can't SYNC while not connected\r\n", "NOMASTERLINK"),
+        (b"-LOADING Redis is loading\r\n", "LOADING"),
+        (b"+FULLRESYNC x\r\n", "PSYNC was answered"),
+        (b"+CONTINUE\r\n", "PSYNC was answered"),
+        (b"-ERR unknown command 'PSYNC'\r\n", "unknown command"),
+        (b"+FULLRESYNC %s 0\r\nhello\r\n" % ID.encode(), "expected a file"),
+        (b"+FULLRESYNC %s 0\r\n$20\r\n%s" % (ID.encode(), b"x" * 20), "not an RDB file"),
+        (b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE[:-1] + b"?"), "CRC-64"),
+        (b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE) + b"$5\r\n", "comes before SELECT"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "PSYNC was answered"),
+        (b"x" * 100_000, "a line without an end"),
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_strange_answers_are_named(
+    primary: Callable[..., Primary], tmp_path: Path, data: bytes, problem: str
+) -> None:
+    def script(server: Primary, client: socket.socket) -> None:
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(4096):
+            pass
+
+    server = primary(script)
+    server.offset = 1 << 30  # so that the follower waits for commands
+    with pytest.raises((LinkLost, RefusedError, FollowError), match=problem):
+        follow(server, tmp_path / "s")
+    assert not (tmp_path / "s").exists() or "SELECT" in problem
+
+
+def test_any_bytes_in_place_of_the_file_or_of_commands(
+    primary: Callable[..., Primary], tmp_path: Path
+) -> None:
+    chance = random.Random(5)
+    commands = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b")
+    good = sized(FILE) + commands * 3
+
+    def flipped(server: Primary, client: socket.socket) -> None:
+        data = bytearray(good)
+        for _ in range(chance.randrange(1, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + data)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(4096):
+            pass
+
+    server = primary(*[flipped] * 40)
+    server.offset = 1 << 30
+    for number in range(40):
+        with pytest.raises((LinkLost, RefusedError, FollowError)):
+            follow(server, tmp_path / f"s{number}")
+    with streamkeep.open(tmp_path / "s0") as store:
+        store.xadd("own", {"a": "b"})
+    assert_sound(tmp_path / "s0")
+
+
+# --- the spool ------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_into_memory_goes_through_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spooling, "_MEMORY", 100)
+    monkeypatch.setattr(spooling, "_FILE", 300)
+    chance = random.Random(1)
+    spool = Spool(tmp_path, 10_000)
+    put, taken = bytearray(), bytearray()
+    for _ in range(2000):
+        if chance.random() < 0.5:
+            data = chance.randbytes(chance.randrange(1, 90))
+            if spool.put(data):
+                put += data
+        elif spool.size:
+            taken += spool.take(0)
+        assert spool.size == len(put) - len(taken)
+    spool.end(LinkLost("over"))
+    while spool.size:
+        taken += spool.take(0)
+    with pytest.raises(LinkLost):
+        spool.take(0)
+    assert taken == put
+    assert list(tmp_path.iterdir()) == []
+    spool.close()
+
+
+def test_the_backlog_is_bounded(primary: Callable[..., Primary], tmp_path: Path) -> None:
+    big = encode_command("XADD", "s", "1-1", "a", b"x" * (3 << 20))
+    server = primary(full(sized(FILE), encode_command("SELECT", 0) + big))
+    server.offset = 1 << 30
+    with pytest.raises(LinkLost, match="too much came"):
+        follow(server, tmp_path / "s", backlog=1 << 20)
