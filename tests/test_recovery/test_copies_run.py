@@ -156,7 +156,8 @@ class Run:
 
     def told(self) -> list[dict[str, Any]]:
         texts = [log.read_text() for log in self.logs if log.exists()]
-        return [json.loads(line) for text in texts for line in text.splitlines()]
+        # A kill can end a write in the middle of a line.
+        return [json.loads(line) for text in texts for line in text.split("\n")[:-1]]
 
     def check_promises(self) -> None:
         """What was promised can be restored when the store is gone."""
