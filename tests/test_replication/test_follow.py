@@ -256,6 +256,21 @@ def test_a_stream_that_was_made_again_takes_the_place_of_the_former(
         check_same(server, store)
 
 
+def test_what_a_killed_synchronization_has_left_goes_with_the_next_one(
+    server: RealRedis, store: Path
+) -> None:
+    fill(server, "s", 3)
+    left = b"streamkeep:load:follow:s"
+    with streamkeep.open(store) as opened:
+        opened.xadd(left, {"a": "b"})
+        opened.xadd("streamkeep:load:another:s", {"a": "b"})
+    once(server, store)
+    with streamkeep.open(store) as opened:
+        assert not opened.exists(left)
+        assert opened.delete("streamkeep:load:another:s") == 1
+    check_same(server, store)
+
+
 # --- which keys -----------------------------------------------------------------------------------
 
 

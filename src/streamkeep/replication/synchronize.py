@@ -56,7 +56,7 @@ class Synchronization:
         self._store = store
         self._followed = followed
         self._row = row
-        self._load = Load(store, "replace")
+        self._load = Load(store, "replace", token="follow")
         self._added = 0
         self.losses = Losses()
 

@@ -58,15 +58,28 @@ class Load:
     """
 
     def __init__(
-        self, store: Store[Any], existing: Existing = "refuse", sync: Sync | None = None
+        self,
+        store: Store[Any],
+        existing: Existing = "refuse",
+        sync: Sync | None = None,
+        *,
+        token: str = "",
     ) -> None:
-        """Begin a load; `sync` is the sync mode of `publish`, None for that of the store."""
+        """Begin a load.
+
+        Args:
+            sync: the sync mode of `publish`; None for that of the store.
+            token: in the temporary names, of a load beside which there is no other one with it: what
+                former ones have left when they were killed goes. A random one if it is empty.
+        """
         self.store = store
         self._sync = sync
         self.existing = existing
         self.skipped: list[bytes] = []
-        self._token = UNNAMED + secrets.token_hex(6).encode() + b":"
-        self.staged: dict[bytes, bytes] = {}
+        self._token = UNNAMED + (token or secrets.token_hex(6)).encode() + b":"
+        left = [name for name in leftovers(store) if name.startswith(self._token)] if token else []
+        self.staged: dict[bytes, bytes] = {name: name for name in left}
+        self.discard()
 
     def __enter__(self) -> Load:
         return self
