@@ -69,8 +69,8 @@ class Load:
 
         Args:
             sync: the sync mode of `publish`; None for that of the store.
-            token: in the temporary names, of a load beside which there is no other one with it: what
-                former ones have left when they were killed goes. A random one if it is empty.
+            token: of the temporary names, for loads of which there is never more than one at a
+                time: what killed ones have left goes. A random one if it is empty.
         """
         self.store = store
         self._sync = sync
