@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import bulk, commits, copies, durable, queues, server
+from benchmarks import attach, bulk, commits, copies, durable, queues, server
 from benchmarks.common import Report
 
 BENCHMARKS = {
@@ -14,6 +14,7 @@ BENCHMARKS = {
     "queue": queues,  # needs the extra `bench`
     "server": server,
     "copies": copies,
+    "attach": attach,
     "bulk": bulk,  # needs the extra `spark`
 }
 

@@ -124,7 +124,7 @@ def test_a_follower_acknowledges_what_is_on_disk(server: RealRedis, store: Path)
     check_same(server, store)
 
 
-@pytest.mark.parametrize("diskless", ["yes", "no"])
+@pytest.mark.parametrize("diskless", slow_but(["yes", "no"], "no"))
 def test_files_come_with_and_without_their_size(tmp_path: Path, store: Path, diskless: str) -> None:
     with running_redis({**AT_ONCE, "repl-diskless-sync": diskless}) as server:
         fill(server, "s", 2000)
@@ -178,7 +178,7 @@ def start(server: RealRedis, store: Path, **settings: Any) -> subprocess.Popen[b
     )
 
 
-@pytest.mark.parametrize("deletions", ["apply", "keep"])
+@pytest.mark.parametrize("deletions", slow_but(["apply", "keep"], "keep"))
 def test_the_history_has_all_that_was_ever_added(
     deletions: str, tmp_path: Path, store: Path
 ) -> None:
