@@ -58,8 +58,9 @@ def _append(count: int, pipeline: int, *, followed: bool) -> tuple[float, float]
     with scratch() as folder, server(redis_words(folder / "redis", None), folder / "redis"):
         client = redis.Redis(unix_socket_path=str(folder / "redis"), protocol=2)
         client.config_set("repl-diskless-sync-delay", 0)
-        words = ("redis-benchmark", "-s", folder / "redis", "-q", "-c", "50", "-n", count)
-        words += ("-P", pipeline, "XADD", "s", "MAXLEN", "~", "10000", "*", "field", "v" * 40)
+        words: list[object] = ["redis-benchmark", "-s", folder / "redis", "-q", "-c", 50]
+        words += ["-n", count, "-P", pipeline]
+        words += ["XADD", "s", "MAXLEN", "~", "10000", "*", "field", "v" * 40]
         if not followed:
             return _benchmark(words, count), 0.0
         with Child("-c", _FOLLOWER, f"unix://{folder / 'redis'}", folder / "store") as child:
@@ -74,7 +75,7 @@ def _append(count: int, pipeline: int, *, followed: bool) -> tuple[float, float]
             return rate, late
 
 
-def _benchmark(words: tuple[object, ...], count: int) -> float:
+def _benchmark(words: list[object], count: int) -> float:
     began = time.perf_counter()
     subprocess.run([str(word) for word in words], check=True, stdout=subprocess.DEVNULL)
     return count / (time.perf_counter() - began)
