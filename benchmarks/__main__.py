@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import attach, bulk, commits, copies, durable, queues, server
+from benchmarks import attach, bulk, commits, copies, durable, latency, queues, rulers
 from benchmarks.common import Report
 
 BENCHMARKS = {
     "commits": commits,
     "durable": durable,
     "queue": queues,  # needs the extra `bench`
-    "server": server,
+    "rulers": rulers,
+    "latency": latency,
     "copies": copies,
     "attach": attach,
     "bulk": bulk,  # needs the extra `spark`

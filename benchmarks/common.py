@@ -99,8 +99,8 @@ class Child:
 
 
 @contextmanager
-def server(words: Sequence[object], path: Path) -> Iterator[None]:
-    """Run a server that listens on a Unix socket."""
+def server(words: Sequence[object], path: Path) -> Iterator[int]:
+    """Run a server that listens on a Unix socket; yield the number of its process."""
     nothing = subprocess.DEVNULL
     running = subprocess.Popen([*map(str, words)], stdout=nothing, stderr=nothing)
     try:
@@ -113,7 +113,7 @@ def server(words: Sequence[object], path: Path) -> Iterator[None]:
                 if running.poll() is not None:
                     raise
                 time.sleep(0.05)
-        yield
+        yield running.pid
     finally:
         running.terminate()
         running.wait()
@@ -125,6 +125,12 @@ def redis_words(path: Path, fsync: str | None, *more: object) -> list[object]:
     if fsync is not None:
         words += ["--appendonly", "yes", "--appendfsync", fsync]
     return [*words, *more]
+
+
+def streamkeep_words(path: Path, sync: str) -> list[object]:
+    """Return the command of a `streamkeep serve`, with a store beside its socket."""
+    words = [sys.executable, "-m", "streamkeep", "serve", path.parent / "store"]
+    return [*words, "--socket", path, "--sync", sync]
 
 
 def sqlite_insert(folder: Path, synchronous: str) -> Callable[[dict[bytes, bytes]], object]:
