@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamkeep
 from streamkeep import ClaimedEntry, DeliveredEntry, Entry, ScanEntry, Store, StreamId
+from streamkeep.replication import Follower, FollowReport, detach, following
 
 if TYPE_CHECKING:
     from typing import assert_type
@@ -130,7 +131,7 @@ def of_either(path: str, decode: bool) -> int:
 
 
 def archive(store: Store) -> Iterator[Path]:
-    store.set_retention("s", maxlen=1000, archive=True)
+    store.set_retention("s", maxlen=1000, archive=True, archive_deleted=True)
     report = store.archive()
     assert_type(report.entries, int)
     for record in store.archived_segments("s", start="2025-10-21"):
@@ -235,6 +236,15 @@ async def of_tasks(path: str, decode: bool) -> None:
     either = await streamkeep.aio.open(path, decode_responses=decode)
     await either.xadd("s", {"a": 1})
     await either.close()
+
+
+def follow(path: Path) -> int:
+    follower = Follower("redis://localhost", path, match=["orders:*"], deletions="keep")
+    assert_type(follower.run(once=True), FollowReport)
+    with streamkeep.open(path) as store:
+        row = following(store)
+        assert_type(detach(store), int)
+        return 0 if row is None else row.offset
 
 
 def frames(store: Store[str]) -> None:
