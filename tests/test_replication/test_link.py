@@ -18,8 +18,9 @@ from patience import PATIENCE_S, wait_until
 from streamkeep.format.redis.rdb import RdbWriter
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.format.redis.stream_dump import TARGETS
-from streamkeep.replication import Follower, FollowError, LinkLost, RefusedError
+from streamkeep.replication import Follower, FollowError, LinkLost, RefusedError, link
 from streamkeep.replication import spool as spooling
+from streamkeep.replication.link import FileReader, Link
 from streamkeep.replication.spool import Spool
 from test_replication.test_follow import following_of
 
@@ -226,6 +227,37 @@ def test_any_bytes_in_place_of_the_file_or_of_commands(
     assert_sound(tmp_path / "s0")
 
 
+def test_a_file_may_be_larger_than_the_backlog(
+    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits with the rest of it, and gets a sign of life meanwhile."""
+    monkeypatch.setattr(link, "_SILENCE_S", 0.5)
+    acknowledged = threading.Event()
+
+    def slow(self: FileReader, size: int) -> bytes:
+        assert acknowledged.wait(PATIENCE_S)
+        return read(self, size)
+
+    read = FileReader.read
+    monkeypatch.setattr(FileReader, "read", slow)
+    writer = RdbWriter(TARGETS["7.2"])
+    file = writer.begin(1) + writer.string(b"string", bytes(9 << 20)) + writer.end()
+
+    def script(server: Primary, client: socket.socket) -> None:
+        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode())
+        sender = threading.Thread(target=client.sendall, args=(sized(file),))
+        sender.start()
+        for _ in range(2):
+            client.recv(4096)
+        acknowledged.set()
+        sender.join()
+        while client.recv(4096):
+            pass
+
+    report = follow(primary(script), tmp_path / "s", backlog=1 << 20)
+    assert report.full == 1
+
+
 # --- the spool ------------------------------------------------------------------------------------
 
 
@@ -255,7 +287,15 @@ def test_what_does_not_fit_into_memory_goes_through_files(
     spool.close()
 
 
-def test_the_backlog_is_bounded(primary: Callable[..., Primary], tmp_path: Path) -> None:
+def test_the_backlog_is_bounded(
+    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(self: Link, stop: threading.Event) -> bytes:
+        wait_until(lambda: self.loading or self._spool._ended is not None)
+        return read(self, stop)
+
+    read = Link.read
+    monkeypatch.setattr(Link, "read", late)
     big = encode_command("XADD", "s", "1-1", "a", b"x" * (3 << 20))
     server = primary(full(sized(FILE), encode_command("SELECT", 0) + big))
     server.offset = 1 << 30

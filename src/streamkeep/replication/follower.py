@@ -309,6 +309,7 @@ class _Session:
         if answer.full:
             self._check_source()
             rest = self._synchronize(link, answer.replication_id, answer.offset)
+            link.loading = False
         self.row = self.row._replace(
             source=follower.address.shown(), replication_id=answer.replication_id
         )

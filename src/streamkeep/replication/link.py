@@ -34,6 +34,7 @@ _PIECE: Final = 1 << 16
 _MARK_SIZE: Final = 40
 _LONGEST_LINE: Final = 1 << 16
 _TICK_S: Final = 0.5
+_FULL_S: Final = 0.01
 # Answers to a client that will get another one neither now nor later.
 _FINAL: Final = ("WRONGPASS", "NOAUTH", "NOPERM", "ERR invalid password", "ERR unknown command")
 
@@ -65,6 +66,8 @@ class Link:
     Attributes:
         acknowledged: the offset that the store has.
         came: when bytes came last, on the monotonic clock.
+        loading: a full synchronization is not applied yet. Its file may be larger than the spool:
+            while that is full, the server waits with the rest.
     """
 
     def __init__(self, address: Address, folder: Path, most: int, *, durable: bool) -> None:
@@ -87,6 +90,7 @@ class Link:
         self._wake, self._woken = socket.socketpair()
         self.acknowledged = 0
         self.came = time.monotonic()
+        self.loading = False
         try:
             self._introduce()
         except BaseException:
@@ -137,6 +141,7 @@ class Link:
             self.acknowledged = offset
         else:
             raise RefusedError(f"PSYNC was answered with {' '.join(words)[:80]!r}")
+        self.loading = answer.full
         self._thread = threading.Thread(target=self._receive, name="streamkeep-follow", daemon=True)
         self._thread.start()
         return answer
@@ -196,6 +201,13 @@ class Link:
                     due = now + _ACK_S
                 if now - self.came > _SILENCE_S:
                     raise LinkLost(f"the server was silent for {_SILENCE_S:.0f} s")
+                most = 1 << 20
+                if self.loading:
+                    most = min(most, self._spool.room())
+                    if not most:
+                        self.came = now
+                        time.sleep(_FULL_S)
+                        continue
                 pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
                 if not pending:
                     ready, _, _ = select.select([self._socket, self._woken], [], [], due - now)
@@ -204,7 +216,7 @@ class Link:
                         due = now
                     if self._socket not in ready:
                         continue
-                data = self._socket.recv(1 << 20)
+                data = self._socket.recv(most)
                 if not data:
                     raise LinkLost("the server closed the connection")
                 self.came = time.monotonic()

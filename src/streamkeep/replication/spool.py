@@ -35,6 +35,10 @@ class Spool:
         self._ended: BaseException | None = None
         self.size = 0
 
+    def room(self) -> int:
+        """Return how many bytes `put` takes."""
+        return self._most - self.size
+
     def put(self, data: bytes) -> bool:
         """Append bytes; return False where there would be too many.
 
