@@ -96,6 +96,8 @@ CONTROLS: Final = {
                 self.committed = True
                 failpoints.hit("commit:published")
                 context.memtable.merge(self.changes, len(body))
+                if self.group_counts is not context.group_counts:
+                    context.group_counts = {}
                 journal.advance()
 """,
         """\
@@ -103,6 +105,8 @@ CONTROLS: Final = {
             self.committed = True
             failpoints.hit("commit:published")
             context.memtable.merge(self.changes, len(body))
+            if self.group_counts is not context.group_counts:
+                context.group_counts = {}
             journal.advance()
 """,
         ("kills",),
