@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import streamkeep
+from cli_runner import run
 from conftest import ROOT
 from patience import wait_until
 from real_redis.mixed import KEYS, full, of_store, random_command
@@ -455,6 +456,25 @@ def test_passwords_and_rights(tmp_path: Path, store: Path) -> None:
 def test_addresses_that_cannot_be_used(address: str, store: Path) -> None:
     with pytest.raises(ArgumentError, match="is not the address of a Redis server"):
         Follower(address, store)
+
+
+@pytest.mark.parametrize(
+    "password", ["12/secret", "12?secret", "12#secret", "/secret", "\u2100secret"]
+)
+def test_no_error_shows_a_password(password: str, store: Path) -> None:
+    for form in ("redis://:{}@h", "redis://u:{}@h:1", "unix://:{}@/socket"):
+        with pytest.raises(ArgumentError) as raised:
+            Follower(form.format(password), store)
+        assert "secret" not in str(raised.value)
+        assert "12" not in str(raised.value)
+
+
+def test_the_end_of_following_shows_no_password(store: Path) -> None:
+    with streamkeep.open(store):
+        pass
+    done = run("follow", "redis://u:secret@h", store, "--detach")
+    assert "redis://h:6379/0" in done.stderr
+    assert "secret" not in done.stdout + done.stderr
 
 
 def test_no_server(store: Path) -> None:

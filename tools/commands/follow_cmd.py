@@ -73,8 +73,10 @@ def follow(
     """
     from streamkeep.replication import Follower
     from streamkeep.replication import detach as detach_store
+    from streamkeep.replication.address import parse_address
 
     if detach:
+        source = parse_address(source).shown()
         with open_store(store_path) as store:
             streams = detach_store(store)
         output.done(source=source, streams=streams)

@@ -40,6 +40,11 @@ def parse_address(text: str) -> Address:
     """Return what an address says; raise ArgumentError for one that cannot be used."""
     try:
         parts = urlsplit(text)
+    except ValueError:  # whose text has the password
+        raise _refused(text, f"expected {_FORMS}") from None
+    if parts.fragment or "@" in parts.path + parts.query:
+        raise _refused(text, "write %2F, %3F, %23 and %40 for / ? # and @ in names and passwords")
+    try:
         port = parts.port
         query = parse_qs(parts.query, strict_parsing=bool(parts.query))
     except ValueError as error:
