@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -285,6 +286,25 @@ def test_what_does_not_fit_into_memory_goes_through_files(
     assert taken == put
     assert list(tmp_path.iterdir()) == []
     spool.close()
+
+
+def test_the_store_knows_when_what_it_has_came(
+    primary: Callable[..., Primary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when it was applied: so `status` says how far the store is behind."""
+    now = [100.0]
+    monkeypatch.setattr(spooling, "time", SimpleNamespace(time=lambda: now[0]))
+    spool = Spool(tmp_path, 10_000)
+    for seconds, data in ((100.0, b"a"), (105.0, b"b"), (105.5, b"c")):
+        now[0] = seconds
+        spool.put(data)
+    assert [(spool.take(0), spool.came) for _ in range(3)] == [
+        (b"a", 100.0), (b"b", 105.0), (b"c", 105.0),
+    ]  # fmt: skip
+    commands = encode_command("SELECT", 0) + encode_command("XADD", "s", "1-1", "a", "b")
+    server = primary(full(sized(FILE), commands))
+    server.offset = len(commands)
+    assert follow(server, tmp_path / "s").time_ms == 105_500
 
 
 def test_the_backlog_is_bounded(

@@ -161,7 +161,7 @@ def _copies(store: Store, problems: list[Problem]) -> dict[str, Any]:
     follows, redis = found.follows, found.redis
     if redis is not None and now_ms - redis.time_ms > LATE_MS:
         since = durations.duration_text(now_ms - redis.time_ms)
-        text = f"nothing came from {redis.source} for {since}"
+        text = f"the store has nothing that came from {redis.source} in the last {since}"
         problems.append(
             Problem(
                 "redis",
@@ -192,7 +192,10 @@ def _copy_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "standby", f"of {follows['source']}: {text}"
     redis = facts["redis"]
     if redis is not None:
-        done = f"{count_text(redis['commands'], 'command')}, the last one {ago(redis['time_ms'])}"
+        done = (
+            f"{count_text(redis['commands'], 'command')}, the last one came {ago(redis['time_ms'])}"
+        )
+        done += f"; all streams were taken {count_text(redis['full'], 'time')}"
         anew = "" if redis["replication_id"] else "; all streams are to be taken anew"
         yield "follows", f"{redis['source']}: {done}{anew}"
 

@@ -7,7 +7,6 @@ if the user wants that; and how far the store is changes in the same transaction
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -103,6 +102,7 @@ class Following(Replay):
 
     Attributes:
         row: how far the store is; as it is stored.
+        came_ms: Unix time at which the commands came.
         anew: all streams must be taken again, since a command needs what was not followed.
     """
 
@@ -112,6 +112,7 @@ class Following(Replay):
         super().__init__(target, 1, skipped, lambda entries: None)
         self._followed = followed
         self._written = row
+        self.came_ms = row.time_ms
         self.row = row
         self.anew = False
         self.loaded = str(row.database).encode()
@@ -132,7 +133,7 @@ class Following(Replay):
             self._written = self.row._replace(
                 offset=ran[-1][1],
                 selected=self.database.decode(errors="replace"),
-                time_ms=int(time.time() * 1000),
+                time_ms=self.came_ms,
                 commands=self.row.commands + len(ran),
                 entries=self.entries,
                 skipped=dict(self.losses),

@@ -361,6 +361,7 @@ class _Session:
         if not batch:
             return
         self._multi = min(self._multi, 0)
+        commands.came_ms = link.came_ms
         try:
             commands.run_batch(batch)
         except CommandFailure as failure:

@@ -250,6 +250,11 @@ class Link:
         """Bytes that came and were not read."""
         return self._spool.size
 
+    @property
+    def came_ms(self) -> int:
+        """Unix time at which what was read last came."""
+        return int(self._spool.came * 1000)
+
     def read(self, stop: threading.Event) -> bytes:
         """Return bytes, as soon as there are some.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import IO, Final
@@ -22,6 +23,7 @@ class Spool:
 
     Attributes:
         size: bytes in it.
+        came: Unix time at which the bytes came that `take` returned last, or up to a second before.
     """
 
     def __init__(self, folder: Path, most: int) -> None:
@@ -33,7 +35,10 @@ class Spool:
         self._in_memory = 0
         self._files: deque[tuple[IO[bytes], int, int]] = deque()  # read up to, written up to
         self._ended: BaseException | None = None
+        self._taken = 0
+        self._times: deque[tuple[int, float]] = deque()  # bytes that had been put, at a time
         self.size = 0
+        self.came = 0.0
 
     def room(self) -> int:
         """Return how many bytes `put` takes."""
@@ -53,6 +58,9 @@ class Spool:
             else:
                 self._pieces.append(data)
                 self._in_memory += len(data)
+            now = time.time()
+            if not self._times or not 0 <= now - self._times[-1][1] < 1:
+                self._times.append((self._taken + self.size, now))
             self.size += len(data)
             self._changed.notify()
             return True
@@ -93,6 +101,10 @@ class Spool:
                 raise self._ended
             else:
                 return b""
+            while len(self._times) > 1 and self._times[1][0] <= self._taken:
+                self._times.popleft()
+            self.came = self._times[0][1]
+            self._taken += len(data)
             self.size -= len(data)
             return data
 
