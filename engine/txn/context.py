@@ -107,7 +107,8 @@ class EngineContext:
         self.image = -1  # the LMDB transaction that `memtable` lies over
         # Protected by `write_lock`, and changed under `apply_lock`.
         self.cache: dict[bytes, Stream] = {}
-        self.cached_bytes = 0  # of the tails in `cache`; too many until some are dropped
+        self.cached_names: dict[bytes, bytes] = {}  # of the streams in `cache`, by their keys
+        self.cached_bytes = 0  # of their tails
         self.cached_rows: dict[CachedRowKey, CachedRow] = {}
         self.group_counts: dict[int, int] = {}  # by stream; another one when groups come or go
         self.most_pages = 0  # changed by the biggest commit at most; see `page_memory`
@@ -299,8 +300,10 @@ class EngineContext:
             self.group_counts = {}
         if memtable.streams:
             changed, memtable.streams = memtable.streams, set()
-            for name in [name for name, one in self.cache.items() if one.db_key in changed]:
-                del self.cache[name]
+            for db_key in changed:
+                name = self.cached_names.get(db_key)
+                if name is not None:
+                    self.drop(name)
 
     def start_over(self) -> None:
         """Forget all rows, decoded or not; the next view begins with the image."""
@@ -318,12 +321,24 @@ class EngineContext:
             "next: close the store in every process, and open it again, which recovers it"
         )
 
+    def keep(self, stream: Stream) -> None:
+        """Keep a stream decoded."""
+        self.cache[stream.name] = stream
+        self.cached_names[stream.db_key] = stream.name
+
+    def drop(self, name: bytes) -> None:
+        """Keep a stream decoded no longer, if it is."""
+        stream = self.cache.pop(name, None)
+        if stream is not None:
+            del self.cached_names[stream.db_key]
+            self.cached_bytes -= stream.cached_size
+            stream.cached_size = 0
+
     def shrink(self) -> None:
         """Drop what has been in the caches for longest, if they are full."""
         if self.cached_bytes + _STREAM_BYTES * len(self.cache) > _CACHED_BYTES:
             for name in list(self.cache)[: len(self.cache) // 8 + 1]:
-                del self.cache[name]
-            self.cached_bytes = sum([stream.cached_size for stream in self.cache.values()])
+                self.drop(name)
         if len(self.cached_rows) > _CACHED_GROUPS:
             for key in list(self.cached_rows)[: _CACHED_GROUPS // 8]:
                 del self.cached_rows[key]
@@ -331,6 +346,7 @@ class EngineContext:
     def forget(self) -> None:
         """Empty the caches: their contents may differ from what is stored."""
         self.cache.clear()
+        self.cached_names.clear()
         self.cached_bytes = 0
         self.cached_rows.clear()
 

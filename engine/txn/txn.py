@@ -150,13 +150,13 @@ class WriteTxn(Txn):
         """Return the stream `name` with the changes of this transaction; None if it is missing."""
         stream = self.streams.get(name)
         if stream is None:
-            cache = self.context.cache
-            stream = cache.get(name)
+            context = self.context
+            stream = context.cache.get(name)
             if stream is None:
                 stream = self.load_stream(name)
                 if stream is None:
                     return None
-                cache[name] = stream
+                context.keep(stream)
             self.streams[name] = stream
         return stream
 
@@ -169,7 +169,7 @@ class WriteTxn(Txn):
         )
         stream.record.extension = context.new_extension
         self._put_name(stream)
-        context.cache[name] = stream
+        context.keep(stream)
         self.streams[name] = stream
         return stream
 
@@ -190,7 +190,7 @@ class WriteTxn(Txn):
         self._forget(stream)
         stream.name = name
         self._put_name(stream)
-        self.context.cache[name] = stream
+        self.context.keep(stream)
         self.streams[name] = stream
 
     def _put_name(self, stream: Stream) -> None:
@@ -229,7 +229,7 @@ class WriteTxn(Txn):
     def _forget(self, stream: Stream) -> None:
         """Remove the stream's name from the store and from memory."""
         self.delete(KEYS, name_key(b"", stream.name))
-        self.context.cache.pop(stream.name, None)
+        self.context.drop(stream.name)
         self.streams.pop(stream.name, None)
 
     def save(self) -> None:
@@ -268,7 +268,7 @@ class WriteTxn(Txn):
                 for name, stream in self.streams.items():
                     size = 2 * stream.tail_size()  # builders have room for more
                     if size > _CACHED_TAIL:
-                        context.cache.pop(name, None)
+                        context.drop(name)
                     else:
                         context.cached_bytes += size - stream.cached_size
                         stream.cached_size = size

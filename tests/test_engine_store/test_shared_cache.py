@@ -192,13 +192,19 @@ def test_decoded_streams_take_a_bounded_part_of_memory(tmp_path: Path) -> None:
         names = [b"%d" % number for number in range(600)]
         for name in names:
             store.xadd(name, {"value": "x" * 100_000})
-        cache = context_of(store).cache
+        context = context_of(store)
+        cache = context.cache
         assert 100 < len(cache) < 400
+        assert context.cached_bytes == sum(stream.cached_size for stream in cache.values())
         assert names[0] not in cache
         assert names[-1] in cache
         for name in names[:3]:
             store.xadd(name, {"value": "y"})
             assert store.xlen(name) == 2
+        store.rename(names[0], "renamed")
+        store.delete(names[1])
+        assert list(context.cached_names.values()) == list(cache)
+        assert context.cached_bytes == sum(stream.cached_size for stream in cache.values())
 
 
 def test_groups_are_counted_anew_when_they_come_or_go(
