@@ -310,6 +310,7 @@ def run_losses(
     kill_recovery: bool = False,
     blind_to: str = "nothing",
     pinned: bool = True,
+    flushes: bool = True,
 ) -> Losses:
     """Run a workload with power losses; return what they were.
 
@@ -318,6 +319,7 @@ def run_losses(
         at_failpoints: and at this many of the failpoints that are passed.
         blind_to: files whose syncs are left out.
         pinned: False disables the pin that protects the newest checkpoint.
+        flushes: LMDB is written to between checkpoints, too, and uses pages again.
     """
     losses = Losses(folder, seed)
     path = folder / f"store-{seed}"
@@ -326,6 +328,9 @@ def run_losses(
         disk = stack.enter_context(watched(path, blind_to=blind_to))
         workload = Workload(path, random.Random(seed), modes)
         stack.callback(workload.close)
+        if flushes:
+            memtable = workload.environment.context.memtable
+            memtable.most_commits = workload.random.choice((1, 3, 20))
 
         def hit(name: str) -> None:
             if losses.random.random() < at_failpoints:
