@@ -272,6 +272,30 @@ def test_what_a_killed_synchronization_has_left_goes_with_the_next_one(
     check_same(server, store)
 
 
+def test_what_was_deleted_here_comes_back_when_all_streams_are_taken_anew(
+    server: RealRedis, store: Path
+) -> None:
+    """What was trimmed here stays trimmed, since the history has it."""
+    call: Any = server.call
+    some, every = fill(server, "s", 4), fill(server, "t", 4)
+    call("XADD", "u", "1-0", "a", "b")
+    trimmed = fill(server, "v", 4)
+    once(server, store)
+    with streamkeep.open(store) as opened:
+        opened.xdel("s", *some[:2])
+        opened.xdel("t", *every)
+        opened.xdel("u", "1-0")
+        opened.xtrim("v", maxlen=1, approximate=False)
+    call("XADD", "u", "2-0", "a", "b")
+    once(server, store, resync=True)
+    assert history(store, "v") == trimmed
+    with streamkeep.open(store) as opened:
+        assert opened.xlen("v") == 1
+        assert opened.delete("v") == 1
+    call("DEL", "v")
+    check_same(server, store, (b"s", b"t", b"u"))
+
+
 # --- which keys -----------------------------------------------------------------------------------
 
 

@@ -9,8 +9,8 @@
    deletes those that the server has no more, and writes the offset.
 
 A stream is another one than that of the same name if an entry has other fields, if one is missing
-in the middle, if fewer entries were ever added, or if its last ID is lower. It is replaced as if it
-had been deleted.
+in the middle, or was not trimmed here, if fewer entries were ever added, or if its last ID is lower.
+It is replaced as if it had been deleted.
 """
 
 from __future__ import annotations
@@ -136,8 +136,17 @@ class Synchronization:
                     continue
                 if end > last:
                     fresh = max(start, next_id(*last)), end
-                # What is only in the file, and older than all here, was trimmed here.
-                if start <= last and record.length and min(end, last) > record.first_id():
+                if start > last:
+                    continue
+                # What is only in the file, and older than all here, may have been trimmed here:
+                # then the history has the newest of it.
+                until = min(end, last)
+                if record.length and until > record.first_id():
+                    return False
+                wanted = Range(*start, *until, 1, True, int(PAIRS))
+                newest: list[Any] = xrange(snapshot.txn, staged, wanted)
+                one = f"{newest[0][0]}-{newest[0][1]}"
+                if not self._store.xrange(key, one, one, history=True):
                     return False
             each = max(1, theirs.node_bytes() // max(theirs.record.length, 1))
         if gone or fresh:
