@@ -23,6 +23,7 @@ from real_redis.mixed import KEYS, full, of_store, random_command
 from real_redis.server import RealRedis, running_redis
 from streamkeep import ArgumentError, NotAStoreError, StoreError, StoreLockedError, recovery
 from streamkeep.replication import Follower, FollowError, LinkLost, RefusedError, detach, following
+from streamkeep.replication.synchronize import Synchronization
 from tiers import daily_or_all, slow_but
 
 pytestmark = pytest.mark.redis
@@ -269,6 +270,25 @@ def test_what_a_killed_synchronization_has_left_goes_with_the_next_one(
     with streamkeep.open(store) as opened:
         assert not opened.exists(left)
         assert opened.delete("streamkeep:load:another:s") == 1
+    check_same(server, store)
+
+
+def test_taking_all_streams_anew_that_ends_in_the_middle_begins_anew(
+    server: RealRedis, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that was asked for, and the server would go on from the offset."""
+    fill(server, "s", 9)
+    once(server, store)
+    fill(server, "s", 9)
+
+    def fail(*arguments: object) -> None:
+        raise StoreError("as a kill")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Synchronization, "_finish", fail)
+        with pytest.raises(StoreError, match="as a kill"):
+            once(server, store, resync=True)
+    assert once(server, store).full == 2
     check_same(server, store)
 
 

@@ -9,8 +9,8 @@
    deletes those that the server has no more, and writes the offset.
 
 A stream is another one than that of the same name if an entry has other fields, if one is missing
-in the middle, or was not trimmed here, if fewer entries were ever added, or if its last ID is lower.
-It is replaced as if it had been deleted.
+in the middle, or was not trimmed here, if fewer entries were ever added, or if its last ID is
+lower. It is replaced as if it had been deleted.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Synchronization:
         self._store = store
         self._followed = followed
         self._row = row
+        self._changing = False
         self._load = Load(store, "replace", token="follow")
         self._added = 0
         self.losses = Losses()
@@ -160,7 +161,8 @@ class Synchronization:
 
     def _begin_changes(self) -> None:
         """Let a follower that ends before this synchronization begin anew."""
-        if self._row.replication_id:
+        if not self._changing:
+            self._changing = True
             self._row = self._row._replace(replication_id="")
             with self._store.transaction(sync="none") as transaction:
                 put_row(transaction.txn, self._row)
