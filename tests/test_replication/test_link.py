@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 import threading
@@ -286,6 +287,25 @@ def test_what_does_not_fit_into_memory_goes_through_files(
     assert taken == put
     assert list(tmp_path.iterdir()) == []
     spool.close()
+
+
+def test_a_process_may_have_many_open_files(
+    primary: Callable[..., Primary], tmp_path: Path
+) -> None:
+    def script(server: Primary, client: socket.socket) -> None:
+        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode())
+        client.recv(4096)  # an acknowledgement, after which it waits
+        client.sendall(sized(FILE))
+        while client.recv(4096):
+            pass
+
+    server = primary(script)
+    taken = [os.dup(0) for _ in range(1024)]
+    try:
+        assert follow(server, tmp_path / "s").full == 1
+    finally:
+        for one in taken:
+            os.close(one)
 
 
 def test_the_store_knows_when_what_it_has_came(

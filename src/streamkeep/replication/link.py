@@ -12,7 +12,7 @@ A thread takes what comes into the spool as fast as it comes, and acknowledges w
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import ssl
 import threading
@@ -194,6 +194,9 @@ class Link:
             if self._begun:
                 self._take_in(self._begun)
             due = time.monotonic()
+            either = selectors.PollSelector()  # select() cannot wait for files above 1023
+            either.register(self._socket, selectors.EVENT_READ)
+            either.register(self._woken, selectors.EVENT_READ)
             while True:
                 now = time.monotonic()
                 if now >= due:
@@ -210,7 +213,7 @@ class Link:
                         continue
                 pending = isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()
                 if not pending:
-                    ready, _, _ = select.select([self._socket, self._woken], [], [], due - now)
+                    ready = [one.fileobj for one, _ in either.select(due - now)]
                     if self._woken in ready:
                         self._woken.recv(_PIECE)
                         due = now
