@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +27,33 @@ _FOREIGN = (
 )
 
 
+# Spark puts its archive of PySpark first on the path of its Python processes, each of which then
+# compiles its modules again. A process takes three times as long to start as with the installed
+# package, and Spark waits 10 s for one that reads a stream, which a busy machine may need.
+_QUICK = """\
+#!/bin/sh
+set -f
+IFS=:
+path=
+for one in $PYTHONPATH; do
+    case $one in */pyspark/*) ;; *) path=$path:$one ;; esac
+done
+PYTHONPATH=${path#:} exec %s "$@"
+"""
+
+
+def quick_python(folder: Path) -> str:
+    """Return the program that runs the Python processes of Spark."""
+    program = folder / "python"
+    program.write_text(_QUICK % shlex.quote(sys.executable))
+    program.chmod(0o755)
+    try:
+        subprocess.run([program, "-c", ""], check=True)
+    except PermissionError:  # the file system runs no programs
+        return sys.executable
+    return str(program)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores, with retries; it lives as long as the tests run."""
@@ -34,8 +64,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     kept = dict(os.environ)
     for name in _FOREIGN:
         os.environ.pop(name, None)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     folder = tmp_path_factory.mktemp("spark")
+    os.environ["PYSPARK_PYTHON"] = quick_python(folder)
     try:
         conf: dict[str, Any] = {
             "spark.sql.shuffle.partitions": 2,
