@@ -17,6 +17,7 @@ import pytest
 
 import streamkeep
 from cli_runner import run
+from cli_runner import start as start_cli
 from conftest import ROOT
 from patience import wait_until
 from real_redis.mixed import KEYS, full, of_store, random_command
@@ -524,6 +525,15 @@ def test_the_end_of_following_shows_no_password(store: Path) -> None:
 def test_no_server(store: Path) -> None:
     with pytest.raises(LinkLost, match=r"redis://127\.0\.0\.1:1/0: cannot connect"):
         Follower("redis://127.0.0.1:1", store).run(once=True)
+
+
+def test_a_follower_that_never_had_a_connection_says_so(store: Path) -> None:
+    with start_cli("follow", "redis://127.0.0.1:1", str(store)) as process:
+        assert process.stderr is not None
+        assert b"cannot connect" in process.stderr.readline()
+        process.terminate()
+        said = process.stderr.read().decode()
+    assert said == f"{store}: has nothing of redis://127.0.0.1:1/0 yet\n"
 
 
 def test_a_server_that_starts_later_is_waited_for(tmp_path: Path, store: Path) -> None:

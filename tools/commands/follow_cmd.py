@@ -115,6 +115,9 @@ def follow(
                 signal.signal(number, lambda got, frame: follower.stop.set())
         report = follower.run(once=once)
     output.done(**report._asdict())
+    if not report.full:
+        output.note(f"{store_path}: has nothing of {report.source} yet")
+        return
     skipped = sum(report.skipped.values())
     out = f"; {count_text(skipped, 'command')} for other keys or types" if skipped else ""
     output.note(
