@@ -491,6 +491,8 @@ def test_passwords_and_rights(tmp_path: Path, store: Path) -> None:
         with pytest.raises(RefusedError, match="REPLCONF was refused: NOPERM"):
             from_user("poor:word")
         assert from_user("copier:p%40ss").entries == 3
+        address = source(server).replace("unix://", "unix://copier@")
+        assert Follower(address, store, password="p@ss").run(once=True).entries == 3
         assert "p@ss" not in str(following_of(store))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from streamkeep.tools.base.arguments import store_argument
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Failure
 from streamkeep.tools.commands.retention_cmd import Size
 
 
@@ -62,22 +64,29 @@ def follow(
 ) -> None:
     """Keep the streams of a Redis server in STORE, and what it trims.
 
-    SOURCE is redis://[user:password@]host[:port][/db], rediss:// with TLS, or unix:///socket. STORE
-    becomes a replica of it: nothing changes there, and no program notices. What Redis trims goes
-    into the archive of STORE. End it whenever you want, also by kill -9: it goes on where it was.
+    SOURCE is redis://[user:password@]host[:port][/db], rediss:// with TLS, or unix:///socket. A
+    password that it does not have is taken from REDISCLI_AUTH, as redis-cli does.
+
+    STORE becomes a replica of it: nothing changes there, and no program notices. What Redis trims
+    goes into the archive of STORE. End it whenever you want, also by kill -9: it goes on where it
+    was.
 
     \b
     Examples:
       streamkeep follow redis://localhost orders.store --once
       streamkeep follow redis://localhost orders.store --match 'orders:*' --deletions keep
     """
-    from streamkeep.replication import Follower
+    from streamkeep.replication import Follower, following
     from streamkeep.replication import detach as detach_store
     from streamkeep.replication.address import parse_address
 
     if detach:
         source = parse_address(source).shown()
         with open_store(store_path) as store:
+            row = following(store)
+            if row is None or row.source != source:
+                found = "no server" if row is None else row.source
+                raise Failure(f"{store_path}: follows {found}, not {source}; nothing was changed")
             streams = detach_store(store)
         output.done(source=source, streams=streams)
         output.note(
@@ -106,6 +115,7 @@ def follow(
             skip=skip,
             resync=resync,
             backlog=backlog,
+            password=os.environ.get("REDISCLI_AUTH", ""),
             sync=given().sync,
             told=told,
             progress=progress,

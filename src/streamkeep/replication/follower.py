@@ -134,6 +134,7 @@ class Follower:
         skip: Iterable[str] = (),
         resync: bool = False,
         backlog: int = BACKLOG,
+        password: str = "",
         sync: Sync | None = None,
         told: Callable[[str], None] | None = None,
         progress: Callable[[int, int | None], None] | None = None,
@@ -149,6 +150,7 @@ class Follower:
             skip: names of commands that are not applied, but counted.
             resync: take all streams anew, in place of going on.
             backlog: bytes that may have come and not be applied yet, on the disk of the store.
+            password: where the address has none.
             sync: as in `streamkeep.open`; None for that of the open store, or "commit".
             told: is called with a sentence when the connection is made, lost or refused.
             progress: is called while all streams are taken, with the bytes read, and how many there
@@ -157,7 +159,8 @@ class Follower:
         Raises:
             ArgumentError: the address, a pattern or an option cannot be used.
         """
-        self.address = parse_address(source)
+        address = parse_address(source)
+        self.address = address._replace(password=address.password or password)
         self._match = tuple(match)
         if deletions not in ("apply", "keep"):
             raise ArgumentError(f"deletions must be 'apply' or 'keep', not {deletions!r}")
