@@ -519,8 +519,8 @@ def test_no_error_shows_a_password(password: str, store: Path) -> None:
 def test_the_end_of_following_shows_no_password(store: Path) -> None:
     with streamkeep.open(store):
         pass
-    done = run("follow", "redis://u:secret@h", store, "--detach")
-    assert "redis://h:6379/0" in done.stderr
+    done = run("follow", "redis://u:secret@h", store, "--detach", status=1)
+    assert "follows no server, not redis://h:6379/0" in done.stderr
     assert "secret" not in done.stdout + done.stderr
 
 
