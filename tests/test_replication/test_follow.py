@@ -241,6 +241,28 @@ def test_what_was_missed_is_applied_as_a_difference(tmp_path: Path, store: Path)
         assert history(store, "s") == first + missed[-1500:]
 
 
+def test_groups_that_a_difference_brings_are_counted(
+    server: RealRedis, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by who has counted them while it was applied."""
+    call: Any = server.call
+    fill(server, "s", 3)
+    finish = Synchronization._finish
+
+    def count_and_finish(self: Any, txn: Any, same: Any) -> None:
+        reader = threading.Thread(target=lambda: opened.xinfo_stream("s"))
+        reader.start()
+        reader.join()
+        finish(self, txn, same)
+
+    with streamkeep.open(store) as opened:
+        Follower(source(server), opened).run(once=True)
+        call("XGROUP", "CREATE", "s", "g", "$")
+        monkeypatch.setattr(Synchronization, "_finish", count_and_finish)
+        Follower(source(server), opened, resync=True).run(once=True)
+        assert opened.xinfo_stream("s")["groups"] == 1
+
+
 def test_a_stream_that_was_made_again_takes_the_place_of_the_former(
     tmp_path: Path, store: Path
 ) -> None:

@@ -227,6 +227,7 @@ class Synchronization:
 def _move_group(txn: WriteTxn, group: Group, source: Stream, target: Stream) -> None:
     """Give a group of a stream to another one; its consumers and pending entries stay its own."""
     name = group.record.name
+    txn.group_counts = {}  # others may have counted the groups of both streams
     txn.detach((source.number, name))
     former = name_key(source.db_key, name)
     txn.put_row(GROUPS, name_key(target.db_key, name), group.record.encode())
