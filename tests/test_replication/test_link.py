@@ -17,6 +17,7 @@ import pytest
 import streamkeep
 from conftest import assert_sound
 from patience import PATIENCE_S, wait_until
+from streamkeep.engine.api.views import Sync
 from streamkeep.format.redis.rdb import RdbWriter
 from streamkeep.format.redis.resp import encode_command
 from streamkeep.format.redis.stream_dump import TARGETS
@@ -258,6 +259,24 @@ def test_a_file_may_be_larger_than_the_backlog(
 
     report = follow(primary(script), tmp_path / "s", backlog=1 << 20)
     assert report.full == 1
+
+
+@pytest.mark.parametrize("sync", ["commit", "none"])
+def test_only_what_is_on_disk_is_acknowledged_as_such(
+    primary: Callable[..., Primary], tmp_path: Path, sync: Sync
+) -> None:
+    said = bytearray()
+
+    def script(server: Primary, client: socket.socket) -> None:
+        client.sendall(b"+FULLRESYNC %s 0\r\n" % ID.encode() + sized(FILE))
+        while b"\r\n0\r\n" not in said:
+            said.extend(client.recv(4096))
+
+    server = primary(script)
+    server.offset = 1
+    with streamkeep.open(tmp_path / "s", sync=sync) as store, pytest.raises(LinkLost):
+        Follower(f"unix://{server.path}", store).run(once=True)
+    assert (b"FACK" in said) == (sync == "commit")
 
 
 # --- the spool ------------------------------------------------------------------------------------

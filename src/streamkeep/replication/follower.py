@@ -90,13 +90,14 @@ def detach(store: Store[Any]) -> int:
     """
     lock = _lock(store)
     try:
-        with store.transaction() as transaction:
-            names = list(all_followed(transaction.txn))
-            transaction.txn.delete(META, META_FOLLOWING)
+        with store.snapshot() as snapshot:
+            names = list(all_followed(snapshot.txn))
         for start in range(0, len(names), _DETACHED):
             with store.transaction() as transaction:
                 for name in names[start : start + _DETACHED]:
                     release(transaction.txn, name)
+        with store.transaction() as transaction:  # at last, so that this can be done again
+            transaction.txn.delete(META, META_FOLLOWING)
     finally:
         os.close(lock)
     return len(names)
@@ -172,7 +173,6 @@ class Follower:
         self.resync = resync
         self._backlog = backlog
         self._target = Target(store, sync)
-        self._durable = sync in (None, "commit")
         self._told = told or log.info
         self._progress = progress
         self._link: Link | None = None
@@ -237,11 +237,12 @@ class Follower:
         self, target: Target, store: Store[Any], row: FollowingRow, once: bool
     ) -> FollowReport:
         session = _Session(self, target, store, row)
+        durable = store._waits(target.sync)
         pause = _SHORTEST_PAUSE_S
         while not self.stop.is_set():
             before = session.row.offset
             try:
-                self._link = Link(self.address, store.path, self._backlog, durable=self._durable)
+                self._link = Link(self.address, store.path, self._backlog, durable=durable)
                 session.run(self._link, once)
             except Stopped:
                 break
