@@ -415,6 +415,23 @@ def test_a_stream_of_the_store_is_never_overwritten(server: RealRedis, store: Pa
         assert opened.exists("t")
 
 
+def test_a_name_that_is_taken_is_found_before_anything_changes(
+    server: RealRedis, store: Path
+) -> None:
+    call: Any = server.call
+    fill(server, "a", 3)
+    once(server, store)
+    with streamkeep.open(store) as opened:
+        opened.xadd("z", {"a": "b"})
+    fill(server, "a", 3)
+    fill(server, "z", 3)
+    call("XTRIM", "a", "MAXLEN", 4)
+    with pytest.raises(FollowError, match=r"a stream 'z' of its own; .*no stream was changed"):
+        once(server, store, resync=True)
+    with streamkeep.open(store) as opened:
+        assert opened.xlen("a") == 3
+
+
 def test_who_changes_what_follows_is_told(server: RealRedis, store: Path) -> None:
     fill(server, "s", 3)
     once(server, store)

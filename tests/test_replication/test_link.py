@@ -261,6 +261,37 @@ def test_a_file_may_be_larger_than_the_backlog(
     assert report.full == 1
 
 
+def test_a_transaction_of_more_commands_than_a_batch_is_one(
+    primary: Callable[..., Primary], tmp_path: Path
+) -> None:
+    adds = b"".join(encode_command("XADD", "s", f"{n}-1", "a", "b") for n in range(1, 3001))
+    commands = encode_command("SELECT", 0) + encode_command("MULTI") + adds
+    server = primary(full(sized(FILE), commands + encode_command("EXEC")))
+    server.offset = len(commands + encode_command("EXEC"))
+    with streamkeep.open(tmp_path / "s") as store:
+        Follower(f"unix://{server.path}", store).run(once=True)
+        assert store.xlen("s") == 3000
+        # The first file, SELECT, and all of the transaction.
+        assert store.durability().last_commit <= 5
+
+
+def test_a_follower_ends_in_the_middle_of_a_file(
+    primary: Callable[..., Primary], tmp_path: Path
+) -> None:
+    size = 30 << 20
+    head = EMPTY.begin(0) + b"\x00\x01k\x80" + size.to_bytes(4, "big")
+    server = primary(full(b"$%d\r\n%s" % (len(head) + size + 9, head), bytes(size)))
+    calls: list[int] = []
+
+    def progress(done: int, total: int | None) -> None:
+        calls.append(done)
+        follower.stop.set()
+
+    follower = Follower(f"unix://{server.path}", tmp_path / "s", progress=progress)
+    follower.run()
+    assert len(calls) == 1
+
+
 @pytest.mark.parametrize("sync", ["commit", "none"])
 def test_only_what_is_on_disk_is_acknowledged_as_such(
     primary: Callable[..., Primary], tmp_path: Path, sync: Sync

@@ -361,9 +361,9 @@ class _Session:
     def _apply(self, commands: Following, link: Link) -> None:
         """Apply the commands that have come, except those of a transaction that has no end yet."""
         end = len(self._batch) if self._multi < 0 else self._multi
-        batch, self._batch, self._size = self._batch[:end], self._batch[end:], 0
-        if not batch:
+        if not end:
             return
+        batch, self._batch, self._size = self._batch[:end], self._batch[end:], 0
         self._multi = min(self._multi, 0)
         commands.came_ms = link.came_ms
         try:
@@ -399,6 +399,8 @@ class _Session:
         synchronization = Synchronization(self._store, follower.followed, self.row)
 
         def read(size: int) -> bytes:
+            if follower.stop.is_set():  # without a wait for the rest of the file
+                raise Stopped
             data = reader.read(size)
             follower.progressed(reader.done, reader.total)
             return data

@@ -73,6 +73,9 @@ class Synchronization:
         """
         with self._load as load:
             end = self._read(read, where)
+            with self._store.snapshot() as snapshot:  # all names, before anything changes
+                for key in load.staged:
+                    self._followed.find(snapshot.txn, key)
             same = [key for key, staged in load.staged.items() if self._merge(key, staged)]
             now = int(time.time() * 1000)
             row = self._row._replace(
