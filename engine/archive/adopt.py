@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
 
+from streamkeep.engine.archive.garbage import doomed_files
 from streamkeep.engine.archive.iterate import nodes_without, retired_from
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
@@ -177,7 +178,8 @@ def _adopt_one(
         return Adopted(path, target.named, 0)
     gone = {one for one in target.erased if segment.has_any([one])}
     at_home = _below_archive(environment, path) if isinstance(path, Path) else None
-    if at_home is not None and not gone:
+    doomed = {name for _, name in environment.read(doomed_files)}  # which will be removed
+    if at_home is not None and at_home not in doomed and not gone:
         where = at_home
     else:
         file_number, where = _new_path(environment, target, segment)

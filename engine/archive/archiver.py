@@ -29,6 +29,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from streamkeep.engine.archive.garbage import discard
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.archive.segment_output import TEMPORARY, segment_output
@@ -38,7 +39,6 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import (
     find_segment,
-    is_named,
     list_segments,
     put_segment,
     segments_from,
@@ -283,16 +283,10 @@ def _archive_run(
         try:
             made = environment.write(_commit_run, number, rows, record, wait=True, frees=True)
         except _Changed:
-            made = None
-        except BaseException:
-            if record is not None and not environment.read(is_named, record):
-                _remove(environment, record.path)
-            raise
-        if made is not None:
-            failpoints.hit("archive:committed")
-            return made
-        if record is not None:
-            _remove(environment, record.path)
+            discard(environment, [] if record is None else [record.path])
+            continue
+        failpoints.hit("archive:committed")
+        return made
     return None
 
 
@@ -387,13 +381,6 @@ def _commit_run(txn: WriteTxn, number: int, rows: list[_Row], record: SegmentRec
     return _Run(None if record is None else put_segment(txn, record))
 
 
-def _remove(environment: Environment, path: str) -> None:
-    """Remove a file that no row names."""
-    name = stored_name(path)
-    environment.folder.remove(name)
-    environment.folder.sync(name.rpartition("/")[0])
-
-
 # --- files left by a crash ----------------------------------------------------------------------
 
 
@@ -406,22 +393,22 @@ def clean(environment: Environment) -> list[Path]:
     """
     store = environment.folder
     there = store.files_below(ARCHIVE_FOLDER)
-    removed = [path for path in there if path.endswith(SUFFIX + TEMPORARY)]
+    temporary = [path for path in there if path.endswith(SUFFIX + TEMPORARY)]
+    undone: list[str] = []
     streams = segments_by_stream(there)
     for number in environment.read(retired_streams):
         if found := streams.get(str(number)):
             named = {row.path for row in environment.read(list_segments, number)}
-            removed += [
+            undone += [
                 path for path in found if path not in named and _is_undone(environment, path)
             ]
-    for path in removed:
+    for path in temporary:  # which no row ever names
         store.remove(stored_name(path))
-        log.warning(
-            "removed %s, a file that a killed archiver has left", store.path / stored_name(path)
-        )
-    for parent in {stored_name(path).rpartition("/")[0] for path in removed}:
-        store.sync(parent)
-    return [store.path / stored_name(path) for path in removed]
+    discard(environment, undone)
+    removed = [store.path / stored_name(path) for path in temporary + undone]
+    for file in removed:
+        log.warning("removed %s, a file that a killed archiver has left", file)
+    return removed
 
 
 def segments_by_stream(paths: list[str]) -> dict[str, list[str]]:

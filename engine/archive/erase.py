@@ -22,6 +22,7 @@ from streamkeep.engine.archive.archiver import (
     segments_by_stream,
     stream_name,
 )
+from streamkeep.engine.archive.garbage import discard
 from streamkeep.engine.archive.iterate import has_slot_of, nodes_without
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import segment_output
@@ -138,14 +139,17 @@ def remove_leftovers(environment: Environment, numbers: set[int]) -> None:
         return
     with archive_lock(environment):
         clean(environment)
+        leftovers: list[str] = []
         streams = segments_by_stream(store.files_below(ARCHIVE_FOLDER))
         for number in sorted(numbers):
             rows = environment.read(list_segments, number)
             named = {row.path for row in rows}
-            for path in streams.get(str(number), ()):
-                if path not in named and _is_leftover(environment, path, rows):
-                    store.remove(stored_name(path))
-                    store.sync(stored_name(path).rpartition("/")[0])
+            leftovers += [
+                path
+                for path in streams.get(str(number), ())
+                if path not in named and _is_leftover(environment, path, rows)
+            ]
+        discard(environment, leftovers)
 
 
 def _is_leftover(environment: Environment, path: str, rows: list[SegmentRecord]) -> bool:

@@ -1,9 +1,15 @@
 """Removing what deleted streams and dropped segments have left: rows first, then files.
 
-The transaction that removes a file from the manifest adds a row to `garbage` with its path. The
-file is removed once that transaction is on disk, so that no manifest names a missing file after a
-power loss. The row is deleted once the folder is synced, so that no file is left without a row. If
-the process is killed in between, the next opening of the store repeats the steps.
+Every file of a segment is removed in these steps, so that no manifest ever names a missing file:
+
+1. The transaction that removes a file from the manifest adds a row to `garbage` with its path. So
+   does one for a file that the manifest never named (`discard`).
+2. A checkpoint covers that transaction. A sync of the journal would not do: after damage to it,
+   recovery may end before the transaction, and the manifest names the file again.
+3. The file is removed, and the folder synced.
+4. The row is deleted, so no file is left without a row.
+
+If the process is killed in between, the next opening of the store repeats the steps.
 """
 
 from __future__ import annotations
@@ -20,7 +26,12 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.core.keys import GARBAGE
-from streamkeep.format.rows.records import ARCHIVE_FILE, decode_file_garbage, decode_garbage
+from streamkeep.format.rows.records import (
+    ARCHIVE_FILE,
+    decode_file_garbage,
+    decode_garbage,
+    encode_file_garbage,
+)
 
 log = logging.getLogger("streamkeep")
 
@@ -41,15 +52,34 @@ def collect(environment: Environment) -> None:
         log.warning("%s: deleted data will be removed later: %s", environment.path, error)
 
 
+def discard(environment: Environment, paths: list[str]) -> None:
+    """Remove files below `archive/` that the manifest does not name.
+
+    A killed process may have left a record in the journal that was not published and names one of
+    them. A recovery would apply it, but not after the commit that this makes in its place.
+    """
+    if paths:
+        environment.write(_doom, paths, frees=True)
+        remove_files(environment)
+
+
+def _doom(txn: WriteTxn, paths: list[str]) -> None:
+    for path in paths:
+        txn.add_garbage(encode_file_garbage(path))
+
+
 def remove_files(environment: Environment) -> None:
     """Remove the files that are garbage, and then their rows.
 
     If a file cannot be removed, that is logged, and the next opening of the store tries again.
+
+    Raises:
+        StoreFullError: no checkpoint can cover the rows; nothing was removed.
     """
     doomed = environment.read(doomed_files)
     if not doomed:
         return
-    environment.sync()
+    environment.make_checkpoint(strict=True)
     failpoints.hit("garbage:synced")
     done: list[bytes] = []
     folders = set()

@@ -373,8 +373,10 @@ class _Publication:
         self.setting = self.setting._replace(version=head.version)
         self._put_checked(head.manifest, data)
         failpoints.hit("publish:manifest")
-        # From here on segments may be only there, so the setting is durable before they move.
-        self.environment.write(put_remote_setting, self.setting, wait=True, frees=True)
+        # From here on segments may be only there, and objects that the manifest does not name go.
+        # So a checkpoint covers the setting and the manifest; see `garbage`.
+        self.environment.write(put_remote_setting, self.setting, frees=True)
+        self.environment.make_checkpoint(strict=True)
         failpoints.hit("publish:noted")
         self._put_checked(HEAD, head.encode())
         failpoints.hit("publish:head")

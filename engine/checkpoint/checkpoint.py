@@ -35,7 +35,7 @@ from streamkeep.engine.system.boot_id import boot_id
 from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.long_wait import LongWait, holders_of
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.engine.txn.begin import release_room, run_locked
+from streamkeep.engine.txn.begin import CheckpointNeeded, release_room, run_locked
 from streamkeep.engine.txn.context import EngineContext, position_in
 from streamkeep.engine.txn.flush import flush
 from streamkeep.engine.txn.read_txn import ReadTxn
@@ -150,20 +150,22 @@ class Checkpoints:
 
     # --- making a checkpoint ----------------------------------------------------------------
 
-    def make(self, held: list[Hold] | None = None) -> None:
+    def make(self, held: list[Hold] | None = None, *, strict: bool = False) -> None:
         """Make a checkpoint of the newest commit.
 
         Args:
             held: see `make_clean`.
+            strict: raise if the image lacks commits afterwards.
 
         Raises:
             RecoveryNeededError: this sync or an earlier one failed.
+            CheckpointNeeded: this process must clear its memory first; only if `strict`.
         """
         self.journal.syncs.check()
         with self.exclusive(), self._poisoning():
             if self.context.pin is None:
                 self._make()  # of the image as it is; with its pin, what that lacks can be flushed
-            self._make(held)
+            self._make(held, strict=strict)
 
     def make_clean(self) -> Hold:
         """As `make`; also overwrite and remove the journal files before the checkpoint.
@@ -174,7 +176,7 @@ class Checkpoints:
         """
         held: list[Hold] = []
         try:
-            self.make(held)
+            self.make(held, strict=True)
         except BaseException:
             for hold in held:
                 hold.txn.close()
@@ -221,10 +223,10 @@ class Checkpoints:
                 self.wait.check()
                 time.sleep(_POLL_S)
 
-    def _make(self, held: list[Hold] | None = None) -> None:
+    def _make(self, held: list[Hold] | None = None, *, strict: bool = False) -> None:
         context, journal = self.context, self.journal
         journal.control.check_not_moved()
-        pin, meta, position = cast(_Begun, run_locked(context, self._begin, (held,)))
+        pin, meta, position = cast(_Begun, run_locked(context, self._begin, (held, strict)))
         here = boot_id()
         newest = self.file.newest_on_disk()
         if (
@@ -263,10 +265,10 @@ class Checkpoints:
         context.raw.reader_check()
         context.allow_growth()
 
-    def _begin(self, held: list[Hold] | None) -> _Begun:
+    def _begin(self, held: list[Hold] | None, strict: bool) -> _Begun:
         """Flush, and pin the newest commit; the caller has the write lock."""
         context = self.context
-        self._flush(strict=held is not None)
+        self._flush(strict=strict)
         pin = context.raw.begin(None, None, False, False)
         try:
             position = position_in(pin)
@@ -292,11 +294,13 @@ class Checkpoints:
         context = self.context
         # Without a pin, a flush could reuse pages of the checkpoint.
         if context.pin is None or not self.journal.control.may_write(context.erasures):
+            if strict:
+                raise CheckpointNeeded
             return
         try:
             flush(context)
         except lmdb.MapFullError:
-            if not context.max_bytes:
+            if strict or not context.max_bytes:
                 raise  # the map grows
         except lmdb.Error as error:
             if strict:

@@ -313,10 +313,14 @@ class Environment:
 
     # --- durability -------------------------------------------------------------------------
 
-    def make_checkpoint(self) -> None:
-        """Make a checkpoint: all that is committed is on disk, in the data file itself."""
+    def make_checkpoint(self, *, strict: bool = False) -> None:
+        """Make a checkpoint: all that is committed is on disk, in the data file itself.
+
+        Args:
+            strict: raise if the data file cannot take it. Otherwise the journal has what it lacks.
+        """
         if self.checkpoints is not None:
-            self._retrying(self.checkpoints.make)
+            self._retrying(partial(self.checkpoints.make, strict=strict), frees=strict)
 
     def make_clean_checkpoint(self, begin: Callable[[WriteTxn], bool]) -> Hold | None:
         """Make a checkpoint, and leave in the journal's files nothing that was journaled before.

@@ -301,7 +301,7 @@ class Standby:
         control, journal = cast(ControlFile, context.control), cast(Journal, context.journal)
         state = self.state._replace(commit_number=position.commit_number, time_ms=time_ms)
 
-        def commit() -> None:
+        def commit() -> set[str]:
             # As for a flush: without a pin, it could reuse pages of the checkpoint.
             if context.pin is None or not control.may_write(context.erasures):
                 raise CheckpointNeeded
@@ -316,13 +316,16 @@ class Standby:
                 journal.log.go_to(*position)
                 context.forget()
             control.publish(position.commit_number)  # last: the journal does not have it
-            for path in outdated:
-                self.environment.folder.remove(stored_name(path))
-                self.environment.segments.forget(path)
+            return outdated
 
-        self.environment.run_locked(commit)
-        self.environment.notice()
+        outdated = self.environment.run_locked(commit)
         self.state = state
+        if outdated:  # so that no recovery goes back to a manifest that names them
+            self.environment.make_checkpoint(strict=True)
+        for path in outdated:
+            self.environment.folder.remove(stored_name(path))
+            self.environment.segments.forget(path)
+        self.environment.notice()
 
     def _fetch(self, record: SegmentRecord) -> None:
         """Fetch a segment of the archive, unless it is here or elsewhere."""

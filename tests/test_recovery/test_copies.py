@@ -19,6 +19,7 @@ import pytest
 import streamkeep
 from cli_runner import objects, run
 from conftest import assert_sound
+from crash.power import another_boot, copy_store
 from erased import SECRET, entry, grep
 from golden_stores import describe, digest
 from inside import checkpoint_now, journal_of
@@ -515,6 +516,30 @@ def test_standby(open_store: Open, tmp_path: Path) -> None:
         with streamkeep.open(tmp_path / "restored") as restored:
             assert describe(restored) == describe(promoted)
     assert_sound(place)
+
+
+def test_a_power_loss_of_a_standby_brings_back_no_row_of_a_removed_segment(
+    open_store: Open, tmp_path: Path
+) -> None:
+    store = open_store()
+    target, place = str(tmp_path / "target"), tmp_path / "standby"
+    store.set_retention("s", archive=True)
+    store.xadd_many("s", [{"n": str(n)} for n in range(500)])
+    store.xtrim("s", maxlen=9, approximate=False)
+    store.archive()
+    ship(store, target)
+    following = Standby(target, place)
+    try:
+        following.run(once=True)
+        following.environment.make_checkpoint()
+        assert store.drop_segments("s")
+        ship(store, target)
+        following.run(once=True)
+        copy_store(place, tmp_path / "lost")
+    finally:
+        following.close()
+    with another_boot():
+        assert_sound(tmp_path / "lost")
 
 
 def test_a_standby_begins_anew(open_store: Open, tmp_path: Path) -> None:

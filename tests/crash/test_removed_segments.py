@@ -1,0 +1,154 @@
+"""Files of segments that were removed: no manifest that comes back names one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import streamkeep
+from crash.kill_worker import die_at
+from crash.losses import in_child
+from inside import checkpoint_now
+from streamkeep import recovery
+from streamkeep.engine.archive import archiver, garbage
+from streamkeep.engine.system import failpoints
+from streamkeep.engine.whole_store import erase
+
+COUNT, ARCHIVED, ERASED = 100, 90, 3
+Work = Callable[[Any], object]
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def filled(path: Path) -> Any:
+    """Return a store with entries, most of which are retired."""
+    store = streamkeep.open(path, node_max_entries=10)
+    store.set_retention("s", archive=True)
+    store.xadd_many("s", [{"n": n} for n in range(COUNT)], [f"{n + 1}-0" for n in range(COUNT)])
+    store.xtrim("s", minid=ARCHIVED + 1, approximate=False)
+    return store
+
+
+def history(path: Path, **options: Any) -> list[int]:
+    with streamkeep.open(path, **options) as store:
+        return [int(entry.fields[b"n"]) for entry in store.xrange("s", history=True)]
+
+
+def assert_sound(path: Path) -> None:
+    assert [str(one) for one in recovery.check(path) if one.severity] == []
+
+
+@pytest.mark.parametrize(
+    ("work", "at", "left"),
+    [
+        (lambda store: store.erase("s", f"{ERASED + 1}-0"), "garbage:removed", COUNT - 1),
+        (lambda store: store.drop_segments("s"), "garbage:removed", COUNT - ARCHIVED),
+        (
+            lambda store: store.archive(to=f"file://{store.path}.archive"),
+            "publish:local-removed",
+            COUNT,
+        ),
+    ],
+    ids=["erase", "drop", "publish"],
+)
+def test_a_damaged_journal_brings_back_no_row_of_a_removed_file(
+    tmp_path: Path, work: Work, at: str, left: int
+) -> None:
+    path = tmp_path / "store"
+
+    def remove() -> None:
+        store = filled(path)
+        assert store.archive().entries == ARCHIVED
+        checkpoint_now(store)
+        die_at(at, 1)
+        work(store)
+
+    assert not in_child(remove)
+    for file in (path / "journal").glob("*.skj"):
+        file.write_bytes(bytes(file.stat().st_size))
+    assert len(history(path, force_recovery="checkpoint")) == left
+    assert_sound(path)
+
+
+def die_in_commit_after(step: str) -> None:
+    """Die when the record of the first commit after a step is written, and not published."""
+    passed = False
+
+    def hit(name: str) -> None:
+        nonlocal passed
+        passed = passed or name == step
+        if passed and name == "commit:journaled":
+            kill()
+
+    failpoints.watch(hit)
+
+
+@pytest.mark.parametrize(
+    ("work", "step", "module", "following"),
+    [
+        (lambda store: store.archive(), "archive:written", archiver, "_likely_names"),
+        (lambda store: store.erase("s", f"{ERASED + 1}-0"), "erase:written", erase, "erase_step"),
+    ],
+    ids=["archive", "erase"],
+)
+def test_a_record_of_a_killed_process_names_no_file_that_another_one_removed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Work,
+    step: str,
+    module: object,
+    following: str,
+) -> None:
+    """Both are killed: the first one with the record, the second one before it commits."""
+    path = tmp_path / "store"
+
+    def first(told: int, go: int) -> None:
+        store = filled(path)
+        if step == "erase:written":
+            store.archive()
+        os.write(told, b"!")
+        os.read(go, 1)
+        die_in_commit_after(step)
+        work(store)
+
+    def both() -> None:
+        ready, told = os.pipe()
+        go, say = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                first(told, go)
+            finally:
+                os._exit(1)
+        os.read(ready, 1)
+        store = streamkeep.open(path)
+        os.write(say, b"!")
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        monkeypatch.setattr(module, following, lambda *args: kill())
+        work(store)
+
+    assert not in_child(both)
+    assert {*history(path)} >= {*range(COUNT)} - {ERASED}
+    assert_sound(path)
+
+
+def test_a_file_that_is_about_to_be_removed_is_adopted_as_a_copy(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as store:
+        store.archive()
+        (record,) = store.archived_segments("s")
+        with pytest.MonkeyPatch.context() as patch:  # another process, before it removes the file
+            patch.setattr(garbage, "remove_files", lambda environment: None)
+            assert len(store.drop_segments("s")) == 1
+        (adopted,) = store.adopt_segments(store.path / "archive")
+        assert adopted.record.path != record.path
+        store.maintain()
+        assert not (store.path / "archive" / record.path).exists()
+    assert history(tmp_path / "store") == [*range(COUNT)]
+    assert_sound(tmp_path / "store")
