@@ -152,6 +152,8 @@ def archive(
                     report = report.with_segment(run.segment)
                 if progress is not None:
                     progress(min(report.raw_bytes, total), total)
+    # `retired` is counted with what is only removed in memory, so it may still seem too big.
+    environment.context.refuse_above = 0
     if report.segments:
         log.info(
             "%s: archived %d entries in %d segments",

@@ -75,7 +75,6 @@ class BackPressure:
         try:
             try:
                 archive(environment, wait=context.retired_bytes > 2 * most)
-                context.refuse_above = 0
             finally:
                 context.retired_bytes = environment.read(retired_bytes)
         except StoreLockedError:

@@ -14,7 +14,7 @@ import pytest
 import streamkeep
 from archived_streams import fill, rows, segments, shown, sum_of
 from conftest import assert_sound
-from inside import environment_of, segment_files_of
+from inside import environment_of, flush_now, segment_files_of
 from streamkeep import aio
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions, ArchiveReport, clean
@@ -346,6 +346,7 @@ def test_entries_are_refused_when_nothing_can_be_archived(
             fill(store, 50_000)
         assert store.xtrim("s", maxlen=10, approximate=False) > 0
         store.xadd("other", {"a": 1})
+    flush_now(store)
     store.archive()
     fill(store, 10)
 
