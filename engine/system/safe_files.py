@@ -158,16 +158,27 @@ class Folder:
         """
         found = self
         for last in _parts(name):
+            parent, made = found, True
             try:
-                os.mkdir(last, self.modes.folder & 0o777, dir_fd=found.handle)
+                os.mkdir(last, self.modes.folder & 0o777, dir_fd=parent.handle)
             except FileExistsError:
-                found = found.folder(last)
-                continue
-            parent, found = found, found.folder(last)
-            self.modes.set_folder(found.handle)
-            if durable:
+                made = False
+            found = parent.folder(last)
+            if made:
+                self.modes.set_folder(found.handle)
+            # The process that made an empty folder may have been killed before its sync.
+            if durable and (made or found._is_empty()):
                 files.sync_folder(parent.handle)
         return found
+
+    def _is_empty(self) -> bool:
+        """Return whether the folder has no names; a big one is not listed for that."""
+        handle = self.open_again()  # as in `names`
+        try:
+            with os.scandir(handle) as names:
+                return next(names, None) is None
+        finally:
+            os.close(handle)
 
     def _below(self, name: str) -> Folder:
         found = self._new(name)

@@ -366,6 +366,21 @@ def test_the_names_of_the_open_folder_are_synced_wherever_it_is_now(
     assert synced == [moved, f"{moved}/below", moved]
 
 
+def test_the_name_of_a_folder_is_synced_if_its_maker_was_killed_before_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").mkdir()
+    folder = Folder(tmp_path, outside=True)
+    synced: list[str] = []
+    monkeypatch.setattr(
+        files, "sync_folder", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+    )
+    folder.make_folder("made/below")
+    assert synced == [str(tmp_path), str(tmp_path / "made")]
+    folder.make_folder("made")
+    assert len(synced) == 2
+
+
 def test_no_descriptor_is_left_open(path: Path) -> None:
     with streamkeep.open(path) as store:
         store.xadd("s", {"f": "v"})
