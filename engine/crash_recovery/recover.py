@@ -139,8 +139,6 @@ def prepare(
     way = None
     if not state.healthy and (slot is not None or state.unreadable(follows=False)):
         way = choose(state, store, force)
-        if not force and way is state.checkpoint and state.is_at(way.slot.commit_number):
-            way = None  # nothing follows the checkpoint
     if way is None:
         check_extent(store)
         _reset_control_file(_clear_journal(store), slot)

@@ -13,9 +13,12 @@ torn       The system may have lost pages that were not on disk, so LMDB's file 
 A *way* to recover a store is a checkpoint, and the records of the journal that can be applied after
 it. There are two: from the checkpoint in `steady`; and, unless the store is torn, from LMDB's
 newest commit, which is a checkpoint as soon as it is synced. The first is taken if it loses
-nothing, because it does not rest on the signs of a torn store. They miss one case: the disk refused
-pages after all processes had died, the file system stayed mounted, and the kernel has forgotten the
-error and the pages. The second helps where the journal is damaged between the two commits.
+nothing, in every boot, because it does not rest on the signs of a torn store. They miss one case:
+the disk refused pages after all processes had died, the file system stayed mounted, and the kernel
+has forgotten the error and the pages. (It reports an unseen error to the next sync, for which
+`needs_recovery` and the second way ask, but forgets it with the inode.) So only these can meet that
+case: a process that reads a store which was left, until one recovers it; writers that join it
+meanwhile; and the second way, which helps where the journal is damaged between the two commits.
 
 A way loses commits if it ends before the newest commit that was made. How many, `made` says as far
 as the files show it. `promised` is the newest one that may not be lost without a word: while the
@@ -105,11 +108,6 @@ class State(NamedTuple):
     def shown(self) -> int:
         """Return the newest commit in `data.mdb`, as far as it can be trusted; 0 otherwise."""
         return 0 if self.data is None else self.data.slot.commit_number
-
-    def is_at(self, commit_number: int) -> bool:
-        """Return whether `data.mdb` has this commit, and nothing shows a later one."""
-        ends = [way.end for way in (self.checkpoint, self.data) if way is not None]
-        return self.shown() == commit_number == max(self.made, *ends)
 
     def best(self) -> Way:
         """Return the way that loses least; raise CorruptionError if there is none."""

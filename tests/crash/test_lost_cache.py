@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -168,6 +169,24 @@ def test_pages_that_were_lost_under_a_new_meta_page_are_noticed_by_the_mount(
     here = boot_id.mount_id(path)
     monkeypatch.setattr(boot_id, "mount_id", lambda path: here + 1)
     assert_recovers(path, "mounted again")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pages_that_the_disk_refused_in_the_same_boot_come_from_the_journal(
+    tmp_path: Path, seed: int
+) -> None:
+    """The kernel has forgotten the error and the pages; nothing tells the opening of that."""
+    path, old = tmp_path / "store", tmp_path / "old.mdb"
+    killed(path, old=old)
+    now = (path / "data.mdb").read_bytes()
+    before = old.read_bytes().ljust(len(now), b"\0")
+    chance = random.Random(seed)
+    pages = [
+        chance.choice((now, before))[start : start + PAGE]
+        for start in range(2 * PAGE, len(now), PAGE)
+    ]
+    (path / "data.mdb").write_bytes(now[: 2 * PAGE] + b"".join(pages))
+    assert_holds(path, COUNT, recovered=True)
 
 
 @pytest.mark.parametrize("left", [None, b"", bytes(PAGE)], ids=["missing", "empty", "zeros"])
