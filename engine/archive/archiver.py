@@ -395,22 +395,20 @@ def clean(environment: Environment) -> list[Path]:
     """
     store = environment.folder
     there = store.files_below(ARCHIVE_FOLDER)
-    temporary = [path for path in there if path.endswith(SUFFIX + TEMPORARY)]
-    undone: list[str] = []
+    removed = [path for path in there if path.endswith(SUFFIX + TEMPORARY)]
     streams = segments_by_stream(there)
     for number in environment.read(retired_streams):
         if found := streams.get(str(number)):
             named = {row.path for row in environment.read(list_segments, number)}
-            undone += [
+            removed += [
                 path for path in found if path not in named and _is_undone(environment, path)
             ]
-    for path in temporary:  # which no row ever names
-        store.remove(stored_name(path))
-    discard(environment, undone)
-    removed = [store.path / stored_name(path) for path in temporary + undone]
-    for file in removed:
-        log.warning("removed %s, a file that a killed archiver has left", file)
-    return removed
+    for path in removed:
+        log.warning(
+            "removing %s, a file that a killed archiver has left", store.path / stored_name(path)
+        )
+    discard(environment, removed)
+    return [store.path / stored_name(path) for path in removed]
 
 
 def segments_by_stream(paths: list[str]) -> dict[str, list[str]]:

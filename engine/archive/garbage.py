@@ -81,8 +81,7 @@ def remove_files(environment: Environment) -> None:
         return
     environment.make_checkpoint(strict=True)
     failpoints.hit("garbage:synced")
-    done: list[bytes] = []
-    folders = set()
+    done: dict[str, list[bytes]] = {}  # by folder
     store = environment.folder
     for db_key, path in doomed:
         name = stored_name(path)
@@ -91,13 +90,17 @@ def remove_files(environment: Environment) -> None:
         except (OSError, StoreError) as error:
             log.warning("cannot remove %s, will try again: %s", store.path / name, error)
             continue
-        folders.add(name.rpartition("/")[0])
-        done.append(db_key)
-    for folder in folders:
-        if store.has_folder(folder):
-            store.sync(folder)
+        done.setdefault(name.rpartition("/")[0], []).append(db_key)
+    for folder in list(done):
+        try:
+            if store.has_folder(folder):
+                store.sync(folder)
+        except (OSError, StoreError) as error:
+            log.warning("cannot sync %s, will try again: %s", store.path / folder, error)
+            del done[folder]
     failpoints.hit("garbage:removed")
-    environment.write(_forget, done, frees=True)
+    db_keys = [db_key for rows in done.values() for db_key in rows]
+    environment.write(_forget, db_keys, frees=True)
 
 
 def doomed_files(txn: Txn) -> list[tuple[bytes, str]]:

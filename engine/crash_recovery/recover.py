@@ -26,6 +26,7 @@ import logging
 import os
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import lmdb
@@ -162,11 +163,8 @@ def _set_checkpoint(
         RecoveryNeededError: they cannot be written.
     """
     if new:
-        error = _disk_error(store)
+        error = _new_disk_error(store)
         if error:
-            control = ControlFile(store.folder(JOURNAL_FOLDER), only=True)
-            control.poison()  # the kernel may forget the error, and the pages
-            control.close()
             raise RecoveryNeededError(f"{store.path}: {error}; next: open the store again")
     else:
         checkpoint_file.rewrite()
@@ -244,7 +242,7 @@ def needs_recovery(
     if slot is None and checkpoint_file is not None:
         is_unfinished(store, checkpoint_file)  # which raises: the only checkpoint was damaged
     state = examine(store, slot)
-    return state.unreadable(follows=follows) or ("" if state.healthy else _disk_error(store))
+    return state.unreadable(follows=follows) or ("" if state.healthy else _new_disk_error(store))
 
 
 def is_ready(store: Folder, checkpoint_file: CheckpointFile) -> bool:
@@ -294,6 +292,21 @@ def _disk_error(store: Folder) -> str:
     finally:
         os.close(handle)
     return ""
+
+
+def _new_disk_error(store: Folder) -> str:
+    """As `_disk_error`, for a process that does not go back to the checkpoint.
+
+    The kernel reports an error once, and may drop the pages. So the control file keeps it for every
+    later opening, unless this process may not write to it.
+    """
+    error = _disk_error(store)
+    if error:
+        with suppress(OSError):
+            control = ControlFile(store.folder(JOURNAL_FOLDER), only=True)
+            control.poison()
+            control.close()
+    return error
 
 
 def _recover(store: Folder, way: Way, open_lmdb: OpenLmdb, clock: Clock, state: State) -> None:

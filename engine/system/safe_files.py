@@ -384,6 +384,17 @@ class Folder:
         folder = self.folder(name) if name else self
         files.sync_folder(folder.handle)
 
+    def sync_file(self, name: str) -> None:
+        """Return after a file, and the names of it and of the folders above it, are on disk."""
+        handle = self.open(name)
+        try:
+            files.sync_data(handle)
+        finally:
+            os.close(handle)
+        parts = _parts(name)
+        for count in range(len(parts)):
+            self.sync("/".join(parts[:count]))
+
     # --- named pipes ------------------------------------------------------------------------
 
     def make_pipe(self, name: str) -> int:

@@ -6,6 +6,7 @@ and `cp` leave what was on disk, and the boot ID does not tell.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -28,7 +29,7 @@ from inside import checkpoint_now, flush_each_commit, flush_now
 from streamkeep import recovery
 from streamkeep.engine.checkpoint.checkpoint import read_meta_pages
 from streamkeep.engine.crash_recovery.state import examine
-from streamkeep.engine.system import boot_id
+from streamkeep.engine.system import boot_id, files
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.errors import RecoveryNeededError
 from streamkeep.format.journal.position import POSITION_KEY
@@ -169,6 +170,27 @@ def test_pages_that_were_lost_under_a_new_meta_page_are_noticed_by_the_mount(
     here = boot_id.mount_id(path)
     monkeypatch.setattr(boot_id, "mount_id", lambda path: here + 1)
     assert_recovers(path, "mounted again")
+
+
+def test_an_error_that_the_kernel_reports_to_a_reader_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first sync after the error reports it."""
+    path = tmp_path / "store"
+    killed(path)
+    sync_data, reported = files.sync_data, []
+
+    def sync_once(handle: int) -> None:
+        if not reported and os.readlink(f"/proc/self/fd/{handle}").endswith("data.mdb"):
+            reported.append(handle)
+            raise OSError(errno.EIO, "simulated")
+        sync_data(handle)
+
+    monkeypatch.setattr(files, "sync_data", sync_once)
+    with pytest.raises(RecoveryNeededError, match=r"writing data\.mdb had failed"):
+        streamkeep.open(path, readonly=True)
+    assert reported
+    assert_recovers(path, "a sync to the disk had failed")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import streamkeep
 from crash.kill_worker import die_at
 from crash.losses import in_child
+from crash.power import another_boot, watched
 from inside import checkpoint_now
 from streamkeep import recovery
 from streamkeep.engine.archive import archiver, garbage
@@ -43,6 +45,16 @@ def history(path: Path, **options: Any) -> list[int]:
 
 def assert_sound(path: Path) -> None:
     assert [str(one) for one in recovery.check(path) if one.severity] == []
+
+
+class LosesAll(random.Random):
+    """A power loss that takes everything that was not synced."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
 
 
 @pytest.mark.parametrize(
@@ -137,6 +149,24 @@ def test_a_record_of_a_killed_process_names_no_file_that_another_one_removed(
     assert not in_child(both)
     assert {*history(path)} >= {*range(COUNT)} - {ERASED}
     assert_sound(path)
+
+
+def test_a_file_that_is_adopted_where_it_is_survives_a_power_loss(tmp_path: Path) -> None:
+    path, lost = tmp_path / "store", tmp_path / "lost"
+    with filled(path) as store:
+        store.archive()
+        (record,) = store.archived_segments("s")
+        data = (path / "archive" / record.path).read_bytes()
+        store.drop_segments("s")
+    with watched(path, safe=True) as disk:
+        (path / "archive" / "put").mkdir()
+        (path / "archive" / "put" / "back.seg").write_bytes(data)  # by another program
+        with streamkeep.open(path) as store:
+            assert len(list(store.adopt_segments(path / "archive"))) == 1
+            disk.lose_power(lost, LosesAll())
+    with another_boot():
+        assert history(lost) == [*range(COUNT)]
+        assert_sound(lost)
 
 
 def test_a_file_that_is_about_to_be_removed_is_adopted_as_a_copy(tmp_path: Path) -> None:

@@ -246,6 +246,29 @@ def test_removal_that_was_interrupted_is_done_again(
     assert not (store.path / ARCHIVE_FOLDER / "7-k/1.seg").exists()
 
 
+def test_a_removal_that_may_not_be_on_disk_is_tried_again(
+    open_store: Callable[..., Store],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store()
+    leave(store, "7-k/1.seg", "8-k/2.seg")
+    sync_folder = files.sync_folder
+
+    def fails(handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith("7-k"):
+            raise OSError(errno.EIO, "simulated")
+        sync_folder(handle)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "sync_folder", fails)
+        garbage.remove_files(environment_of(store))
+    assert "cannot sync" in caplog.text
+    assert garbage_of(store) == ["7-k/1.seg"]
+    garbage.remove_files(environment_of(store))
+    assert garbage_of(store) == []
+
+
 def test_a_file_that_cannot_be_removed_is_named_and_tried_again(
     open_store: Callable[..., Store], caplog: pytest.LogCaptureFixture
 ) -> None:
