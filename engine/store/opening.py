@@ -34,7 +34,7 @@ from streamkeep.engine.store.survey import check_lmdb_files
 from streamkeep.engine.store.swap import finish_swap, is_swapping
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
-from streamkeep.engine.system.lock_file import LOCK_FILE, guard, reserve_lock_file
+from streamkeep.engine.system.lock_file import LOCK_FILE, reserve_lock_file
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.owners import Trusted
 from streamkeep.engine.system.safe_files import Folder
@@ -366,7 +366,7 @@ def _open_lmdb(
         sizes = [limited_map(max_store_bytes)]
     for size in sizes:
         try:
-            raw = lmdb.open(
+            return lmdb.open(
                 str(path),
                 map_size=size,
                 readonly=readonly,
@@ -379,7 +379,6 @@ def _open_lmdb(
                 lock=not readonly or is_listed(path),
                 lib_version=0,
             )
-            return guard(raw, folder) if not readonly or is_listed(path) else raw
         except lmdb.MemoryError:
             continue
         except (lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.CorruptedError) as error:

@@ -39,11 +39,7 @@ _LOCAL: Final = "use a folder on a local file system, such as ext4 or XFS"
 # What is known of file systems: the state, and a sentence for people.
 FILE_SYSTEMS: Final[dict[str, tuple[State, str]]] = {
     "ext4": ("ok", "overwrites blocks in place"),
-    "xfs": (
-        "ok",
-        "overwrites blocks in place, except those that a copy by reflink shares, for which a store "
-        "has a way of its own",
-    ),
+    "xfs": ("ok", "overwrites blocks in place, except those that a copy by reflink shares"),
     "btrfs": (
         "ok",
         "copies blocks when they are written; a store turns that off for the files that it maps, "

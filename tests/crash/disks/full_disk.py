@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import streamkeep
-from crash.disks.mounts import MIB, make_image, mounted, run, settle
+from crash.disks.mounts import MIB, make_image, mounted, settle
 from crash.disks.outsider import SCRATCH
 from patience import PATIENCE_S
 from streamkeep import recovery
@@ -32,15 +32,9 @@ ROLES: Final = ("append", "append too", "consume", "idle")
 
 @dataclass
 class Plan:
-    """What to do.
-
-    Attributes:
-        shared: before the disk is full, the blocks of the store are shared: by "cp" (reflinks), by
-            a "snapshot" of the file system; empty for not.
-    """
+    """What to do."""
 
     kind: str
-    shared: str = ""
 
 
 @dataclass
@@ -180,14 +174,6 @@ def fill(folder: Path) -> None:
     settle(folder)
 
 
-def share(plan: Plan, folder: Path) -> None:
-    """Have the blocks of the store belong to two files."""
-    if plan.shared == "cp":
-        run("cp", "-r", "--reflink=auto", folder / "store", folder / "copy")
-    elif plan.shared:
-        run("btrfs", "subvolume", "snapshot", folder, folder / "snapshot")
-
-
 def main(plan: Plan) -> Report:
     """Do what is planned."""
     report = Report()
@@ -196,7 +182,7 @@ def main(plan: Plan) -> Report:
     make_image(scratch / "image", plan.kind)
     try:
         with mounted(scratch / "image", plan.kind, scratch / "disk") as folder:
-            follow(plan, filling, folder, report)
+            follow(filling, folder, report)
             for role in ROLES:
                 filling.kill(role)
             findings = [str(one) for one in recovery.check(filling.path)]
@@ -206,7 +192,7 @@ def main(plan: Plan) -> Report:
     return report
 
 
-def follow(plan: Plan, filling: Filling, folder: Path, report: Report) -> None:
+def follow(filling: Filling, folder: Path, report: Report) -> None:
     """Have the disk become full, and free again."""
     filling.phase.write_text("work")
     with streamkeep.open(filling.path) as store:
@@ -220,7 +206,6 @@ def follow(plan: Plan, filling: Filling, folder: Path, report: Report) -> None:
 
     report.died += filling.pass_phase("work", all_of("ok", "work", 30, busy))
     report.died += filling.pass_phase("pause", all_of("ok", "pause", 3, [*ROLES]))
-    share(plan, folder)
     fill(folder)
     report.died += filling.pass_phase("full", all_of("full", "full", 10, busy[:2]))
     report.full = {role: filling.counts(role, "full").get("full", 0) for role in ROLES}
