@@ -36,7 +36,6 @@ from streamkeep.engine.archive.back_pressure import BackPressure, check_most, cl
 from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.arguments import check_block, check_node_limits
-from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.store import opening
@@ -390,25 +389,13 @@ class Store(
             if command.leaves_garbage:
                 self._collect_garbage()
         elif command.reads_history:
-            reply = self._read_history(command)
+            run, durable = command.run, self._read_durable
+            reply = environment.read_history(run, *command.args, durable=durable)
+        elif self._read_durable:
+            reply = environment.read_durable(command.run, *command.args)
         else:
-            reply = self._read(command)
+            reply = environment.read(command.run, *command.args)
         return command.result(reply)
-
-    def _read(self, command: Command[Result]) -> object:
-        """Return the reply of a reading command."""
-        if self._read_durable:
-            return self._environment.read_durable(command.run, *command.args)
-        return self._environment.read(command.run, *command.args)
-
-    def _read_history(self, command: Command[Result]) -> object:
-        """Return the reply of a command that reads segments, from a newer snapshot if need be."""
-        while True:
-            try:
-                return self._read(command)
-            except Unreadable as gone:
-                if self._environment.read(gone.still_named):
-                    raise gone.error from None
 
     def _wait_for(
         self, call: BlockingCall, block_ms: int | None, check: Callable[[], None], durable: bool

@@ -21,9 +21,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from streamkeep.engine.archive.garbage import doomed_files
-from streamkeep.engine.archive.iterate import nodes_without, retired_from
+from streamkeep.engine.archive.iterate import nodes_without
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.segment_output import copy_segment, segment_output
+from streamkeep.engine.commands.history import Live, Retired, Source
 from streamkeep.engine.commands.keys import name_of
 from streamkeep.engine.remote.object_store import normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
@@ -32,7 +33,6 @@ from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import erased_ids, overlapping, put_segment, take_file_number
-from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
     open_segment,
@@ -40,7 +40,6 @@ from streamkeep.engine.tables.segment_files import (
     stored_name,
 )
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.engine.txn.stream import Stream
 from streamkeep.engine.txn.txn import NEXT_STREAM, WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError
@@ -245,32 +244,31 @@ def _find_target(txn: Txn, own_uuid: bytes, segment: Segment, key: bytes | None)
             return _Target(number, name, False, other, set())
         raise _unfit(segment, f"it overlaps with {other.where}")
     if txn.get(STREAMS, pack_number(number)) is not None:
-        _check_live(txn, txn.load_numbered(number, name), segment)
-    for node in retired_from(txn, number, first, None, 1):
-        if (node.ms, node.seq) <= last:
-            raise _unfit(
-                segment,
-                "this store has trimmed entries of that range that are not archived yet; next: "
-                "archive them, then adopt the file",
-            )
+        stream = txn.load_numbered(number, name)
+        if stream.has_tail() and (stream.tail_ms, stream.tail_seq) <= last:  # it still grows
+            newest = StreamId(stream.tail_ms, stream.tail_seq)
+            raise _unfit(segment, f"the newest live entries begin at {newest}, not after it")
+        if stream.nodes() and (node := _node_within(Live(txn, stream), first, last)):
+            raise _unfit(segment, f"it overlaps with the live entries from {StreamId(*node)} on")
+    if _node_within(Retired(txn, number), first, last):
+        raise _unfit(
+            segment,
+            "this store has trimmed entries of that range that are not archived yet; next: "
+            "archive them, then adopt the file",
+        )
     erased = erased_ids(txn, number, first, last)
     if ours:
         erased |= erased_ids(txn, index.stream_number, first, last)
     return _Target(number, name, known == 0, None, erased)
 
 
-def _check_live(txn: Txn, stream: Stream, segment: Segment) -> None:
-    """Raise CommandError if a macro node of the stream is in the range of a segment."""
-    walk = NodeWalk(txn, stream)
-    if not stream.nodes() or not walk.seek(*segment.trailer.last_id):
-        return
-    key = (walk.ms, walk.seq)
-    if key > segment.trailer.last_id:
-        return
-    if walk.on_tail:
-        raise _unfit(segment, f"the newest live entries begin at {StreamId(*key)}, not after it")
-    if end_ids(walk.load(), *key).last_slot >= segment.trailer.first_id:
-        raise _unfit(segment, f"it overlaps with the live entries from {StreamId(*key)} on")
+def _node_within(source: Source, first: Id, last: Id) -> Id | None:
+    """Return the key of the last node, with slots of trimmed entries, that touches a range."""
+    if source.at_or_below(*last):
+        ms, seq = source.ms, source.seq
+        if end_ids(source.raw(), ms, seq).last_slot >= first:
+            return ms, seq
+    return None
 
 
 def _unfit(segment: Segment, problem: str) -> CommandError:

@@ -1,28 +1,34 @@
 """Restoring archived entries into a stream: the same IDs, in order, exactly once.
 
 Whole nodes are written, several per transaction. Entries cannot be inserted before existing ones.
-If the stream already has IDs of the range, they are compared with what is to be restored
-(`restore_check`). If it has exactly the first of these entries, as after a crash, the call writes
-the others; if it has all of them, nothing is changed; otherwise the restore is refused.
+If the stream already has IDs of the range, it usually has them from the same restore, which was
+interrupted, or done by a job that its scheduler runs again. So they are compared with what is to be
+restored, ID by ID and field by field, one node at a time; what the stream has trimmed and archived
+counts as present, and what it has below the first entry to restore or above the last one does not
+matter. If it has exactly the first of these entries, the call writes the others; if it has all of
+them, nothing is changed; otherwise the restore is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from streamkeep.engine.archive.iterate import ArchivedNode, archived_nodes, count_archived
-from streamkeep.engine.archive.restore_check import compare, last_id_of
+from streamkeep.engine.archive.iterate import ArchivedNode, archived_nodes, entries_of
+from streamkeep.engine.commands.history import xrange
+from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.tables.manifest import erased_ids
+from streamkeep.engine.tables.manifest import erased_ids, overlapping
 from streamkeep.engine.tables.node_walk import append_node, seal_tail
+from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError, CommandError, IdTooSmallError
-from streamkeep.format.core.id_codec import Id, next_id
-from streamkeep.format.node.ranges import has_live
+from streamkeep.format.core.id_codec import MAX, Id, next_id
+from streamkeep.format.node.node import PAIRS
+from streamkeep.format.node.ranges import Range, has_live
 
 _STEP_BYTES: Final = 1 << 20  # of listpacks per transaction, which then takes a few milliseconds
 _STEP_NODES: Final = 256
@@ -80,7 +86,7 @@ def restore(
         name,
         start,
         nodes_from,
-        lambda at: count_archived(source, number, at, end),
+        lambda at: source.read(_count, number, at, end),
         lambda at: next((node.first_id for node in nodes_from(at)), None),
         checked,
         wait=wait,
@@ -113,15 +119,15 @@ def restore_nodes(
         IdTooSmallError: the target has the first ID or a higher one, and not the same entries.
         CommandError: the target was appended to during the restore.
     """
-    newest = target.read(last_id_of, name)
+    newest = target.read(_last_id, name)
     at, resumed = start, False
     if newest is not None and newest >= start:
         lowest = first_from(start)
         if lowest is not None and lowest <= newest:
-            there = compare(target, name, newest, nodes_from(start))
-            if there.whole:
-                return RestoreReport(0, there.first_id, there.last_id, False, there.entries)
-            if there.entries:
+            there = _compare(target, name, newest, nodes_from(start))
+            if there.already and not there.resumed:
+                return there
+            if there.resumed:
                 at, resumed = next_id(*newest), True
     total = count_from(at) if progress else 0
     done = 0
@@ -216,3 +222,76 @@ def _write_step(
     stream.set_entries_added(record.entries_added + count)
     txn.note_added(name, count)
     return count
+
+
+def _count(txn: Txn, number: int, start: Id, end: Id) -> int:
+    """Return about how many entries segments have in a range; for progress bars."""
+    return sum(record.entries for record in overlapping(txn, number, start, end))
+
+
+# --- what the stream has already ----------------------------------------------------------------
+
+
+def _last_id(txn: Txn, name: bytes) -> Id | None:
+    stream = txn.find_stream(name)
+    return None if stream is None else stream.record.last_id()
+
+
+def _compare(
+    target: Environment, name: bytes, last: Id, nodes: Iterable[ArchivedNode]
+) -> RestoreReport:
+    """Compare the nodes of a restore with the stream; say as `already` how much of them it has.
+
+    Args:
+        last: the last generated ID of the stream.
+
+    Returns:
+        `resumed` if the stream has some of the entries and lacks others.
+
+    Raises:
+        IdTooSmallError: it lacks some of the entries below its last ID, or has others.
+    """
+    count = 0
+    first: Id | None = None
+    at = newest = (0, 0)
+    for node in nodes:
+        if first is None:
+            if node.first_id > last:
+                break  # all entries are above the last ID
+            first = at = node.first_id
+        wanted = entries_of(node.ms, node.seq, node.data)
+        within = [entry for entry in wanted if entry[:2] <= last]
+        part = Range(*at, *min(node.last_id, last), NO_LIMIT, False, int(PAIRS))
+        there = target.read_history(xrange, name, part)
+        if within != there:
+            raise IdTooSmallError(_difference(name, first, last, wanted, there))
+        count += len(within)
+        if within != wanted:
+            return RestoreReport(0, None, None, count > 0, count)
+        newest = node.last_id
+        if newest == (MAX, MAX):
+            break
+        at = next_id(*newest)
+    if first is None:
+        return RestoreReport(0, None, None, False)
+    return RestoreReport(0, StreamId(*first), StreamId(*newest), False, count)
+
+
+def _difference(name: bytes, first: Id, last: Id, wanted: Entries, there: Entries) -> str:
+    """Return a message that names the first difference and what to do."""
+    same = 0
+    while same < min(len(wanted), len(there)) and wanted[same] == there[same]:
+        same += 1
+    expected = StreamId(*wanted[same][:2]) if same < len(wanted) else None
+    found = StreamId(*there[same][:2]) if same < len(there) else None
+    if expected is not None and expected == found:
+        difference = f"entry {expected} has other fields there"
+    elif expected is not None and (found is None or expected < found):
+        difference = f"entry {expected} is missing there"
+    else:
+        difference = f"there is an entry {found}, which is not one of them"
+    return (
+        f"the last ID of {name!r} is {StreamId(*last)}, and IDs must rise: entries from "
+        f"{StreamId(*first)} on cannot be restored into it, and its entries differ: {difference}; "
+        "next: delete the stream, or restore into another one"
+    )

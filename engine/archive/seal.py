@@ -17,9 +17,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
-from streamkeep.engine.archive.iterate import cut_node, nodes_without
+from streamkeep.engine.archive.iterate import cut_node, entries_of, nodes_without
 from streamkeep.engine.commands.history import history_nodes
-from streamkeep.engine.commands.reply_budget import NO_LIMIT, Entries
 from streamkeep.engine.remote.object_store import put_bytes
 from streamkeep.engine.remote.remote_archive import (
     CHUNK_BYTES,
@@ -35,8 +34,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
-from streamkeep.format.node.node import PAIRS, end_ids
-from streamkeep.format.node.ranges import Range, read_range
+from streamkeep.format.node.node import end_ids
 from streamkeep.format.segment.manifest import ARCHIVED, REWRITTEN, SegmentRecord, record_of
 from streamkeep.format.segment.remote import Manifest, RemoteSegment, RemoteStream, segment_name
 from streamkeep.format.segment.segment import Segment, segment_path
@@ -98,8 +96,8 @@ class SealedCopies:
                 first, last = ids.first_live, ids.last_live
                 if _range_of(ranges, first) == _range_of(ranges, last) is not None:
                     continue
-                for ms, seq in _ids_of(node.ms, node.seq, node.listpack):
-                    if _range_of(ranges, (ms, seq)) is None:
+                for one in entries_of(node.ms, node.seq, node.listpack):
+                    if _range_of(ranges, one[:2]) is None:
                         return False
         return True
 
@@ -244,13 +242,6 @@ def _range_of(ranges: list[tuple[Id, Id]], one: Id) -> int | None:
     """Return which range, of sorted ones that do not overlap, holds an ID; None if none does."""
     at = bisect_right(ranges, one, key=lambda range_: range_[0]) - 1
     return at if at >= 0 and one <= ranges[at][1] else None
-
-
-def _ids_of(ms: int, seq: int, data: bytes) -> list[Id]:
-    """Return the IDs of a node's entries."""
-    found: Entries = []
-    read_range(data, ms, seq, Range(0, 0, MAX, MAX, NO_LIMIT, False, PAIRS), found)
-    return [entry[:2] for entry in found]
 
 
 def _live_of(envelope: bytes) -> int:

@@ -58,7 +58,13 @@ class Source:
     """One of the places that hold nodes of a stream: a position among its nodes.
 
     `ms-seq` is the key of the node at the position, while there is one.
+
+    Attributes:
+        origin: the UUID of the store that wrote the node, and the number of the stream there; None
+            for the node of a stream of this store.
     """
+
+    origin: tuple[bytes, int] | None = None
 
     def __init__(self) -> None:
         self.ms = 0
@@ -118,23 +124,18 @@ class Live(Source):
         self._walk = NodeWalk(txn, stream)
 
     def seek(self, ms: int, seq: int) -> bool:
-        """See `Source`."""
         return self._take(self._walk.seek(ms, seq))
 
     def at_or_below(self, ms: int, seq: int) -> bool:
-        """See `Source`."""
         return self._take(self._walk.seek(ms, seq)) and (self.ms, self.seq) <= (ms, seq)
 
     def next(self) -> bool:
-        """See `Source`."""
         return self._take(self._walk.next())
 
     def previous(self) -> bool:
-        """See `Source`."""
         return self._take(self._walk.previous())
 
     def load(self) -> bytes:
-        """See `Source`."""
         walk = self._walk
         data = walk.load()
         if self.with_trimmed:
@@ -142,11 +143,10 @@ class Live(Source):
         return data
 
     def raw(self) -> bytes:
-        """See `Source`."""
         return self._walk.load()
 
     def copy(self, end: Id, enough: int) -> tuple[list[CopiedNode], bool]:
-        """See `Source`. Most nodes of most reads are these, so their loop is compiled."""
+        # Most nodes of most reads are these, so their loop is compiled.
         nodes = self._walk.copy(*end, enough, self.with_trimmed)
         return nodes, self._take(self._walk.more)
 
@@ -175,29 +175,23 @@ class Retired(Source):
         self._value = b""
 
     def seek(self, ms: int, seq: int) -> bool:
-        """See `Source`."""
         return self.at_or_below(ms, seq) or self._from(ms, seq)
 
     def at_or_below(self, ms: int, seq: int) -> bool:
-        """See `Source`."""
         return self._take(self._neighbours(node_key(self._number, ms, seq) + b"\0")[0])
 
     def next(self) -> bool:
-        """See `Source`."""
         after = next_id(self.ms, self.seq)
         return after > (self.ms, self.seq) and self._from(*after)
 
     def previous(self) -> bool:
-        """See `Source`."""
         return self._take(self._neighbours(node_key(self._number, self.ms, self.seq))[0])
 
     def load(self) -> bytes:
-        """See `Source`."""
         found = self.envelope()
         return history_form(found.listpack, found.ms, found.seq, found.trimmed)
 
     def raw(self) -> bytes:
-        """See `Source`."""
         return self.envelope().listpack
 
     def envelope(self) -> Envelope:
@@ -247,7 +241,6 @@ class Archived(Source):
         self._index = 0
 
     def seek(self, ms: int, seq: int) -> bool:
-        """See `Source`."""
         record = find_segment(self._txn, self._number, ms, seq)
         if record is None or record.last_id < (ms, seq):
             return self._open_after(ms, seq)
@@ -256,7 +249,6 @@ class Archived(Source):
         return self._stand(max(0, self._before(ms, seq)))
 
     def at_or_below(self, ms: int, seq: int) -> bool:
-        """See `Source`."""
         record = find_segment(self._txn, self._number, ms, seq)
         if record is None:
             return False
@@ -265,7 +257,6 @@ class Archived(Source):
         return self._stand(max(0, self._before(ms, seq)))
 
     def next(self) -> bool:
-        """See `Source`."""
         segment, record = self._segment, self._record
         if segment is None or record is None:
             return False
@@ -278,7 +269,6 @@ class Archived(Source):
         return after > record.last_id and self._open_after(*after)
 
     def previous(self) -> bool:
-        """See `Source`."""
         segment, record = self._segment, self._record
         if segment is None or record is None:
             return False
@@ -297,7 +287,6 @@ class Archived(Source):
         return self._stand(len(self._nodes) - 1)
 
     def load(self) -> bytes:
-        """See `Source`."""
         return self._nodes[self._index].listpack
 
     def _open_after(self, ms: int, seq: int) -> bool:
@@ -311,10 +300,11 @@ class Archived(Source):
     def _open(self, record: SegmentRecord) -> Segment:
         self._record = record
         try:
-            self._segment = self._files.open(record)
+            segment = self._segment = self._files.open(record)
         except CorruptionError as error:
             raise Unreadable(record, error) from error
-        return self._segment
+        self.origin = segment.index.store_uuid, segment.index.stream_number
+        return segment
 
     def _read(self, segment: Segment, block: int) -> None:
         """Read a block."""
@@ -366,7 +356,7 @@ def history_nodes(txn: Txn, stream: Stream, start: Id, end: Id) -> Iterator[tupl
 
 def ascending(sources: list[Source], start: Id, end: Id) -> Iterator[Source]:
     """Yield the source of each node that may have IDs from `start` to `end`, in their order."""
-    left = [source for source in sources if source.seek(*start)]
+    left = _begun(sources, start)
     while left:
         source = min(left, key=_key)
         if _key(source) > end:
@@ -374,6 +364,17 @@ def ascending(sources: list[Source], start: Id, end: Id) -> Iterator[Source]:
         yield source
         if not source.next():
             left.remove(source)
+
+
+def _begun(sources: list[Source], start: Id) -> list[Source]:
+    """Go to the first node of each source that may have IDs from `start` on; leave out the others.
+
+    Of the nodes that begin before `start` only the last one can, since nodes never overlap. Without
+    that, a read in steps might read another one again in each step, and come to nothing else.
+    """
+    found = [source for source in sources if source.seek(*start)]
+    first = max((_key(source) for source in found if _key(source) <= start), default=start)
+    return [source for source in found if _key(source) >= first or source.next()]
 
 
 def copied_nodes(sources: list[Source], end: Id, size: int) -> Iterator[list[CopiedNode]]:
@@ -415,7 +416,7 @@ def copy_range(
     if stream is None:
         return [], None
     every = _sources(txn, stream) if whole_history else [LiveOnly(txn, stream)]
-    left = [source for source in every if source.seek(*start) and _key(source) <= end]
+    left = [source for source in _begun(every, start) if _key(source) <= end]
     copied: list[CopiedNode] = []
     room = size
     for nodes in copied_nodes(left, end, size):

@@ -23,6 +23,7 @@ from streamkeep.engine.blocking.waiters import Waiters
 from streamkeep.engine.checkpoint.checkpoint import Checkpoints, Hold
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.checkpointer import Checkpointer
+from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.journal.control_file import ControlFile
 from streamkeep.engine.journal.journal import Journal
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Owner, Reader
@@ -223,6 +224,21 @@ class Environment:
             commit_number = txn.newest_commit()
         self.sync_to(commit_number)
         return result
+
+    def read_history(
+        self, command: Callable[[ReadTxn, *Args], Result], *args: *Args, durable: bool = False
+    ) -> Result:
+        """Do the same as `read`, or `read_durable`, for a command that reads segments.
+
+        Another process may remove a segment at any time. If the newest manifest no longer names it,
+        the command runs again, on a newer snapshot.
+        """
+        while True:
+            try:
+                return (self.read_durable if durable else self.read)(command, *args)
+            except Unreadable as gone:
+                if self.read(gone.still_named):
+                    raise gone.error from None
 
     def write(
         self,

@@ -14,7 +14,6 @@ from streamkeep.engine.commands.history import (
     Live,
     Retired,
     Source,
-    Unreadable,
     archived_of,
     ascending,
 )
@@ -35,12 +34,7 @@ def find_remains(
     for number in environment.read(archived_under, name):
         start: Id | None = (0, 0)
         while start is not None:
-            try:
-                ids, start = environment.read(_find, name, number, start, wanted)
-            except Unreadable as gone:
-                if environment.read(gone.still_named):
-                    raise gone.error from None
-                continue  # a newer manifest names another file
+            ids, start = environment.read_history(_find, name, number, start, wanted)
             found.update(ids)
     return sorted(found)
 
@@ -52,7 +46,11 @@ def _find(
     where = Where(wanted)
     found: list[Id] = []
     room = _STEP_BYTES
-    for source in ascending(_sources(txn, name, number), start, (MAX, MAX)):
+    sources: list[Source] = [Retired(txn, number), *archived_of(txn, number)]
+    stream = txn.find_stream(name)
+    if stream is not None and stream.number == number and stream.nodes():
+        sources.append(Live(txn, stream))
+    for source in ascending(sources, start, (MAX, MAX)):
         if room <= 0:
             return found, (source.ms, source.seq)
         data = source.raw()
@@ -63,11 +61,3 @@ def _find(
                 found.append(cursor.id())
             cursor.skip_fields()
     return found, None
-
-
-def _sources(txn: Txn, name: bytes, number: int) -> list[Source]:
-    sources: list[Source] = [Retired(txn, number)]
-    stream = txn.find_stream(name)
-    if stream is not None and stream.number == number and stream.nodes():
-        sources.append(Live(txn, stream))
-    return sources + archived_of(txn, number)

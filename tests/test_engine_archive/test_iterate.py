@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 import streamkeep
-from inside import segment_files_of
+from inside import environment_of, segment_files_of
 from streamkeep.engine.api import read_commands
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
+from streamkeep.engine.commands import history
+from streamkeep.engine.whole_store import remains
 from streamkeep.format.core.errors import (
     ArgumentError,
     ErasureBlockedError,
@@ -71,6 +73,30 @@ READERS: dict[str, Callable[[Store], Iterator[Any]]] = {
     "follow": lambda store: store.follow("s", 0, count=30, history=True, block=None),
     "view": lambda store: store.using(sync="none").scan("s", history=True),
 }
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_read_in_small_steps_always_gets_on(archived: Store, whole: bool) -> None:
+    """The step after a node that is larger than a step does not begin with that node again."""
+    start: Any = (0, 0)
+    keys: list[tuple[int, int]] = []
+    while start is not None:
+        nodes, following = environment_of(archived).read(
+            history.copy_range, b"s", start, (COUNT, 0), 1, whole
+        )
+        keys += [(ms, seq) for ms, seq, _ in nodes]
+        assert following is None or following > start
+        start = following
+    assert keys == sorted(set(keys))
+    assert keys[0] == ((1, 0) if whole else (301, 0))
+
+
+def test_a_search_in_small_steps_always_gets_on(
+    archived: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remains, "_STEP_BYTES", 1)
+    ids = archived.find_remains("s", {"n": ["1", "201", "250", "301", "400"]})
+    assert [one.ms for one in ids] == [1, 201, 250, 301, 400]
 
 
 @pytest.mark.parametrize("reader", READERS)

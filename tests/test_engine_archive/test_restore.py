@@ -15,7 +15,7 @@ from inside import context_of, environment_of, segment_files_of
 from model.profile import configured
 from segments import TOP, Pairs, archive, pairs_of, retire, some, write_file
 from streamkeep.engine.api.store import Store
-from streamkeep.engine.archive import restore
+from streamkeep.engine.archive import iterate, restore
 from streamkeep.engine.archive.iterate import archived_nodes
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables import manifest
@@ -320,6 +320,7 @@ def test_what_is_archived_and_rewritten_meanwhile_comes_once(
 ) -> None:
     """During the walk, retired nodes become a segment and a segment gets another file."""
     monkeypatch.setattr(restore, "_STEP_NODES", 1)
+    monkeypatch.setattr(iterate, "_STEP_BYTES", 1)
     number = store.archived_segments()[0].stream_number
     steps = 0
 
