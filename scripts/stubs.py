@@ -40,6 +40,7 @@ COMMANDS: Final = (
 ADMIN: Final = Source(f"{API}/admin_commands.py", "AdminCommands")
 FOLLOW: Final = Source(f"{API}/follow.py", "FollowCommands")
 FRAMES: Final = Source(f"{API}/frame_commands.py", "FrameCommands")
+WORK: Final = Source(f"{API}/work.py", "WorkCommands")
 STORE: Final = Source(f"{API}/store.py", "Store")
 
 
@@ -121,7 +122,7 @@ class AsyncCommands(Generic[Text]):
     ),
     Stub(
         f"{API}/async_methods.pyi",
-        (ADMIN, FOLLOW, FRAMES),
+        (ADMIN, FOLLOW, FRAMES, WORK),
         '''\
 from collections.abc import AsyncIterator
 from typing import Generic

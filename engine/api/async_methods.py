@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from streamkeep.engine.api.admin_commands import AdminCommands
 from streamkeep.engine.api.follow import FollowCommands
 from streamkeep.engine.api.frame_commands import FrameCommands
+from streamkeep.engine.api.work import WorkCommands
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.format.core.entry import Text
 
@@ -24,8 +25,8 @@ Method = Callable[..., Any]
 _END = object()
 
 
-class AsyncMethods(FollowCommands[Text]):
-    """The methods of `AdminCommands`, `FrameCommands` and `FollowCommands` for asyncio."""
+class AsyncMethods(FollowCommands[Text], WorkCommands[Text]):
+    """The methods of `Store` that are no commands of Redis, for asyncio."""
 
     _store: AdminCommands[Text]
 

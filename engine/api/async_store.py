@@ -20,24 +20,12 @@ from typing import Any, TypeVar, cast
 
 from streamkeep.engine.api.async_commands import AsyncCommands
 from streamkeep.engine.api.async_methods import AsyncMethods
-from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking, never
+from streamkeep.engine.api.follow import Plan, Stop, Stopped, checking
 from streamkeep.engine.api.redis_pipeline import Pipeline, results_of, run_together
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync, Transaction
-from streamkeep.engine.api.work import (
-    Item,
-    LookCall,
-    Refused,
-    WakeOn,
-    When,
-    Work,
-    WorkCall,
-    command_of,
-    waiting,
-)
 from streamkeep.engine.blocking.async_waiters import AsyncWaiters
 from streamkeep.engine.blocking.calls import BlockingCall, Wait
-from streamkeep.engine.commands.arguments import check_block
 from streamkeep.engine.commands.reply_budget import Entries, Found
 from streamkeep.engine.store.command import Command, Write, attempt
 from streamkeep.engine.store.group_commit import TaskCall
@@ -141,45 +129,6 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
 
         return await self._in_turn(transact)
 
-    async def apply(
-        self, work: Work[Result], *, frees: bool = False, sync: Sync | None = None
-    ) -> Result:
-        """Run `work(txn)` in a transaction that other calls may share; see `Store.apply`."""
-        try:
-            durable = self._store._waits(sync)
-            return await self._run(command_of(self._store, work, frees), durable)
-        except Refused as refused:
-            raise refused.error from None
-
-    async def apply_when(
-        self,
-        work: Work[list[Item]],
-        when: When,
-        *,
-        block: int = 0,
-        stop: Stop | None = None,
-        sync: Sync | None = None,
-    ) -> list[Item]:
-        """Run `work(txn)` until it returns something; see `Store.apply_when`."""
-        call = WorkCall(self._store, work, when)
-        check = checking(self._store, stop or never)
-        try:
-            found = await self._wait_for(
-                call, check_block("apply_when", block), check, self._store._waits(sync)
-            )
-            return cast(list[Item], found)
-        except Stopped:
-            return []
-        except Refused as refused:
-            raise refused.error from None
-
-    async def read_when(
-        self, look: Callable[[Snapshot[Text]], list[Item]], wake_on: WakeOn, *, block: int = 0
-    ) -> list[Item]:
-        """Run `look(snapshot)` until it returns something; see `Store.read_when`."""
-        found = await self._run(waiting(LookCall(self._store, look, wake_on), block))
-        return cast(list[Item], found)
-
     def using(self, sync: Sync) -> AsyncSyncView[Text]:
         """Return an object with the commands of the store, which uses another sync mode."""
         return AsyncSyncView(self, sync)
@@ -194,16 +143,18 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
 
     # --- how commands run -------------------------------------------------------------------
 
+    def _origin(self) -> Store[Text]:
+        return self._store
+
+    def _waits(self, sync: Sync | None) -> bool:
+        return self._store._waits(sync)
+
     async def _iterate(
         self, plan: Plan, block_ms: int | None, stop: Stop
     ) -> AsyncIterator[Entry[Text]]:
-        check = checking(self._store, stop)
         while not stop():
             wait_ms = block_ms if plan.waits else None
-            try:
-                found = await self._wait_for(plan.call(), wait_ms, check, self._store._wait)
-            except Stopped:
-                return
+            found = await self._wait_for(plan.call(), wait_ms, self._store._wait, stop)
             entries = plan.take(found)
             if entries is None:
                 return
@@ -217,8 +168,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         if durable is None:
             durable = store._wait
         if command.call is not None:
-            check = store._check_open
-            found = await self._wait_for(command.call, command.block_ms, check, durable)
+            found = await self._wait_for(command.call, command.block_ms, durable, command.stop)
             return command.result(found)
         if not command.writes:
             if command.reads_history or store._read_durable:  # these wait for the disk
@@ -252,7 +202,7 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
         return self._store._history_batch(name, wanted)
 
     async def _wait_for(
-        self, call: BlockingCall, block_ms: int | None, check: Callable[[], None], durable: bool
+        self, call: BlockingCall, block_ms: int | None, durable: bool, stop: Stop | None
     ) -> Found:
         call.may_wait = block_ms is not None
         found = await self._run(attempt(call), durable)
@@ -264,12 +214,16 @@ class AsyncStore(AsyncMethods[Text], AsyncCommands[Text]):
 
         waiting = Wait(call)
         deadline = self._waiters.deadline(block_ms)
-        while not found and await self._waiting.wait(waiting, note, deadline, check):
-            try:
-                found = await self._run(attempt(call), durable)
-            except BaseException:
-                self._waiters.pass_on(call)
-                raise
+        check = checking(self._store, stop)
+        try:
+            while not found and await self._waiting.wait(waiting, note, deadline, check):
+                try:
+                    found = await self._run(attempt(call), durable)
+                except BaseException:
+                    self._waiters.pass_on(call)
+                    raise
+        except Stopped:
+            return []
         return found
 
     def _begin_scan(self) -> tuple[ReadTxn, bool]:

@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
 
 Stop = Callable[[], bool]
-
-
 Batch = Sequence[Entry[Any]]
 
 
 class Stopped(Exception):
-    """`stop` returned True while the iteration waited."""
+    """`stop` returned True while a call waited."""
 
 
 class Plan:
@@ -145,7 +143,7 @@ class FollowCommands(CommandBase[Text]):
             if must_close:
                 txn.close()
         plan = Following(name, after, wanted, self._shape, history)
-        return self._iterate(plan, _block_ms(block), stop or never)
+        return self._iterate(plan, _block_ms(block), stop or (lambda: False))
 
     def consume(
         self,
@@ -195,7 +193,7 @@ class FollowCommands(CommandBase[Text]):
             counted=True,
         )
         plan = Consuming(to_bytes(key, "key"), delivery)
-        entries = self._iterate(plan, _block_ms(block), stop or never)
+        entries = self._iterate(plan, _block_ms(block), stop or (lambda: False))
         return cast("Iterator[DeliveredEntry[Text]]", entries)
 
     def _iterate(self, plan: Plan, block_ms: int | None, stop: Stop) -> Iterator[Entry[Text]]:
@@ -218,12 +216,12 @@ def _block_ms(block: int | None) -> int | None:
     return None if block is None else check_block("XREAD", block)
 
 
-def checking(store: Store[bytes] | Store[str], stop: Stop) -> Callable[[], None]:
+def checking(store: Store[bytes] | Store[str], stop: Stop | None) -> Callable[[], None]:
     """Return a function for a wait to call before each sleep; it raises when the wait must end."""
 
     def check() -> None:
         store._check_open()
-        if stop():
+        if stop is not None and stop():
             raise Stopped
 
     return check
@@ -233,11 +231,6 @@ def _claims_dead(claim: object) -> bool:
     if claim not in (None, "dead"):
         raise ArgumentError(f"claim must be 'dead' or None, not {as_given(claim)}")
     return claim is not None
-
-
-def never() -> bool:
-    """Never stop an iteration."""
-    return False
 
 
 def _last_id(entries: Batch) -> tuple[int, int]:

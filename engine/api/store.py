@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import lmdb
 
 from streamkeep.engine.api.admin_commands import AdminCommands, checked_record
 from streamkeep.engine.api.command_base import Result
-from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking, never
+from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking
 from streamkeep.engine.api.frame_commands import FrameCommands
 from streamkeep.engine.api.key_container import KeyContainer
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
-from streamkeep.engine.api.work import (
-    Item,
-    LookCall,
-    Refused,
-    WakeOn,
-    When,
-    Work,
-    WorkCall,
-    command_of,
-    waiting,
-)
+from streamkeep.engine.api.work import WorkCommands
 from streamkeep.engine.archive import garbage
 from streamkeep.engine.archive.back_pressure import BackPressure, check_most, clean_after_crash
 from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
-from streamkeep.engine.commands.arguments import check_block, check_node_limits
+from streamkeep.engine.commands.arguments import check_node_limits
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.crash_recovery.state import WayName
 from streamkeep.engine.store import opening
@@ -64,6 +54,7 @@ class Store(
     AdminCommands[Text],
     FollowCommands[Text],
     FrameCommands[Text],
+    WorkCommands[Text],
     KeyContainer[Text],
     StreamCommands[Text],
 ):
@@ -245,9 +236,8 @@ class Store(
         Args:
             sync: a sync mode for this transaction, instead of that of the store.
         """
-        wait = self._waits(sync)
         self._check_writable()
-        self._note_sync(sync)
+        wait = self._waits(sync)
         txn = self._environment.begin_write(durable=wait)
         transaction = Transaction(self, txn)
         thread = threading.get_ident()
@@ -279,67 +269,6 @@ class Store(
         """Return the transaction that this thread has open on the store, if it has one."""
         begun = self._environment.transactions.get(threading.get_ident())
         return begun if isinstance(begun, Transaction) and begun.is_open() else None
-
-    def apply(self, work: Work[Result], *, frees: bool = False, sync: Sync | None = None) -> Result:
-        """Run `work(txn)` in a transaction, which calls of other threads may share.
-
-        All of it happens, or nothing when it raises. It differs from `transaction` in two ways:
-        callers that come at the same time share one commit and one sync, and `work` may run twice,
-        so it must change nothing but the transaction. It may run in another thread.
-
-        Args:
-            frees: `work` makes room, so that it may use the reserve of a full store.
-            sync: a sync mode for this call, instead of that of the store.
-        """
-        self._note_sync(sync)
-        try:
-            return self._run(command_of(self, work, frees), self._waits(sync))
-        except Refused as refused:
-            raise refused.error from None
-
-    def apply_when(
-        self,
-        work: Work[list[Item]],
-        when: When,
-        *,
-        block: int = 0,
-        stop: Stop | None = None,
-        sync: Sync | None = None,
-    ) -> list[Item]:
-        """Run `work(txn)` as `apply` does, until it returns something that is not empty.
-
-        Between attempts the caller sleeps, without polling, until a commit concerns it.
-
-        Args:
-            when: when `work` may find something, and which commits can change that.
-            block: how many milliseconds to wait at most; 0 for no limit.
-            stop: asked before each sleep, at least once a second; True ends the wait.
-            sync: a sync mode for this call, instead of that of the store.
-
-        Returns:
-            What `work` returned; [] when the time is over, or after `stop`.
-        """
-        call = WorkCall(self, work, when)
-        check = checking(self, stop or never)
-        try:
-            block_ms = check_block("apply_when", block)
-            found = self._wait_for(call, block_ms, check, self._waits(sync))
-            return cast("list[Item]", found)
-        except Stopped:
-            return []
-        except Refused as refused:
-            raise refused.error from None
-
-    def read_when(
-        self, look: Callable[[Snapshot[Text]], list[Item]], wake_on: WakeOn, *, block: int = 0
-    ) -> list[Item]:
-        """Run `look(snapshot)` until it returns something that is not empty; otherwise sleep.
-
-        Args:
-            wake_on: as in `When`.
-            block: as for `apply_when`.
-        """
-        return cast("list[Item]", self._run(waiting(LookCall(self, look, wake_on), block)))
 
     def using(self, sync: Sync) -> SyncView[Text]:
         """Return an object with the commands of the store, which uses another sync mode."""
@@ -374,7 +303,7 @@ class Store(
         if self._closed:
             self._check_open()
         if command.call is not None:
-            found = self._wait_for(command.call, command.block_ms, self._check_open, durable)
+            found = self._wait_for(command.call, command.block_ms, durable, command.stop)
             return command.result(found)
         environment = self._environment
         reply: object
@@ -398,13 +327,12 @@ class Store(
         return command.result(reply)
 
     def _wait_for(
-        self, call: BlockingCall, block_ms: int | None, check: Callable[[], None], durable: bool
+        self, call: BlockingCall, block_ms: int | None, durable: bool, stop: Stop | None
     ) -> Found:
-        """Run a call that may wait.
+        """Run a call that may wait; return [] if `stop` ends the wait.
 
         Args:
             block_ms: None: it does not wait.
-            check: raises when the wait must end.
             durable: as in `_run`.
         """
 
@@ -416,22 +344,25 @@ class Store(
 
         if block_ms is None:
             return once()
-        return self._environment.waiters.block(once, note, call, block_ms, check)
+        try:
+            waiters = self._environment.waiters
+            return waiters.block(once, note, call, block_ms, checking(self, stop))
+        except Stopped:
+            return []
 
     def _iterate(self, plan: Plan, block_ms: int | None, stop: Stop) -> Iterator[Entry[Text]]:
-        check = checking(self, stop)
         while not stop():
             wait_ms = block_ms if plan.waits else None
-            try:
-                entries = plan.take(self._wait_for(plan.call(), wait_ms, check, self._wait))
-            except Stopped:
-                return
+            entries = plan.take(self._wait_for(plan.call(), wait_ms, self._wait, stop))
             if entries is None:
                 return
             for entry in entries:
                 yield entry
                 if stop():
                     return
+
+    def _origin(self) -> Store[Text]:
+        return self
 
     def _now_ms(self) -> int:
         return self._environment.context.clock.now_ms()
@@ -442,7 +373,12 @@ class Store(
 
     def _waits(self, sync: Sync | None) -> bool:
         """Return whether a call with this sync mode waits for the disk."""
-        return self._wait if sync is None else check_sync(sync) == "commit"
+        if sync is None:
+            return self._wait
+        self._check_open()
+        check_sync(sync)
+        self._note_sync(sync)
+        return sync == "commit"
 
     def _note_sync(self, sync: Sync | None) -> None:
         """Begin to sync the journal every `interval`, if this is the first use of that mode."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from streamkeep.engine.api.command_base import Key
-from streamkeep.engine.api.views import Snapshot, Transaction
+from streamkeep.engine.api.command_base import CommandBase, Key
+from streamkeep.engine.api.follow import Stop
+from streamkeep.engine.api.views import Snapshot, Sync, Transaction
 from streamkeep.engine.blocking.calls import BlockingCall, Waiter
 from streamkeep.engine.commands.arguments import check_block, to_bytes
 from streamkeep.engine.commands.reply_budget import Found
@@ -20,6 +21,7 @@ from streamkeep.engine.notify.wait_table import GROUP, READ, Interest
 from streamkeep.engine.store.command import Command, Write, wait
 from streamkeep.engine.txn.read_txn import ReadTxn, Txn
 from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError, CommandError
 from streamkeep.format.core.values import as_given
 
@@ -53,18 +55,6 @@ class When(NamedTuple):
     claims_dead: bool = False
 
 
-class Refused(Exception):
-    """A function raised a CommandError; what it had changed before has to be undone.
-
-    A command that raises a CommandError has changed nothing, so that the others of a shared
-    transaction stay. That does not hold for a function of several commands.
-    """
-
-    def __init__(self, error: CommandError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 class SharedTransaction(Transaction[Any]):
     """A transaction that other calls may share, so that it neither commits nor aborts it."""
 
@@ -76,19 +66,14 @@ class SharedTransaction(Transaction[Any]):
         raise TypeError("a shared transaction is undone by an exception of its function")
 
 
-def applied(txn: WriteTxn, store: Store[Any], work: Work[Result]) -> Result:
+def _applied(txn: WriteTxn, store: Store[Any], work: Work[Result]) -> Result:
     """Run the function of a call."""
     try:
         return work(SharedTransaction(store, txn))
-    except CommandError as error:
-        raise Refused(error) from None
-
-
-def command_of(store: Store[Any], work: Work[Result], frees: bool) -> Command[Result]:
-    """Return the command that runs a function."""
-    command: Command[Result] = Write(applied, (store, work))
-    command.frees = frees
-    return command
+    except CommandError:
+        # One command that raises it has changed nothing; a function of several ones may have.
+        txn.half_done = True
+        raise
 
 
 class WorkCall(BlockingCall):
@@ -113,7 +98,7 @@ class WorkCall(BlockingCall):
     def run(self, txn: Txn) -> Found:
         """Run the function."""
         assert isinstance(txn, WriteTxn)
-        return applied(txn, self._store, self._work)
+        return _applied(txn, self._store, self._work)
 
     def note(self, txn: WriteTxn) -> None:
         """Note nothing: the function itself does."""
@@ -125,7 +110,8 @@ class WorkCall(BlockingCall):
 
     def pause(self, txn: Txn) -> int:
         """Return when the function may find something."""
-        return _look(self._store, self._look, txn)
+        assert isinstance(txn, ReadTxn)
+        return self._look(Snapshot(self._store, txn))
 
     def interests(self) -> list[Interest]:
         """Return the keys."""
@@ -156,14 +142,71 @@ class LookCall(BlockingCall):
         return self._interests
 
 
-def waiting(call: BlockingCall, block: int) -> Command[Found]:
-    """Return the command of a call that waits for at most `block` milliseconds; 0: no limit."""
-    return wait(call, check_block("read_when", block))
+class WorkCommands(CommandBase[Text]):
+    """Functions of a program as commands; a base of `Store`."""
 
+    def _origin(self) -> Store[Text]:
+        """Return the store that functions get transactions of."""
+        raise NotImplementedError
 
-def _look(store: Store[Any], look: Look, txn: Txn) -> int:
-    assert isinstance(txn, ReadTxn)
-    return look(Snapshot(store, txn))
+    def _waits(self, sync: Sync | None) -> bool:
+        raise NotImplementedError
+
+    def _run(self, command: Command[Result], durable: bool | None = None) -> Result:
+        raise NotImplementedError
+
+    def apply(self, work: Work[Result], *, frees: bool = False, sync: Sync | None = None) -> Result:
+        """Run `work(txn)` in a transaction, which calls of other threads may share.
+
+        All of it happens, or nothing when it raises. It differs from `transaction` in two ways:
+        callers that come at the same time share one commit and one sync, and `work` may run twice,
+        so it must change nothing but the transaction. It may run in another thread.
+
+        Args:
+            frees: `work` makes room, so that it may use the reserve of a full store.
+            sync: a sync mode for this call, instead of that of the store.
+        """
+        command: Command[Result] = Write(_applied, (self._origin(), work))
+        command.frees = frees
+        return self._run(command, self._waits(sync))
+
+    def apply_when(
+        self,
+        work: Work[list[Item]],
+        when: When,
+        *,
+        block: int = 0,
+        stop: Stop | None = None,
+        sync: Sync | None = None,
+    ) -> list[Item]:
+        """Run `work(txn)` as `apply` does, until it returns something that is not empty.
+
+        Between attempts the caller sleeps, without polling, until a commit concerns it.
+
+        Args:
+            when: when `work` may find something, and which commits can change that.
+            block: how many milliseconds to wait at most; 0 for no limit.
+            stop: asked before each sleep, at least once a second; True ends the wait.
+            sync: a sync mode for this call, instead of that of the store.
+
+        Returns:
+            What `work` returned; [] when the time is over, or after `stop`.
+        """
+        call = WorkCall(self._origin(), work, when)
+        command = wait(call, check_block("apply_when", block), stop=stop)
+        return cast("list[Item]", self._run(command, self._waits(sync)))
+
+    def read_when(
+        self, look: Callable[[Snapshot[Text]], list[Item]], wake_on: WakeOn, *, block: int = 0
+    ) -> list[Item]:
+        """Run `look(snapshot)` until it returns something that is not empty; otherwise sleep.
+
+        Args:
+            wake_on: as in `When`.
+            block: as for `apply_when`.
+        """
+        call = LookCall(self._origin(), look, wake_on)
+        return cast("list[Item]", self._run(wait(call, check_block("read_when", block))))
 
 
 def _interests(wake_on: WakeOn) -> list[Interest]:

@@ -415,7 +415,9 @@ def copy_range(
     stream = txn.find_stream(name)
     if stream is None:
         return [], None
-    every = _sources(txn, stream) if whole_history else [LiveOnly(txn, stream)]
+    every: list[Source] = [LiveOnly(txn, stream)]
+    if whole_history:
+        every = _sources(txn, stream)
     left = [source for source in _begun(every, start) if _key(source) <= end]
     copied: list[CopiedNode] = []
     room = size

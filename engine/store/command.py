@@ -32,6 +32,7 @@ class Command(Generic[Result]):
     reads_history = False  # it reads segments, which another process may remove at any time
     call: BlockingCall | None = None  # what `run` belongs to, if the command may wait
     block_ms = 0  # how long it may wait; 0 for no limit
+    stop: Callable[[], bool] | None = None  # asked while it waits; True ends the wait
 
     def __init__(
         self,
@@ -88,12 +89,14 @@ def wait(
     call: BlockingCall,
     block_ms: int,
     shape: Callable[[Found], Found] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Command[Found]:
     """Return a command that may wait until it has something to return."""
     command = attempt(call)
     command.shape = shape
     command.call = call
     command.block_ms = block_ms
+    command.stop = stop
     return command
 
 

@@ -70,7 +70,7 @@ class Call:
         try:
             self.result = self.command.run(txn, *self.command.args)
         except CommandError as error:
-            if txn.count_changes() != before:
+            if txn.half_done or txn.count_changes() != before:
                 raise  # the others must not commit a part of it
             self.error = error
 

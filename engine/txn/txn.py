@@ -73,6 +73,7 @@ class WriteTxn(Txn):
         self.operations: Operations | None = None  # its record; None while nothing is changed
         self.frees = False  # it makes room, so that it needs none
         self.durable = False  # a caller will wait until it is on disk
+        self.half_done = False  # a function of several commands has failed, maybe after a change
         self.garbage = False  # rows were left for removal in later transactions
         self.retired = False  # nodes were retired: the archive has work
         self.streams: dict[bytes, Stream] = {}  # that this transaction has returned to callers

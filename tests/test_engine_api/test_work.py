@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inside import environment_of
 from patience import PATIENCE_S, wait_until
 from streamkeep import IdTooSmallError, Snapshot, Store, Transaction, When
 from streamkeep.engine.api.async_store import AsyncStore
@@ -33,9 +34,15 @@ def give(txn: Transaction[Any]) -> None:
     txn.wake("rows", "group")
 
 
-def test_a_function_that_raises_undoes_all_of_its_changes_and_no_others(store: Store) -> None:
+@pytest.mark.parametrize("change", ["a row", "an entry"])
+def test_a_function_that_raises_undoes_all_of_its_changes_and_no_others(
+    store: Store, change: str
+) -> None:
     def fail(txn: Transaction[Any]) -> None:
-        txn.row_put("rows", b"half", b"")
+        if change == "a row":
+            txn.row_put("rows", b"half", b"")
+        else:
+            txn.xadd("orders", {"half": 1})  # which no row shows before the commit
         txn.xadd("orders", {"a": 1}, id="0-0")
 
     def add(txn: Transaction[Any]) -> object:
@@ -113,6 +120,27 @@ def test_tasks_apply_and_wait_as_threads_do(store: Store) -> None:
             await own.apply(lambda txn: txn.xadd("orders", {"a": 1}, id="0-0"))
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("call", ["apply", "apply_when", "transaction", "async apply"])
+def test_the_first_call_with_that_mode_begins_to_sync_at_intervals(store: Store, call: str) -> None:
+    checkpointer = environment_of(store).checkpointer
+    assert checkpointer is not None
+    assert checkpointer._intervals == []
+    if call == "apply":
+        store.apply(give, sync="interval")
+    elif call == "apply_when":
+        store.apply_when(lambda txn: [1], When(look, ON), sync="interval")
+    elif call == "transaction":
+        with store.transaction(sync="interval"):
+            pass
+    else:
+
+        async def run() -> None:
+            await AsyncStore(store).apply(give, sync="interval")
+
+        asyncio.run(run())
+    assert checkpointer._intervals == [1]
 
 
 def test_a_thread_finds_the_transaction_that_it_has_open(store: Store) -> None:
