@@ -100,15 +100,6 @@ def open_readers(raw: lmdb.Environment) -> list[Reader]:
     return found
 
 
-def reader_slots(raw: lmdb.Environment, last_commit: int) -> list[ReaderSlot]:
-    """Return the processes that have snapshots open, the oldest snapshot first."""
-    slots = [
-        ReaderSlot(reader.process, max(0, last_commit - reader.commit_number))
-        for reader in open_readers(raw)
-    ]
-    return sorted(slots, key=lambda slot: -slot.behind)
-
-
 def read_durability(
     txn: ReadTxn, store: Folder, lock: CheckpointFile | None, failures: Failures
 ) -> Durability:
@@ -125,6 +116,8 @@ def read_durability(
     standby = txn.get_row(META, META_STANDBY, "meta")
     following = txn.get_row(META, META_FOLLOWING, "meta")
     folder = store.folder(JOURNAL_FOLDER, missing_ok=True)
+    in_image = txn.raw().id()
+    readers = sorted(open_readers(context.raw), key=lambda one: one.commit_number)
     return Durability(
         context.epoch,
         last_commit,
@@ -132,7 +125,7 @@ def read_durability(
         None if slot is None else slot.commit_number,
         sum(map(folder.size, folder.names())),
         None if row is None else decode_recovery(row),
-        reader_slots(context.raw, txn.raw().id()),
+        [ReaderSlot(one.process, max(0, in_image - one.commit_number)) for one in readers],
         failures.texts(),
         () if standby else tuple(_copy(one, last_commit) for one in read_slots(folder)),
         None if standby is None else decode_standby(standby, "meta"),

@@ -12,8 +12,9 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import lmdb
 
@@ -57,6 +58,18 @@ _SPARE_TRANSACTIONS: Final = 4
 _NODE_LIMITS: Final = (PAGE_FIT, 100)  # bytes, entries
 
 
+class _Options(NamedTuple):
+    """How a store is opened; see `open_environment`."""
+
+    readonly: bool
+    force_recovery: WayName | None
+    max_readers: int
+    max_store_bytes: int | None
+    clock: Clock
+    node_limits: tuple[int, int] | None
+    standby: bool
+
+
 def open_environment(
     path: Path,
     *,
@@ -85,6 +98,9 @@ def open_environment(
     if force_recovery is not None and force_recovery not in WAYS:
         names = " or ".join(map(repr, WAYS))
         raise ArgumentError(f"force_recovery must be {names}, not {force_recovery!r}")
+    options = _Options(
+        readonly, force_recovery, max_readers, max_store_bytes, clock, node_limits, standby
+    )
     opening = Opening(path)
     environment = None
     try:
@@ -95,7 +111,7 @@ def open_environment(
                     raise StoreLockedError(
                         f"{path}: open in this process; next: close it, then recover it"
                     )
-                _check_compatible(known, readonly, max_store_bytes, node_limits, standby)
+                _check_compatible(known, options)
                 known.users += 1
                 return known
             registry.openings.append(opening)
@@ -103,17 +119,7 @@ def open_environment(
         while environment is None:
             folder = check_place(path, create and not readonly, readonly, trust_owners, modes)
             with suppress(_Removed):  # the next round creates the store again, or says it is gone
-                environment = _open_noted(
-                    folder,
-                    opening,
-                    readonly,
-                    force_recovery,
-                    max_readers,
-                    max_store_bytes,
-                    clock,
-                    node_limits or _NODE_LIMITS,
-                    standby,
-                )
+                environment = _open_noted(folder, opening, options)
         return environment
     finally:
         registry.end(opening, environment)
@@ -123,36 +129,41 @@ class _Removed(Exception):
     """The folder was removed while this process waited for the lock of the store."""
 
 
-def _open_noted(
-    folder: Folder,
-    opening: Opening,
-    readonly: bool,
-    force_recovery: WayName | None,
-    max_readers: int,
-    max_store_bytes: int | None,
-    clock: Clock,
-    node_limits: tuple[int, int],
-    standby: bool,
-) -> Environment:
+def _open_noted(folder: Folder, opening: Opening, options: _Options) -> Environment:
     """Open a store that this process has not open, and that no other thread of it is opening."""
+    readonly = options.readonly
     raw = None
     control = None
     environment = None
     try:
-        lock = _lock_store(folder, opening, readonly, force_recovery, max_readers, clock)
-        control = _open_control(folder, readonly, lock)
-
-        def open_raw() -> lmdb.Environment:
-            return _open_lmdb(folder, readonly, max_readers, max_store_bytes)
-
+        lock = _lock_store(folder, opening, options)
+        if lock is not None and _uses_control(folder, readonly):
+            # It shows other processes that this one has the store open.
+            control = ControlFile(folder.make_folder(JOURNAL_FOLDER))
+        open_raw = partial(
+            _open_lmdb, folder, readonly, options.max_readers, options.max_store_bytes
+        )
         raw = open_raw()
         environment = read_or_create(
-            folder, raw, open_raw, readonly, max_store_bytes, clock, node_limits, lock, control
+            folder,
+            raw,
+            open_raw,
+            readonly,
+            options.max_store_bytes,
+            options.clock,
+            options.node_limits or _NODE_LIMITS,
+            lock,
+            control,
         )
-        environment.follows = _followed(environment)
-        if environment.follows and not (readonly or standby):
+        with environment.begin_read() as txn:
+            body = txn.get_row(META, META_STANDBY, "meta")
+        environment.follows = "" if body is None else decode_standby(body, "meta").source
+        if environment.follows and not (readonly or options.standby):
             _refuse_standby(folder.path, environment.follows)
-        _make_first_checkpoint(environment)
+        if environment.checkpoints is not None:
+            slot = environment.checkpoints.file.newest()
+            if slot is None or slot.epoch != environment.context.epoch:
+                environment.make_checkpoint()  # the first one after a creation or a recovery
         if environment.checkpointer is not None:
             environment.checkpointer.start()
     except BaseException as error:
@@ -173,41 +184,12 @@ def _open_noted(
     return environment
 
 
-def _make_first_checkpoint(environment: Environment) -> None:
-    """Make the first checkpoint after a creation or a recovery."""
-    checkpoints = environment.checkpoints
-    if checkpoints is not None:
-        slot = checkpoints.file.newest()
-        if slot is None or slot.epoch != environment.context.epoch:
-            environment.make_checkpoint()
-
-
-def _open_control(
-    folder: Folder, readonly: bool, lock: CheckpointFile | None
-) -> ControlFile | None:
-    """Open the control file, which shows other processes that this one has the store open.
-
-    Returns:
-        None if no process can write while this one reads.
-    """
-    if lock is None or not _uses_control(folder, readonly):
-        return None
-    return ControlFile(folder.make_folder(JOURNAL_FOLDER))
-
-
 def _uses_control(folder: Folder, readonly: bool) -> bool:
-    """Return whether this process uses the control file."""
+    """Return whether this process uses the control file: not if no process can write meanwhile."""
     return not readonly or is_listed(folder.path)
 
 
-def _lock_store(
-    folder: Folder,
-    opening: Opening,
-    readonly: bool,
-    force_recovery: WayName | None,
-    max_readers: int,
-    clock: Clock,
-) -> CheckpointFile | None:
+def _lock_store(folder: Folder, opening: Opening, options: _Options) -> CheckpointFile | None:
     """Take the lock of the store; if no other process has it open, make the store ready.
 
     Returns:
@@ -217,10 +199,12 @@ def _lock_store(
         _Removed: the store was removed while this process waited.
     """
     path = folder.path
+    readonly, force_recovery = options.readonly, options.force_recovery
 
     def open_lmdb() -> lmdb.Environment:
-        reserve_lock_file(folder, max_readers)
-        return _open_lmdb(folder, False, max_readers, None)  # no limit: a replay reuses no page
+        reserve_lock_file(folder, options.max_readers)
+        # No limit of the size: a replay reuses no page.
+        return _open_lmdb(folder, False, options.max_readers, None)
 
     def refuse_if_short(known: CheckpointFile | None) -> None:
         """Raise if `data.mdb` may lack commits."""
@@ -248,9 +232,10 @@ def _lock_store(
         if not readonly:
             lock.check_no_unlisted(DATA_FILE)
             finish_swap(folder, lock)
-            if _is_cold(folder) and not needs_recovery(folder, lock):
+            copied = folder.size(DATA_FILE) and not folder.exists(LOCK_FILE)  # not opened since
+            if copied and not needs_recovery(folder, lock):
                 check_is_ours(folder)
-            prepare(folder, lock, open_lmdb, clock, force_recovery)
+            prepare(folder, lock, open_lmdb, options.clock, force_recovery)
         elif is_swapping(folder):
             raise RecoveryNeededError(
                 f"{path}: a compaction was interrupted; next: open the store for writing once, "
@@ -260,7 +245,7 @@ def _lock_store(
             refuse_if_short(lock)
             check_extent(folder)
         if is_listed(path):
-            reserve_lock_file(folder, max_readers)
+            reserve_lock_file(folder, options.max_readers)
         if _uses_control(folder, readonly):  # now, since of a former boot nothing in it is valid
             ControlFile(folder.make_folder(JOURNAL_FOLDER), only=True).close()
         return True
@@ -291,25 +276,20 @@ def _lock_store(
     return lock
 
 
-def _check_compatible(
-    known: Environment,
-    readonly: bool,
-    max_store_bytes: int | None,
-    node_limits: tuple[int, int] | None,
-    standby: bool,
-) -> None:
+def _check_compatible(known: Environment, options: _Options) -> None:
     """Raise if an open environment cannot serve this use, too."""
     context = known.context
-    if known.follows and not (readonly or standby):
+    if known.follows and not (options.readonly or options.standby):
         _refuse_standby(known.path, known.follows)
-    if known.readonly and not readonly:
+    if known.readonly and not options.readonly:
         raise StoreError(
             f"{known.path}: open in this process with readonly=True; next: close that store, then "
             "open it for writing"
         )
-    if max_store_bytes not in (None, known.max_store_bytes) or node_limits not in (
+    limits = context.node_max_bytes, context.node_max_entries
+    if options.max_store_bytes not in (None, known.max_store_bytes) or options.node_limits not in (
         None,
-        (context.node_max_bytes, context.node_max_entries),
+        limits,
     ):
         raise StoreError(
             f"{known.path}: open in this process with another max_store_bytes, node_max_bytes or "
@@ -317,23 +297,11 @@ def _check_compatible(
         )
 
 
-def _followed(environment: Environment) -> str:
-    """Return what a standby follows; empty for any other store."""
-    with environment.begin_read() as txn:
-        body = txn.get_row(META, META_STANDBY, "meta")
-    return "" if body is None else decode_standby(body, "meta").source
-
-
 def _refuse_standby(path: Path, source: str) -> NoReturn:
     raise StoreError(
         f"{path}: a standby that follows {source}; next: open it with readonly=True, or make it a "
         "store of its own with `streamkeep promote`"
     )
-
-
-def _is_cold(folder: Folder) -> bool:
-    """Return whether there is a store that no process has opened since it was copied."""
-    return folder.size(DATA_FILE) > 0 and not folder.exists(LOCK_FILE)
 
 
 def is_listed(path: Path) -> bool:

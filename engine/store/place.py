@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import lmdb
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages
-from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE, CheckpointFile
 from streamkeep.engine.crash_recovery.extent import check_extent
 from streamkeep.engine.store.meta import open_tables
-from streamkeep.engine.store.survey import STORE_NAMES, check_files
+from streamkeep.engine.store.survey import STAGING_FOLDER, STORE_NAMES, check_files
 from streamkeep.engine.system import files
 from streamkeep.engine.system.modes import Modes, set_up
 from streamkeep.engine.system.owners import Trusted, user_name
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER
 from streamkeep.format.core.errors import CorruptionError, NotAStoreError, StoreError
-from streamkeep.format.core.keys import TABLES
+from streamkeep.format.core.keys import KEYS, TABLES
 
 
 def check_place(
@@ -115,8 +116,12 @@ def owner_of(path: Path) -> str:
         return "its owner"
 
 
-def check_is_ours(folder: Folder) -> None:
-    """Check that a file is a store before LMDB creates its lock file beside it."""
+def check_is_ours(folder: Folder) -> int:
+    """Check that a file is a store before LMDB creates its lock file beside it.
+
+    Returns:
+        The number of its streams.
+    """
     path = folder.path
     check_extent(folder)
     try:
@@ -124,7 +129,9 @@ def check_is_ours(folder: Folder) -> None:
     except lmdb.Error as error:
         raise not_opened(folder, error) from error
     try:
-        open_tables(raw, None, path)
+        tables = open_tables(raw, None, path)
+        with raw.begin() as txn:
+            return int(txn.stat(tables[KEYS])["entries"])
     finally:
         raw.close()
 
@@ -146,3 +153,31 @@ def not_opened(folder: Folder, error: lmdb.Error) -> CorruptionError | NotAStore
     return NotAStoreError(
         f"{folder.path}: {DATA_FILE} is not a store: {error}; next: correct the path"
     )
+
+
+def remove_empty(path: Path, made: bool) -> bool:
+    """Remove a store that has no keys and that this process has closed; return whether it did.
+
+    A command has created it, has failed, and has stored nothing. Another process may have written
+    to it since, so the check is made under the exclusive lock. A process that waits for the lock in
+    the meantime starts its opening again.
+
+    Args:
+        made: the folder was made with the store, so that it goes, too.
+    """
+    store = Folder(path)
+    lock = CheckpointFile(store, readonly=False)
+    try:
+        if not lock.try_exclusive() or (store.exists(DATA_FILE) and check_is_ours(store)):
+            return False
+        os.truncate(lock.handle, 0)
+        for name in store.names():
+            if name != CHECKPOINT_FILE and (made or name != STAGING_FOLDER):
+                store.remove_any(name)  # a pipeline may have staged files before the store was made
+        if made:
+            store.remove(CHECKPOINT_FILE)
+            with suppress(OSError):  # another process may have added files
+                path.rmdir()
+    finally:
+        lock.close()
+    return True

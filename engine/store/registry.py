@@ -8,6 +8,13 @@ take as long as a recovery; it is also listed here, and only threads that open t
 
 A forked child must not use or close what its parent has opened. There, every environment is marked
 closed and kept alive.
+
+What the program has not closed when the interpreter ends, is ended here. The newest commit is then
+a checkpoint, so that the next opening recovers nothing. The store is closed as well, unless a
+thread of the program still uses it: such a thread runs until the interpreter ends it. `atexit`
+calls last what was registered first. So a function that the program has registered before it
+imported the package finds its stores closed. There is no later moment: threads can no longer be
+started then, and the interpreter ends those that run.
 """
 
 from __future__ import annotations
@@ -25,13 +32,14 @@ from typing import TYPE_CHECKING, Final
 from lmdb import _envid
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.store.ending import end_with_interpreter
 from streamkeep.engine.system.locks import make_reentrant_lock
 from streamkeep.engine.system.owned_lock import OwnedLock
 
 if TYPE_CHECKING:
     from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
     from streamkeep.engine.store.environment import Environment
+
+_PATIENCE_S: Final = 1.0
 
 log = logging.getLogger("streamkeep")
 
@@ -127,7 +135,7 @@ class Registry:
         """Before the interpreter ends its threads, end what the program has not closed."""
         for environment in list(self.environments.values()):
             try:
-                end_with_interpreter(environment)
+                _end(environment)
             except Exception as error:  # the next opening recovers the store
                 log.warning("%s: not closed by the program: %s", environment.path, error)
             environment.waiters.remove_recycled()  # also if the store had to stay open
@@ -170,6 +178,27 @@ class Registry:
             _let_child_open()
         self.environments.clear()
         self.openings.clear()
+
+
+def _end(environment: Environment) -> None:
+    """Make a checkpoint of an open store, and close it if no thread uses it."""
+    context = environment.context
+    lock = environment.checkpoint_file
+    if lock is not None and lock.is_removed():
+        return  # a temporary folder that the program has removed: nothing is left to save
+    if not environment.readonly:
+        if not context.write_lock.acquire(timeout=_PATIENCE_S):
+            return  # a thread is in a transaction
+        context.write_lock.release()
+        if context.pin is not None:
+            environment.make_checkpoint()
+    others = [one for one in threading.enumerate() if not one.name.startswith("streamkeep")]
+    if others != [threading.current_thread()] or context.entered != context.left:
+        return  # a thread of the program may use the store
+    if environment.archive_work.acquire(wait=False):
+        environment.archive_work.release()
+        environment.users = 1
+        environment.release()
 
 
 def _let_child_open() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import streamkeep
 from cli_runner import reply, run
-from streamkeep.engine.store.removal import missing_folders, remove_empty
+from streamkeep.engine.store.place import remove_empty
 from streamkeep.transfer import stores
 
 
@@ -80,21 +80,18 @@ def test_a_staging_folder_that_was_there_before_stays() -> None:
     staged = Path("new") / "staging" / "job" / "part-0"
     staged.parent.mkdir(parents=True)
     staged.write_bytes(b"rows")
-    made = missing_folders(Path("new"))
-    assert made == []
     streamkeep.open("new").close()
-    assert remove_empty(Path("new"), made)
+    assert remove_empty(Path("new"), made=False)
     assert not (Path("new") / "data.mdb").exists()
     assert staged.read_bytes() == b"rows"
 
 
 def test_a_store_that_others_have_opened_meanwhile_stays() -> None:
-    made = missing_folders(Path("new"))
-    assert made is not None
     with streamkeep.open("new") as store:
-        assert not remove_empty(Path("new"), made)
+        assert not remove_empty(Path("new"), made=True)
         store.xadd("k", {"a": "b"})
-    assert missing_folders(Path("new")) is None
+    assert not remove_empty(Path("new"), made=True)
+    assert reply("new", "XLEN", "k") == 1
 
 
 def test_a_store_that_others_have_written_to_since_it_was_looked_at_stays(

@@ -19,7 +19,7 @@ import streamkeep
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.api.views import Snapshot, Sync
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
-from streamkeep.engine.store.removal import missing_folders, remove_empty
+from streamkeep.engine.store.place import remove_empty
 from streamkeep.engine.system.files import path_of
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.format.core import errors
@@ -49,7 +49,8 @@ def opened(
         StoreError: the store cannot be opened.
     """
     folder = path_of(path, "path")
-    made = missing_folders(folder) if create else None
+    new = create and not os.path.lexists(folder / DATA_FILE)
+    made = not os.path.lexists(folder)
     try:
         # A command that consumes ends long before what it printed has been processed.
         store = streamkeep.open(folder, sync=sync, readonly=readonly, create=create, lease=False)
@@ -61,13 +62,13 @@ def opened(
             try:
                 yield store
             except BaseException:
-                empty = made is not None and holds_nothing(store)
+                empty = new and holds_nothing(store)
                 raise
             finally:
                 if sync == "interval":
                     store.sync()
     except BaseException:
-        if empty and made is not None:
+        if empty:
             with suppress(OSError):
                 remove_empty(folder, made)
         raise
