@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import failpoint_names
 from crash.kill_worker import die_at
 from crash.losses import in_child, small_journal, watching
 from crash.places import Fields, Id, assert_sound_and_in_one_place
@@ -25,7 +26,6 @@ from crash.power import another_boot, copy_store, watched
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive import restore, segments
 from streamkeep.engine.archive.archiver import ArchiveOptions
-from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import ManualClock
 from tiers import slow_but
 
@@ -256,7 +256,7 @@ def steps_of(hits: list[str], *, every: bool) -> Iterator[tuple[str, int]]:
 
 def test_the_tasks_pass_every_step_of_the_archive(made: Path, tmp_path: Path) -> None:
     hits = {hit for name in TASKS for hit in passed(made, tmp_path, name)}
-    assert {name for name in failpoints.NAMES if name.startswith(PREFIXES)} <= hits
+    assert {name for name in failpoint_names.NAMES if name.startswith(PREFIXES)} <= hits
 
 
 @pytest.mark.parametrize("name", slow_but(list(TASKS), "archive"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import failpoint_names
 import streamkeep
 from crash.kill_worker import die_at
 from crash.kills import Run
@@ -16,7 +17,6 @@ from crash.losses import in_child, small_journal, state_of
 from crash.power import another_boot, copy_store
 from fork_server import Server, forking
 from inside import journal_of
-from streamkeep.engine.system import failpoints
 from tiers import slow_but
 
 LONG_KILLS = 1500
@@ -35,7 +35,7 @@ DAILY = (  # one of each kind
     "recover:meta-written",
     "recover:batch",
 )
-PASSED = [name for name in failpoints.NAMES if name.startswith(PLACES)]
+PASSED = [name for name in failpoint_names.NAMES if name.startswith(PLACES)]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_every_failpoint_has_a_name() -> None:
     package = Path(streamkeep.__file__).parent
     folders = ("*", "*/*", "*/*/*")  # a pattern of any depth follows no links
     text = "".join(path.read_text() for one in folders for path in package.glob(f"{one}/*.py"))
-    assert set(re.findall(r'failpoints\.hit\("([^"]+)"\)', text)) == set(failpoints.NAMES)
+    assert set(re.findall(r'failpoints\.hit\("([^"]+)"\)', text)) == set(failpoint_names.NAMES)
 
 
 def test_nothing_acknowledged_is_lost_when_processes_are_killed(

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import pytest
 
+import failpoint_names
+
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
@@ -23,7 +25,6 @@ from fork_server import Server, forking
 from spark.fleets import LAST, copy, expected, problems, published, rows_of
 from spark.killed_jobs import Plan
 from spark.s3_server import BUCKET, FAILING, GOOD, STALE, S3Server, serving
-from streamkeep.engine.system import failpoints
 from streamkeep.pipeline.lake.table import Lake
 from tiers import slow_but
 
@@ -133,7 +134,9 @@ def test_a_run_that_is_killed_copies_each_entry_once(fleet: Fleet, step: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [name for name in failpoints.NAMES if name.startswith("publish:")])
+@pytest.mark.parametrize(
+    "step", [name for name in failpoint_names.NAMES if name.startswith("publish:")]
+)
 @pytest.mark.parametrize("mode", [GOOD, FAILING, STALE])
 @pytest.mark.parametrize("fleet", [S3], indirect=True)
 def test_a_publication_that_is_killed_and_a_run_after_it(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import failpoint_names
 import streamkeep
 from conftest import assert_sound
 from crash.losses import in_child
@@ -26,7 +27,7 @@ from streamkeep.recovery.fsck.findings import Finding
 from tiers import slow_but
 
 Open = Callable[..., Store]
-STEPS = [name for name in failpoints.NAMES if name.startswith("publish:")]
+STEPS = [name for name in failpoint_names.NAMES if name.startswith("publish:")]
 
 
 def fill(store: Store, count: int, key: str = "s") -> list[bytes]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import failpoint_names
 import streamkeep
 from conftest import assert_sound
 from inside import segment_files_of
@@ -28,7 +29,6 @@ from spark.s3_server import (
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
-from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, UnreachableError
 from streamkeep.format.segment.remote import Manifest
@@ -36,7 +36,7 @@ from streamkeep.recovery import check
 from tiers import slow_but
 
 Open = Callable[..., Store]
-STEPS = [name for name in failpoints.NAMES if name.startswith("publish:")]
+STEPS = [name for name in failpoint_names.NAMES if name.startswith("publish:")]
 
 
 @pytest.fixture(scope="module")

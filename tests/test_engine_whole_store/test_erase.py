@@ -16,6 +16,7 @@ from typing import Any
 import lmdb
 import pytest
 
+import failpoint_names
 import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
@@ -409,7 +410,7 @@ STEPS = [
     "checkpoint:slot-written",
     "checkpoint:made",
     "journal:retire",
-    *(name for name in failpoints.NAMES if name.startswith("scrub:")),
+    *(name for name in failpoint_names.NAMES if name.startswith("scrub:")),
 ]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import failpoint_names
 import streamkeep
 from cli_runner import objects, run
 from conftest import NOW_MS, assert_sound
@@ -350,7 +351,7 @@ def test_a_store_that_is_open_is_not_compacted(store: Store) -> None:
     compact(store.path)
 
 
-STEPS = ["copy:written", *(name for name in failpoints.NAMES if name.startswith("compact:"))]
+STEPS = ["copy:written", *(name for name in failpoint_names.NAMES if name.startswith("compact:"))]
 
 
 @pytest.mark.crash

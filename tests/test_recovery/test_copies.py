@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+import failpoint_names
 import streamkeep
 from cli_runner import objects, run
 from conftest import assert_sound
@@ -27,7 +28,6 @@ from patience import wait_until
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.journal.reader import journal_names
 from streamkeep.engine.remote.object_store import FolderObjects, put_bytes
-from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.clock import Clock, ManualClock
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.copies.head import HEAD, decode_head
@@ -54,7 +54,7 @@ Open = Callable[..., Store]
 
 def steps(prefix: str) -> list[str]:
     """Return the failpoints of a kind."""
-    return [name for name in failpoints.NAMES if name.startswith(prefix)]
+    return [name for name in failpoint_names.NAMES if name.startswith(prefix)]
 
 
 def newest(store: Store[Any]) -> int:
@@ -439,7 +439,7 @@ def test_killed_at_each_step(tmp_path: Path, step: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", [one for one in failpoints.NAMES if one.startswith("ship-restore:")]
+    "step", [one for one in failpoint_names.NAMES if one.startswith("ship-restore:")]
 )
 def test_restore_killed_at_each_step(open_store: Open, tmp_path: Path, step: str) -> None:
     """The next one goes on, and its store is whole; none is there before it is."""

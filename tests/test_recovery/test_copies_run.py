@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
+import failpoint_names
 import streamkeep
 from conftest import assert_sound
 from crash.copy_worker import KEYS
 from fork_server import Server, forking
 from golden_stores import describe
-from streamkeep.engine.system import failpoints
 from streamkeep.engine.whole_store.compact import compact
 from streamkeep.format.core.errors import StoreError
 from streamkeep.recovery import restore_copy, ship, verify_copy
@@ -33,8 +33,8 @@ from tiers import slow_but
 
 RUNS = 400
 FAULTS = ("", "", "slow", "away", "full", "unheard", "stale")
-SHIP = [one for one in failpoints.NAMES if one.startswith("ship:")]
-RESTORE = [one for one in failpoints.NAMES if one.startswith("ship-restore:")]
+SHIP = [one for one in failpoint_names.NAMES if one.startswith("ship:")]
+RESTORE = [one for one in failpoint_names.NAMES if one.startswith("ship-restore:")]
 _DAY_MS = 86_400_000
 
 
