@@ -28,7 +28,6 @@ from setuptools.command.build_ext import build_ext  # noqa: E402
 # Paths below src/streamkeep, also of its links, so that the modules get their import names.
 HOT = [
     "src/streamkeep/engine/archive/lock.py",
-    "src/streamkeep/engine/system/owned_lock.py",
     "src/streamkeep/engine/commands/xack.py",
     "src/streamkeep/engine/commands/reply_budget.py",
     "src/streamkeep/engine/store/command.py",

@@ -207,7 +207,6 @@ class FollowCommands(CommandBase[Text]):
 
 
 def _delivered(parts: tuple[Any, ...]) -> DeliveredEntry[Any]:
-    """Return an entry with the number of its deliveries."""
     entry: Entry[Any] = Entry(*parts[:2])
     return DeliveredEntry.of(entry, 1 + parts[3] if len(parts) > 2 else 1)
 

@@ -342,13 +342,11 @@ def _column_text(column: object) -> str:
 
 
 def _arrow(module: str) -> ModuleType:
-    """Return a module that needs pyarrow."""
     _package("pyarrow", "a frame", "arrow")
     return import_module(f"streamkeep.arrow.{module}")
 
 
 def _package(name: str, what: str, extra: str = "") -> ModuleType:
-    """Return a package; raise MissingPackageError if it is not installed."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

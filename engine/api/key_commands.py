@@ -1,4 +1,4 @@
-"""The commands on streams as a whole: retention, names, and copies to and from Redis."""
+"""The commands on whole streams: retention, names, copies to and from Redis, `key in store`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.format.core.entry import Text
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.keys import KEYS
 from streamkeep.format.core.values import as_given
 from streamkeep.format.redis.stream_dump import TARGETS
 from streamkeep.format.rows.retention import Retention
@@ -196,6 +197,30 @@ class KeyCommands(CommandBase[Text]):
         return self._run(
             remove(load.restore, (to_bytes(name, "name"), to_bytes(value, "value"), replace))
         )
+
+
+class KeyContainer(KeyCommands[Text]):
+    """The keys of a store; a base of the classes whose commands return their results."""
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a stream has this key."""
+        return self.exists(name) == 1  # type: ignore[arg-type]  # it refuses what is not a key
+
+    def __iter__(self) -> Iterator[Text]:
+        """Iterate over the keys, ascending, on one snapshot."""
+        return self.scan_iter()
+
+    def __len__(self) -> int:
+        """Return the number of streams."""
+        return self._run(read(_count, ()))
+
+    def __bool__(self) -> bool:
+        """A store without streams is true, too."""
+        return True
+
+
+def _count(txn: Txn) -> int:
+    return txn.rows(KEYS)
 
 
 def _type(txn: Txn, name: bytes) -> bytes:

@@ -303,11 +303,9 @@ class ReadCommands(CommandBase[Text]):
                 txn.close()
 
     def _history_batch(self, name: bytes, wanted: Range) -> Entries:
-        """Return the next entries of an iteration over history."""
         return self._run(read_history(_history, (name, wanted)))
 
     def _deleter(self) -> Delete:
-        """Return what deletes a scanned entry."""
         raise NotImplementedError
 
     # --- information ------------------------------------------------------------------------------

@@ -72,7 +72,6 @@ class Pipeline(PipelineCommands):
         return results_of(commands, self._store._run(run_together(commands)), raise_on_error)
 
     def _take(self) -> list[Command[object]]:
-        """Empty the queue; return its commands."""
         steps, self._steps = self._steps, []
         return steps
 

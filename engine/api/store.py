@@ -16,7 +16,7 @@ from streamkeep.engine.api.admin_commands import AdminCommands, checked_record
 from streamkeep.engine.api.command_base import Result
 from streamkeep.engine.api.follow import FollowCommands, Plan, Stop, Stopped, checking
 from streamkeep.engine.api.frame_commands import FrameCommands
-from streamkeep.engine.api.key_container import KeyContainer
+from streamkeep.engine.api.key_commands import KeyContainer
 from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync

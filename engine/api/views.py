@@ -12,7 +12,7 @@ import lmdb
 
 from streamkeep.engine.api.command_base import Key, Result, read
 from streamkeep.engine.api.frame_commands import FrameCommands
-from streamkeep.engine.api.key_container import KeyContainer
+from streamkeep.engine.api.key_commands import KeyContainer
 from streamkeep.engine.api.read_commands import Delete
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.commands import keys, xreadgroup

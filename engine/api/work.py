@@ -67,7 +67,6 @@ class SharedTransaction(Transaction[Any]):
 
 
 def _applied(txn: WriteTxn, store: Store[Any], work: Work[Result]) -> Result:
-    """Run the function of a call."""
     try:
         return work(SharedTransaction(store, txn))
     except CommandError:

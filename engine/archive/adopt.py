@@ -166,7 +166,6 @@ def adopt(
 def _adopt_one(
     environment: Environment, path: Path | str, segment: Segment, key: bytes | None
 ) -> Adopted:
-    """Adopt one file; the caller holds the archive's lock."""
     own_uuid = environment.uuid.bytes
     target = environment.read(_find_target, own_uuid, segment, key)
     if target.named is not None and _is_there(environment, target.named):

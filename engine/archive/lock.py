@@ -24,14 +24,12 @@ class ArchiveLock:
     """The archive's lock, for a `with` block. Compiled, so that an interrupt leaves it free."""
 
     def __init__(self, environment: Environment, wait: bool) -> None:
-        """See `archive_lock`."""
         self._environment = environment
         self._threads = environment.archive_work
         self._wait = wait
         self._handle = -1
 
     def __enter__(self) -> None:
-        """Take the lock."""
         environment = self._environment
         environment.context.check_open()
         if self._threads.is_mine():
@@ -57,7 +55,6 @@ class ArchiveLock:
             raise
 
     def __exit__(self, *error: object) -> None:
-        """Release the lock."""
         self._release()
 
     def _release(self) -> None:

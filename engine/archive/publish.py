@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
 
 from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.seal import SealedCopies
-from streamkeep.engine.archive.stream_states import streams_of
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.remote.object_store import normal_uri, put_bytes
 from streamkeep.engine.remote.remote_archive import (
@@ -40,9 +39,20 @@ from streamkeep.engine.remote.remote_archive import (
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress
-from streamkeep.engine.tables.manifest import put_remote_setting, remote_setting
+from streamkeep.engine.tables.manifest import (
+    iter_erasures,
+    iter_segments,
+    put_remote_setting,
+    remote_setting,
+)
 from streamkeep.engine.tables.segment_files import check_means, open_stored, stored_name
+from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.engine.txn.scan import rows_with
+from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import CorruptionError, MissingSegmentError, StoreError
+from streamkeep.format.core.id_codec import MAX
+from streamkeep.format.core.keys import NODES, RETIRED, pack_number, unpack_node_key
+from streamkeep.format.rows.retired import is_former_name
 from streamkeep.format.segment.manifest import ARCHIVED, SegmentRecord, record_of
 from streamkeep.format.segment.remote import (
     HEAD,
@@ -53,6 +63,7 @@ from streamkeep.format.segment.remote import (
     Manifest,
     RemoteSegment,
     RemoteSetting,
+    RemoteStream,
     checksum_of,
     encode_manifest,
     in_order,
@@ -134,7 +145,6 @@ def publish(
 
 
 def has_remote(environment: Environment) -> bool:
-    """Return whether the archive of a store is kept under a URI."""
     return environment.read(remote_setting) is not None
 
 
@@ -195,7 +205,6 @@ class _Publication:
         self.report = PublishReport(self.remote.uri)
 
     def run(self, seal: bool) -> PublishReport:
-        """Do all steps."""
         head = self.remote.head()
         self._check_version(head)
         before = self._before(head)
@@ -280,7 +289,6 @@ class _Publication:
     # --- segments ---------------------------------------------------------------------------
 
     def _local_files(self, records: Iterable[SegmentRecord]) -> set[str]:
-        """Return the paths of segments that are on the disk."""
         folder = self.environment.folder
         return {one.path for one in records if folder.exists(stored_name(one.path))}
 
@@ -405,7 +413,6 @@ class _Publication:
     # --- removing ---------------------------------------------------------------------------
 
     def _remove_local(self, records: list[SegmentRecord]) -> None:
-        """Remove the local copies of published segments."""
         folder = self.environment.folder
         freed = 0
         parents = set()
@@ -470,3 +477,58 @@ def check_copy(remote: RemoteArchive, record: SegmentRecord, *, sealed: bool = F
     segment = remote.open(record, sealed=sealed, cache=ChunkCache(4 * CHUNK_BYTES))
     check_means(record, segment)
     check_checksums(segment)
+
+
+# --- what the manifest says of each stream --------------------------------------------------------
+
+
+def streams_of(txn: Txn, before: Manifest) -> tuple[dict[int, RemoteStream], list[SegmentRecord]]:
+    """Return what the manifest will say of each stream, and the segments of the archive.
+
+    If segments are complete up to an ID, they hold every entry up to and including it. So a reader
+    that has copied everything up to that ID never needs to look below it again, except for segments
+    that were adopted later.
+    """
+    records = list(iter_segments(txn))
+    names = {number: name for name, number in iter_keys(txn)}
+    keys = {number: stream.key for number, stream in before.streams.items()}
+    keys.update((record.stream_number, record.key) for record in records)
+    found = {}
+    for number in sorted({*keys, *names}):
+        erased = tuple(StreamId(*one) for one, _ in iter_erasures(txn, number, (0, 0), (MAX, MAX)))
+        if number in names:
+            record = txn.load_numbered(number, names[number]).record
+            complete = last = StreamId(record.last_ms, record.last_seq)
+            added, length = record.entries_added, record.length
+        else:
+            last, added, length = MIN_ID, 0, 0
+            complete = max(
+                (one.last_id for one in records if one.stream_number == number), default=MIN_ID
+            )
+        for one in _first_unarchived(txn, number, names.get(number)):
+            complete = min(complete, one.previous() if one > MIN_ID else one)
+        earlier = before.streams.get(number)
+        if earlier is not None:
+            complete = max(complete, earlier.complete_to)
+        key = names.get(number, keys.get(number, b""))
+        found[number] = RemoteStream(
+            number, key, number in names, last, added, length, complete, erased
+        )
+    return found, records
+
+
+def _first_unarchived(txn: Txn, number: int, name: bytes | None) -> Iterator[StreamId]:
+    """Yield IDs such that no segment is needed for any lower ID: of the first nodes without one.
+
+    A live node may have entries that were trimmed and not archived, even before its first live one.
+    """
+    for table in (NODES, RETIRED):
+        for db_key, _ in rows_with(txn, table, pack_number(number)):
+            _, ms, seq = unpack_node_key(db_key)
+            if not is_former_name(ms, seq):
+                yield StreamId(ms, seq)
+                break
+    if name is not None:
+        tail = txn.load_numbered(number, name)
+        if tail.has_tail():
+            yield StreamId(tail.tail_ms, tail.tail_seq)

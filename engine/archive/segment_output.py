@@ -34,7 +34,6 @@ class SegmentOutput:
         self._size = 0
 
     def write(self, data: bytes) -> None:
-        """Append `data` to the file."""
         files.write_at(self._handle, data, self._size)
         self._size += len(data)
 

@@ -146,7 +146,6 @@ def verify(
 
 
 def problems_of(environment: Environment, record: SegmentRecord) -> list[StreamkeepError]:
-    """Return all problems of the file of a row."""
     try:
         segment = environment.segments.open_uncached(record)
     except (CorruptionError, FormatVersionError) as error:

@@ -36,7 +36,6 @@ class ArchiveThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, after its present round."""
         self._stopping.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

@@ -101,7 +101,6 @@ class ObjectStore(Protocol):
 
 
 def put_bytes(store: ObjectStore, name: str, data: bytes) -> None:
-    """Write an object that is in memory."""
     store.put(name, lambda offset, size: data[offset : offset + size], len(data))
 
 
@@ -163,7 +162,7 @@ def _opened(uri: str, process: int, environment: tuple[str | None, ...]) -> Obje
     return BucketObjects(uri)
 
 
-class FolderObjects:
+class FolderObjects:  # the methods are those of `ObjectStore`
     """Objects in a folder of this host; writes are synced, and renamed when complete."""
 
     def __init__(self, uri: str) -> None:
@@ -171,17 +170,14 @@ class FolderObjects:
         self._root = Path(unquote(urlsplit(uri).path))
 
     def get(self, name: str) -> bytes:
-        """See `ObjectStore`."""
         with self._reaching():
             return (self._root / name).read_bytes()
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """See `ObjectStore`."""
         with self._reaching(), open(self._root / name, "rb", buffering=0) as file:
             return os.pread(file.fileno(), size, offset)
 
     def size(self, name: str) -> int | None:
-        """See `ObjectStore`."""
         with self._reaching():
             try:
                 return (self._root / name).stat().st_size
@@ -189,7 +185,6 @@ class FolderObjects:
                 return None
 
     def put(self, name: str, read_at: ReadAt, size: int) -> None:
-        """See `ObjectStore`."""
         path = self._root / name
         with self._reaching():
             files.create_folder(path.parent)
@@ -198,19 +193,16 @@ class FolderObjects:
                     out.write(piece)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `ObjectStore`."""
         path = self._root / name
         with self._reaching():
             files.create_folder(path.parent)
             return files.create_whole(path, data)
 
     def get_tagged(self, name: str) -> tuple[bytes, str]:
-        """See `ObjectStore`."""
         data = self.get(name)
         return data, digest64(data).hex()
 
     def replace(self, name: str, data: bytes, tag: str) -> bool:
-        """See `ObjectStore`."""
         with self._reaching():
             handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -223,7 +215,6 @@ class FolderObjects:
                 os.close(handle)
 
     def names(self, folder: str) -> list[str]:
-        """See `ObjectStore`."""
         top = self._root / folder
         with self._reaching():
             found = [path for path in top.rglob("*") if path.is_file()] if top.is_dir() else []
@@ -234,14 +225,12 @@ class FolderObjects:
         )
 
     def folders(self) -> list[str]:
-        """See `ObjectStore`."""
         with self._reaching():
             if not self._root.is_dir():
                 return []
             return sorted(path.name for path in self._root.iterdir() if path.is_dir())
 
     def remove(self, name: str) -> None:
-        """See `ObjectStore`."""
         with self._reaching():
             (self._root / name).unlink(missing_ok=True)
 
@@ -257,7 +246,7 @@ class FolderObjects:
             raise UnreachableError(f"{self.uri}: {error.strerror or error}") from error
 
 
-class BucketObjects:
+class BucketObjects:  # the methods are those of `ObjectStore`
     """Objects in a bucket."""
 
     def __init__(self, uri: str) -> None:
@@ -273,19 +262,16 @@ class BucketObjects:
         self._bucket = _bucket(uri)
 
     def get(self, name: str) -> bytes:
-        """See `ObjectStore`."""
         with self._reaching():
             return bytes(self._obstore.get(self._bucket, name).bytes())
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """See `ObjectStore`."""
         if size == 0:
             return b""
         with self._reaching():
             return bytes(self._obstore.get_range(self._bucket, name, start=offset, length=size))
 
     def size(self, name: str) -> int | None:
-        """See `ObjectStore`."""
         with self._reaching():
             try:
                 return int(self._obstore.head(self._bucket, name)["size"])
@@ -293,7 +279,6 @@ class BucketObjects:
                 return None
 
     def put(self, name: str, read_at: ReadAt, size: int) -> None:
-        """See `ObjectStore`."""
         with self._reaching():
             if size <= _PIECE:
                 self._obstore.put(self._bucket, name, read_at(0, size), use_multipart=False)
@@ -301,17 +286,14 @@ class BucketObjects:
                 self._obstore.put(self._bucket, name, _pieces(read_at, size), chunk_size=_PIECE)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `ObjectStore`."""
         return self._put_if(name, data, "create")
 
     def get_tagged(self, name: str) -> tuple[bytes, str]:
-        """See `ObjectStore`."""
         with self._reaching():
             found = self._obstore.get(self._bucket, name)
             return bytes(found.bytes()), str(found.meta["e_tag"])
 
     def replace(self, name: str, data: bytes, tag: str) -> bool:
-        """See `ObjectStore`."""
         return self._put_if(name, data, {"e_tag": tag})
 
     def _put_if(self, name: str, data: bytes, mode: object) -> bool:
@@ -324,19 +306,16 @@ class BucketObjects:
             return True
 
     def names(self, folder: str) -> list[str]:
-        """See `ObjectStore`."""
         with self._reaching():
             found = self._obstore.list(self._bucket, folder or None, chunk_size=1000)
             return sorted(str(one["path"]) for chunk in found for one in chunk)
 
     def folders(self) -> list[str]:
-        """See `ObjectStore`."""
         with self._reaching():
             found = self._obstore.list_with_delimiter(self._bucket)
             return sorted(str(one).rstrip("/") for one in found["common_prefixes"])
 
     def remove(self, name: str) -> None:
-        """See `ObjectStore`."""
         with self._reaching():
             try:
                 self._obstore.delete(self._bucket, name)
@@ -358,7 +337,6 @@ class BucketObjects:
 
 
 def _pieces(read_at: ReadAt, size: int) -> Iterator[bytes]:
-    """Yield what `read_at` returns, in pieces."""
     for offset in range(0, size, _PIECE):
         yield read_at(offset, min(_PIECE, size - offset))
 

@@ -79,7 +79,6 @@ class RemoteArchive:
 
     @property
     def uri(self) -> str:
-        """The URI of this archive."""
         return f"{self.objects.uri}/{self.folder}"
 
     def name(self, name: str) -> str:

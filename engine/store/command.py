@@ -45,7 +45,6 @@ class Command(Generic[Result]):
         self.shape = shape
 
     def result(self, reply: object) -> Result:
-        """Return the result that the caller gets."""
         return cast(Result, reply) if self.shape is None else self.shape(reply)
 
 

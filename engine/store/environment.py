@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar, TypeVarTuple, cast
 import lmdb
 
 from streamkeep.engine.blocking.waiters import Waiters
-from streamkeep.engine.checkpoint.checkpoint import Checkpoints, Hold
+from streamkeep.engine.checkpoint.checkpoint import Checkpoints
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.checkpoint.checkpointer import Checkpointer
 from streamkeep.engine.commands.history import Unreadable
@@ -37,7 +37,7 @@ from streamkeep.engine.store.registry import identity_of, registry
 from streamkeep.engine.store.sizes import without_transactions
 from streamkeep.engine.system.failures import Failures
 from streamkeep.engine.system.lmdb_errors import translate, translate_os, translated
-from streamkeep.engine.system.owned_lock import OwnedLock
+from streamkeep.engine.system.long_wait import OwnedLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import remote_setting
@@ -183,8 +183,7 @@ class Environment:
     # --- transactions -----------------------------------------------------------------------
 
     def begin_read(self) -> ReadTxn:
-        """Begin a read transaction."""
-        return self._retrying(begin_read, self.context)
+        return self.retrying(begin_read, self.context)
 
     def begin_write(self, *, durable: bool) -> WriteTxn:
         """Wait for the write lock and begin a transaction.
@@ -192,7 +191,7 @@ class Environment:
         Args:
             durable: the caller waits until the commit is on disk.
         """
-        return self._retrying(lambda: begin_write(self.context, durable=durable))
+        return self.retrying(lambda: begin_write(self.context, durable=durable))
 
     def begin_image(self) -> ReadTxn:
         """Begin a read transaction of what `data.mdb` has: the newest commit, if it can be flushed.
@@ -212,7 +211,7 @@ class Environment:
 
     def read(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Run `command(txn, *args)` on a snapshot."""
-        return cast(Result, self._retrying(run_read, self.context, command, args))
+        return cast(Result, self.retrying(run_read, self.context, command, args))
 
     def read_durable(self, command: Callable[[ReadTxn, *Args], Result], *args: *Args) -> Result:
         """Do the same as `read`; return when everything that the snapshot showed is on disk."""
@@ -274,7 +273,7 @@ class Environment:
         Callers may hold the archive's lock, or that of the checkpoints. So whatever a commit makes
         due and takes one of these locks is left to `settle`.
         """
-        result = self._retrying(
+        result = self.retrying(
             run_write, self.context, command, args, wait, durable, frees, frees=frees
         )
         self.notice()
@@ -282,7 +281,7 @@ class Environment:
 
     def run_locked(self, command: Callable[[], Result]) -> Result:
         """Run `command()` under the write lock, with the memtable up to date."""
-        return cast(Result, self._retrying(run_locked, self.context, command, ()))
+        return cast(Result, self.retrying(run_locked, self.context, command, ()))
 
     def notice(self) -> None:
         """After a commit, wake the checkpointer thread, unless it is awake and keeps up."""
@@ -291,15 +290,12 @@ class Environment:
 
     def is_due(self) -> bool:
         """Return whether commits have made something due that `settle` does."""
-        return self._needs_checkpoint() or self._needs_archiving() is not None
+        retired = self.back_pressure is not None and self.context.retired_bytes > RETIRED_LEAST
+        return retired or self._needs_checkpoint()
 
     def _needs_checkpoint(self) -> bool:
-        """Return whether the checkpointer thread, which makes them earlier, cannot keep up."""
+        # The checkpointer thread makes them earlier, unless it cannot keep up.
         return self.context.bytes_since_checkpoint >= 2 * BUDGET_BYTES
-
-    def _needs_archiving(self) -> BackPressure | None:
-        """Return what archives if too much was retired."""
-        return self.back_pressure if self.context.retired_bytes > RETIRED_LEAST else None
 
     def settle(self) -> None:
         """Do what commits have made due: a checkpoint, archiving on the spot.
@@ -314,18 +310,9 @@ class Environment:
                 self.make_checkpoint()
             except StreamkeepError as error:
                 log.error("%s: no checkpoint could be made: %s", self.path, error)
-        archive = self._needs_archiving()
-        if archive is not None:
+        archive = self.back_pressure
+        if archive is not None and self.context.retired_bytes > RETIRED_LEAST:
             archive()
-
-    def _use_reserve(self) -> None:
-        """Make room on a full disk for a command that makes room itself.
-
-        A checkpoint lets pages be reused, and old journal files be removed, the recycled one last.
-        """
-        self.make_checkpoint()
-        if self.context.journal is not None:
-            self.context.journal.drop_recycled()
 
     # --- durability -------------------------------------------------------------------------
 
@@ -336,31 +323,7 @@ class Environment:
             strict: raise if the data file cannot take it. Otherwise the journal has what it lacks.
         """
         if self.checkpoints is not None:
-            self._retrying(partial(self.checkpoints.make, strict=strict), frees=strict)
-
-    def make_clean_checkpoint(self, begin: Callable[[WriteTxn], bool]) -> Hold | None:
-        """Make a checkpoint, and leave in the journal's files nothing that was journaled before.
-
-        Args:
-            begin: a command that changes something and returns True. In its transaction the journal
-                continues in another file. If it returns False instead, no checkpoint is made.
-        """
-        checkpoints = self.checkpoints
-        assert checkpoints is not None
-
-        def go_on_clean(txn: WriteTxn) -> bool:
-            if not begin(txn):
-                return False
-            checkpoints.journal.begin_clean_file()
-            return True
-
-        # No other caller recycles an old file of the journal until this is done.
-        with checkpoints.exclusive():
-            if not self.write(go_on_clean, frees=True):
-                return None
-            self.clear_memory()  # a flush would use it
-            hold: Hold = self._retrying(checkpoints.make_clean)
-            return hold
+            self.retrying(partial(self.checkpoints.make, strict=strict), frees=strict)
 
     def _make_checkpoint_needed(self) -> None:
         """Get a pin and a log position; see `CheckpointNeeded`."""
@@ -372,11 +335,11 @@ class Environment:
             self.clear_memory()
             if context.pin is not None:
                 return
-        self._retrying(checkpoints.pin if context.pin is None else checkpoints.make)
+        self.retrying(checkpoints.pin if context.pin is None else checkpoints.make)
 
     def clear_memory(self) -> None:
         """Remove from LMDB's memory everything that was written before the last erasure."""
-        while not self._retrying(run_locked, self.context, clear_memory, (self.context,)):
+        while not self.retrying(run_locked, self.context, clear_memory, (self.context,)):
             self.resize(self.map_size() + 2 * PAGE * kept_pages(self.context))
 
     def durability(self) -> Durability:
@@ -423,7 +386,7 @@ class Environment:
             self.context.check_open()
             time.sleep(_SHIPPED_POLL_S)
 
-    def _retrying(
+    def retrying(
         self, begin: Callable[[*Args], Result], *args: *Args, frees: bool = False
     ) -> Result:
         """Call `begin` again after errors that can be repaired; translate the others.
@@ -460,7 +423,10 @@ class Environment:
                     if told is error:
                         raise
                     raise told from error
-                self._use_reserve()
+                # Pages can then be reused, and old journal files removed, the recycled one last.
+                self.make_checkpoint()
+                if self.context.journal is not None:
+                    self.context.journal.drop_recycled()
                 tried = True
 
     def _reopen(self) -> None:
@@ -499,7 +465,6 @@ class Environment:
     # --- size -------------------------------------------------------------------------------
 
     def map_size(self) -> int:
-        """Return the reserved map in bytes."""
         return self.raw.info()["map_size"]
 
     def reusable_size(self) -> int:

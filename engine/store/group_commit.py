@@ -63,7 +63,6 @@ class Call:
         self.error: BaseException | None = None
 
     def run(self, txn: WriteTxn) -> None:
-        """Run the command."""
         self.txn = txn
         self.error = None
         before = txn.count_changes()
@@ -80,13 +79,11 @@ class Call:
         self.result = self.command.run(txn, *self.command.args)
 
     def answer(self) -> object:
-        """Return the result, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.result
 
     def is_wanted(self) -> bool:
-        """Return whether the caller still waits for the outcome."""
         return True
 
     def prepare_wait(self) -> None:
@@ -136,8 +133,7 @@ class TaskCall(Call):
         self.work = work
 
     def is_wanted(self) -> bool:
-        """Return False if the task was cancelled."""
-        return not self.future.cancelled()
+        return not self.future.cancelled()  # nor is its task
 
     def resolve(self) -> None:
         """Hand the outcome to the task; in its event loop."""
@@ -158,7 +154,6 @@ def _nothing(txn: WriteTxn) -> None:
 
 
 def run_calls(txn: WriteTxn, calls: list[Call]) -> None:
-    """Run all calls in one transaction."""
     for call in calls:
         call.run(txn)
 

@@ -33,7 +33,7 @@ from lmdb import _envid
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.system.locks import make_reentrant_lock
-from streamkeep.engine.system.owned_lock import OwnedLock
+from streamkeep.engine.system.long_wait import OwnedLock
 
 if TYPE_CHECKING:
     from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
@@ -126,7 +126,6 @@ class Registry:
             util.Finalize(None, self.end_all, exitpriority=0)
 
     def remove(self, environment: Environment) -> None:
-        """Remove an environment that was closed."""
         with self.lock:
             self.environments.pop(environment.identity, None)
             self.lock.notify_all()

@@ -15,7 +15,6 @@ class Clock:
     monotonic = staticmethod(time.monotonic)
 
     def now_ms(self) -> int:
-        """Return Unix time in milliseconds."""
         return self.now_ns() // 1_000_000
 
 

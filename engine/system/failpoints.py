@@ -36,7 +36,6 @@ def watch(watcher: Callable[[str], None]) -> None:
 
 
 def unwatch(watcher: Callable[[str], None]) -> None:
-    """Undo `watch`."""
     _watching.remove(watcher)
 
 

@@ -111,7 +111,6 @@ def sync_folder(handle: int) -> None:
 
 
 def _sync_folder_at(path: Path) -> None:
-    """Return after the names in the folder `path` are on disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         sync_folder(handle)

@@ -32,7 +32,6 @@ _DAMAGED = (
 
 
 def translate(error: lmdb.Error) -> StreamkeepError:
-    """Return our error for an error of LMDB."""
     code = getattr(error, "code", 0)
     if code == errno.EAGAIN:
         return StoreError(

@@ -17,6 +17,7 @@ from typing import Final
 
 import lmdb
 
+from streamkeep.engine.system.locks import make_lock
 from streamkeep.format.core.errors import StoreLockedError
 
 WRITE_LOCK: Final = "the lock of the store"
@@ -37,7 +38,6 @@ class LongWait:
     """
 
     def __init__(self, lock: str, users: Callable[[], list[int]] = list) -> None:
-        """Name the lock, for messages."""
         self.limit_s = _LIMIT_S
         self.users = users
         self.progress: Callable[[], int] = int
@@ -70,7 +70,6 @@ class LongWait:
         return [process for process in self.users() if _is_stopped(process)]
 
     def is_long(self) -> bool:
-        """Return whether a thread has waited for too long."""
         since = self._since
         if not since:
             return False
@@ -138,17 +137,41 @@ class PatientLock:
         return self._lock
 
     def release(self) -> None:
-        """Release the lock."""
         self._lock.release()
 
     def locked(self) -> bool:
-        """Return whether the lock is taken."""
         return self._lock.locked()
 
     def __enter__(self) -> None:
         self.acquire()
 
     def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+
+class OwnedLock:
+    """A lock among the threads of a process that knows which one holds it; it is not reentrant.
+
+    Compiled, so that no interrupt comes between taking the lock and noting its owner.
+    """
+
+    def __init__(self, name: str, store: str) -> None:
+        """Make the lock that has this name in `tests/lock_order.py`."""
+        self._lock = make_lock(name, store)
+        self._owner = 0
+
+    def is_mine(self) -> bool:
+        return self._owner == threading.get_ident()
+
+    def acquire(self, *, wait: bool = True) -> bool:
+        """Take the lock; return False if another thread holds it and `wait` is False."""
+        taken = self._lock.acquire(blocking=wait)
+        if taken:
+            self._owner = threading.get_ident()
+        return taken
+
+    def release(self) -> None:
+        self._owner = 0
         self._lock.release()
 
 

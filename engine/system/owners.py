@@ -39,7 +39,6 @@ class Owners:
             self._trusted.add(folder.st_uid)
 
     def trust(self, user: int) -> bool:
-        """Return whether files of a user are accepted."""
         if user in self._trusted:
             return True
         if self.group is not None and _is_member(user, self.group):
@@ -80,7 +79,6 @@ def number_of(parameter: str, given: Owner, look_up: Callable[[str], int]) -> in
 
 
 def is_in(group: int) -> bool:
-    """Return whether the caller is a member of a group."""
     return group == os.getegid() or group in os.getgroups()
 
 

@@ -100,7 +100,6 @@ class Folder:
         return self._top / self._name if self._name else self._top
 
     def __del__(self) -> None:
-        """Close the folder."""
         self.close()
 
     def close(self) -> None:
@@ -289,7 +288,6 @@ class Folder:
             return None
 
     def exists(self, name: str) -> bool:
-        """Return whether the name exists, as a file of any kind."""
         return self.status(name) is not None
 
     def has_folder(self, name: str) -> bool:
@@ -346,7 +344,6 @@ class Folder:
         return True
 
     def remove_folder(self, name: str) -> bool:
-        """Remove a folder and its contents; return whether it existed."""
         if not self.has_folder(name):
             return False
         parent, last = self._parent(name)

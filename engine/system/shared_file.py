@@ -86,5 +86,4 @@ class SharedFile:
         self.write(8 * index, _word(value))
 
     def close(self) -> None:
-        """Unmap the file."""
         self.data.close()

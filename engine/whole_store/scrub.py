@@ -108,6 +108,9 @@ class Mark:
 
         The mark of `hold.txn` may already be that of an erasure that began after step 1.
         """
+        environment = self.environment
+        checkpoints = environment.checkpoints
+        assert checkpoints is not None
         newest: bytes | None = None
 
         def begin(txn: WriteTxn) -> bool:
@@ -117,12 +120,17 @@ class Mark:
                 return False
             mark_due(txn)
             newest = txn.get(META, META_SCRUB)
+            checkpoints.journal.begin_clean_file()  # with this transaction
             return True
 
-        hold = self.environment.make_clean_checkpoint(begin)
-        self.others = hold is None
-        self.newest = newest
-        return hold
+        # No other caller recycles an old file of the journal until this is done.
+        with checkpoints.exclusive():
+            self.others = not environment.write(begin, frees=True)
+            self.newest = newest
+            if self.others:
+                return None
+            environment.clear_memory()  # a flush would use it
+            return environment.retrying(checkpoints.make_clean)
 
     def _is_foreign(self, found: bytes | None) -> bool:
         return found is not None and found != self.newest
@@ -134,7 +142,6 @@ def mark_due(txn: WriteTxn) -> None:
 
 
 def is_unfinished(txn: Txn) -> bool:
-    """Return whether an erasure is unfinished."""
     return txn.get(META, META_SCRUB) is not None
 
 
