@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -30,10 +31,8 @@ from streamkeep.engine.archive.seal import SealedCopies
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.remote.object_store import normal_uri, put_bytes
 from streamkeep.engine.remote.remote_archive import (
-    CHUNK_BYTES,
-    ChunkCache,
-    RemoteArchive,
     check_checksums,
+    check_means,
     remote_archive,
 )
 from streamkeep.engine.store.environment import Environment
@@ -45,7 +44,7 @@ from streamkeep.engine.tables.manifest import (
     put_remote_setting,
     remote_setting,
 )
-from streamkeep.engine.tables.segment_files import check_means, open_stored, stored_name
+from streamkeep.engine.tables.segment_files import open_archived, stored_name
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.scan import rows_with
 from streamkeep.format.core.entry import MIN_ID, StreamId
@@ -169,18 +168,14 @@ def _setting(
 ) -> RemoteSetting | None:
     """Return the setting to use; None for a store without one."""
     uri = None if destination.uri is None else normal_uri(destination.uri)
-    if noted is None and uri is None:
-        return None
-    name = destination.name
-    if name is None:
-        name = environment.path.name if noted is None else noted.name
-    labels = dict(noted.labels if noted is not None else {})
-    labels.update(destination.labels or {})
-    moved = noted is None or (uri is not None and uri != noted.uri)
-    if noted is None or moved:
-        assert uri is not None
-        return RemoteSetting(uri, name, labels, 0)
-    return noted._replace(name=name, labels=labels)
+    if noted is None:
+        if uri is None:
+            return None
+        noted = RemoteSetting(uri, environment.path.name, {}, 0)
+    elif uri is not None and uri != noted.uri:
+        noted = noted._replace(uri=uri, version=0)
+    name = noted.name if destination.name is None else destination.name
+    return noted._replace(name=name, labels={**noted.labels, **(destination.labels or {})})
 
 
 class _Publication:
@@ -209,7 +204,8 @@ class _Publication:
         self._check_version(head)
         before = self._before(head)
         streams, records = self.environment.read(streams_of, before)
-        local = self._local_files(records)
+        folder = self.environment.folder
+        local = {one.path for one in records if folder.exists(stored_name(one.path))}
         there = {one.name for one in before.segments}
         missing = self._upload(records, local, there)
         archived = [RemoteSegment(one, False) for one in records if one not in missing]
@@ -225,7 +221,11 @@ class _Publication:
             )
         manifest = Manifest(streams, in_order(iter([*archived, *copies.segments])))
         failpoints.hit("publish:uploaded")
-        if head is None or manifest != before or self._is_renamed(head) or seal:
+        renamed = head is not None and (head.name, head.labels) != (
+            self.setting.name,
+            self.setting.labels,
+        )
+        if head is None or manifest != before or renamed or seal:
             head = self._write(manifest, head, sealed_ms)
         self.report = self.report._replace(version=head.version, missing=tuple(missing))
         self._remove_local([one for one in records if one.path in local and one not in missing])
@@ -283,14 +283,7 @@ class _Publication:
                 self.setting.version,
             )
 
-    def _is_renamed(self, head: Head) -> bool:
-        return (head.name, head.labels) != (self.setting.name, self.setting.labels)
-
     # --- segments ---------------------------------------------------------------------------
-
-    def _local_files(self, records: Iterable[SegmentRecord]) -> set[str]:
-        folder = self.environment.folder
-        return {one.path for one in records if folder.exists(stored_name(one.path))}
 
     def _upload(
         self, records: list[SegmentRecord], local: set[str], there: set[str]
@@ -333,27 +326,25 @@ class _Publication:
         if segment is None:
             if size is None:
                 return None
-            check_copy(self.remote, record)
+            self.remote.verify(record)
             return False
-        if size is not None and is_copy(self.remote, record):
-            return False  # a killed publication has written it
+        if size is not None:
+            with suppress(CorruptionError):
+                self.remote.verify(record)
+                return False  # a killed publication has written it
         check_checksums(segment)
         self.remote.objects.put(name, segment.read_at, segment.size)
         failpoints.hit("publish:segment")
-        check_copy(self.remote, record)
+        self.remote.verify(record)
         return True
 
     def _source_of(self, record: SegmentRecord) -> Segment | None:
         """Return a segment on the disk, or where the archive was before; None if it is nowhere."""
+        source = None if self.source is self.remote else self.source
         try:
-            segment = open_stored(self.environment.folder, record.path, record.where)
+            segment = open_archived(self.environment.folder, record, lambda: source)
         except MissingSegmentError:
-            if self.source is self.remote:
-                return None
-            try:
-                segment = self.source.open(record)
-            except MissingSegmentError:
-                return None
+            return None
         check_means(record, segment)
         return segment
 
@@ -461,22 +452,6 @@ def _is_within(one: RemoteSegment, other: RemoteSegment) -> bool:
         and small.last_id <= large.last_id
         and (small.entries, small.created_ms) < (large.entries, large.created_ms)
     )
-
-
-def is_copy(remote: RemoteArchive, record: SegmentRecord, *, sealed: bool = False) -> bool:
-    """Return whether the object of a segment is there, and every byte matches its checksums."""
-    try:
-        check_copy(remote, record, sealed=sealed)
-    except CorruptionError:
-        return False
-    return True
-
-
-def check_copy(remote: RemoteArchive, record: SegmentRecord, *, sealed: bool = False) -> None:
-    """Read the object of a segment; raise CorruptionError unless it is that segment."""
-    segment = remote.open(record, sealed=sealed, cache=ChunkCache(4 * CHUNK_BYTES))
-    check_means(record, segment)
-    check_checksums(segment)
 
 
 # --- what the manifest says of each stream --------------------------------------------------------

@@ -21,15 +21,11 @@ from streamkeep.engine.archive.iterate import cut_node, entries_of, nodes_withou
 from streamkeep.engine.commands.history import history_nodes
 from streamkeep.engine.remote.object_store import put_bytes
 from streamkeep.engine.remote.remote_archive import (
-    CHUNK_BYTES,
-    ChunkCache,
     RemoteArchive,
-    check_checksums,
 )
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.manifest import erased_ids, take_file_number
-from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, StreamId
 from streamkeep.format.core.id_codec import MAX, Id
@@ -230,10 +226,7 @@ class SealedCopies:
         failpoints.hit("publish:sealed")
         written = Segment.open(lambda at, size: data[at : at + size], len(data), where)
         record = record_of(written, path, origin)._replace(erased=erased)
-        cache = ChunkCache(4 * CHUNK_BYTES)
-        segment = self._remote.open(record, sealed=True, cache=cache)
-        check_means(record, segment)
-        check_checksums(segment)
+        self._remote.verify(record, sealed=True)
         self.written += 1
         return RemoteSegment(record, True)
 

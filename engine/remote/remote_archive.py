@@ -153,6 +153,12 @@ class RemoteArchive:
         read_at = self._reader(name, where, record.size_bytes, cache)
         return Segment.open(read_at, record.size_bytes, where)
 
+    def verify(self, record: SegmentRecord, *, sealed: bool = False) -> None:
+        """Read the object of a segment; raise CorruptionError unless it is that segment."""
+        segment = self.open(record, sealed=sealed, cache=ChunkCache(4 * CHUNK_BYTES))
+        check_means(record, segment)
+        check_checksums(segment)
+
     def _reader(self, name: str, where: str, total: int, cache: ChunkCache | None) -> ReadAt:
         def fetch(offset: int, size: int) -> bytes:
             try:
@@ -192,3 +198,13 @@ def check_checksums(segment: Segment) -> None:
     segment.dictionary()
     for number in range(len(segment.index.blocks)):
         segment.compressed_block(number)
+
+
+def check_means(record: SegmentRecord, segment: Segment) -> None:
+    """Raise CorruptionError unless a file is the segment of its row."""
+    if segment.checksum != record.checksum or segment.size != record.size_bytes:
+        found = f"{segment.size} bytes with checksum {segment.checksum:016x}"
+        wanted = f"{record.size_bytes} bytes with checksum {record.checksum:016x}"
+        raise CorruptionError(
+            record.where, f"the file holds another segment: {found}, the manifest names {wanted}"
+        )

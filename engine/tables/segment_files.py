@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from streamkeep.engine.remote.remote_archive import ChunkCache, RemoteArchive
+from streamkeep.engine.remote.remote_archive import ChunkCache, RemoteArchive, check_means
 from streamkeep.engine.system.lmdb_errors import NO_DESCRIPTORS, translate_os
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.safe_files import Folder
@@ -214,13 +214,3 @@ class SegmentFiles:
         with self._lock:
             self._open.clear()
         self._chunks.forget("")
-
-
-def check_means(record: SegmentRecord, segment: Segment) -> None:
-    """Raise CorruptionError unless a file is the segment of its row."""
-    if segment.checksum != record.checksum or segment.size != record.size_bytes:
-        found = f"{segment.size} bytes with checksum {segment.checksum:016x}"
-        wanted = f"{record.size_bytes} bytes with checksum {record.checksum:016x}"
-        raise CorruptionError(
-            record.where, f"the file holds another segment: {found}, the manifest names {wanted}"
-        )

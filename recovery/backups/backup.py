@@ -31,6 +31,7 @@ from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.engine.checkpoint.checkpoint_file import CheckpointFile
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER
+from streamkeep.engine.remote.remote_archive import check_means
 from streamkeep.engine.store.command import Free
 from streamkeep.engine.store.place import find_folder
 from streamkeep.engine.system import failpoints, files
@@ -40,7 +41,6 @@ from streamkeep.engine.system.safe_files import Folder, copy_file
 from streamkeep.engine.tables.manifest import iter_segments
 from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
-    check_means,
     open_stored,
     stored_name,
 )

@@ -18,13 +18,12 @@ from uuid import UUID
 
 from streamkeep.engine.archive.segment_output import TEMPORARY
 from streamkeep.engine.crash_recovery.stored_version import META_UUID
-from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
+from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, remote_archive
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
     ARCHIVE_LOCK,
-    check_means,
     open_archived,
     stored_name,
 )

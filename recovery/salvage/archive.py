@@ -16,14 +16,13 @@ from collections.abc import Iterable, Iterator
 from uuid import UUID
 
 from streamkeep.engine.crash_recovery.stored_version import META_UUID
-from streamkeep.engine.remote.remote_archive import RemoteArchive, remote_archive
+from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, remote_archive
 from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder, copy_file
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
 from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
     SegmentFile,
-    check_means,
     open_archived,
     open_stored,
     stored_name,

@@ -25,10 +25,9 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from streamkeep.engine.remote.object_store import open_objects
-from streamkeep.engine.remote.remote_archive import RemoteArchive
+from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.tables.manifest import overlapping
-from streamkeep.engine.tables.segment_files import check_means
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.node.envelope import encode_envelope

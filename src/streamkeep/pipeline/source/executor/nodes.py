@@ -19,8 +19,12 @@ from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.remote.object_store import open_objects
-from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
-from streamkeep.engine.tables.segment_files import check_means
+from streamkeep.engine.remote.remote_archive import (
+    CHUNK_BYTES,
+    ChunkCache,
+    RemoteArchive,
+    check_means,
+)
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.pipeline.options import AUTO, ReadOptions

@@ -7,8 +7,12 @@ from contextlib import ExitStack, contextmanager
 
 from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.remote.object_store import open_objects
-from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
-from streamkeep.engine.tables.segment_files import check_means
+from streamkeep.engine.remote.remote_archive import (
+    CHUNK_BYTES,
+    ChunkCache,
+    RemoteArchive,
+    check_means,
+)
 from streamkeep.format.core.errors import MissingSegmentError
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.executor.nodes import nodes_of
