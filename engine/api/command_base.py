@@ -177,30 +177,27 @@ Now = Callable[[], int]  # returns the present in Unix milliseconds
 
 
 def start_bound(parameter: str, value: object, now: Now) -> tuple[int, int]:
-    """Return the first ID of a range: what Redis takes, or a time.
-
-    What Redis reads as an ID stays one: it reads no text of a time as an ID.
-    """
-    try:
-        return range_start(value)
-    except (InvalidIdError, ArgumentError) as error:
-        return range_start(_bound_of(error, parameter, value, "from", now))
+    """Return the first ID of a range: what Redis takes, or a time."""
+    return _bound(range_start, parameter, value, "from", now)
 
 
 def end_bound(parameter: str, value: object, now: Now) -> tuple[int, int]:
     """Return the last ID of a range: what Redis takes, or a time."""
-    try:
-        return range_end(value)
-    except (InvalidIdError, ArgumentError) as error:
-        return range_end(_bound_of(error, parameter, value, "to", now))
+    return _bound(range_end, parameter, value, "to", now)
 
 
 def lowest_id(parameter: str, value: object, now: Now) -> tuple[int, int]:
     """Return the ID of MINID: what Redis takes, or a time."""
+    return _bound(to_id, parameter, value, "from", now)
+
+
+def _bound(
+    parse: Callable[[object], tuple[int, int]], parameter: str, value: object, kind: Bound, now: Now
+) -> tuple[int, int]:
     try:
-        return to_id(value)
+        return parse(value)  # what Redis reads as an ID stays one: it reads no text of a time so
     except (InvalidIdError, ArgumentError) as error:
-        return to_id(_bound_of(error, parameter, value, "from", now))
+        return parse(_bound_of(error, parameter, value, kind, now))
 
 
 def after_text(parameter: str, value: object, now: Now) -> bytes:

@@ -81,17 +81,10 @@ class GroupCommands(ReadCommands[Text]):
             GroupExistsError: the stream has a group of this name.
             NoSuchKeyError: the stream does not exist.
         """
-        return self._run(
-            write(
-                xgroup.xgroup_create,
-                (
-                    *group_names(name, groupname),
-                    _group_start(after_text("id", id, self._now_ms)),
-                    bool(mkstream),
-                    to_optional_integer("entries_read", entries_read),
-                ),
-            )
-        )
+        start = _group_start(after_text("id", id, self._now_ms))
+        read = to_optional_integer("entries_read", entries_read)
+        args = *group_names(name, groupname), start, bool(mkstream), read
+        return self._run(write(xgroup.xgroup_create, args))
 
     def xgroup_exists(self, name: Key, groupname: Key) -> bool:
         """Return whether the stream exists and has this group; cheaper than XINFO GROUPS."""
@@ -117,18 +110,16 @@ class GroupCommands(ReadCommands[Text]):
 
     def xgroup_createconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
         """Create a consumer; return 0 if it exists (XGROUP CREATECONSUMER)."""
-        return self._run(
-            write(xgroup.xgroup_createconsumer, consumer_names(name, groupname, consumername))
-        )
+        names = consumer_names(name, groupname, consumername)
+        return self._run(write(xgroup.xgroup_createconsumer, names))
 
     def xgroup_delconsumer(self, name: Key, groupname: Key, consumername: Key) -> int:
         """Delete a consumer; return how many entries it had pending (XGROUP DELCONSUMER).
 
         These are not delivered again, so claim them first.
         """
-        return self._run(
-            free(xgroup.xgroup_delconsumer, consumer_names(name, groupname, consumername))
-        )
+        names = consumer_names(name, groupname, consumername)
+        return self._run(free(xgroup.xgroup_delconsumer, names))
 
     # --- deliver ----------------------------------------------------------------------------------
 
@@ -340,18 +331,9 @@ class GroupCommands(ReadCommands[Text]):
             problem = "XNACK retrycount must be >= 0"
             server = "Invalid RETRYCOUNT value, must be >= 0"
             count = check_not_negative(problem, "retrycount", retrycount, server)
-        return self._run(
-            write(
-                xack.xnack,
-                (
-                    *group_names(name, groupname),
-                    _MODES.index(mode),
-                    id_texts(ids),
-                    count,
-                    bool(force),
-                ),
-            )
-        )
+        number = _MODES.index(mode)
+        args = *group_names(name, groupname), number, id_texts(ids), count, bool(force)
+        return self._run(write(xack.xnack, args))
 
     # --- information ------------------------------------------------------------------------------
 
@@ -372,13 +354,8 @@ class GroupCommands(ReadCommands[Text]):
             leases: also say as `lease` whether the process that the consumer's newest entries were
                 delivered to is "alive" or "dead"; "unknown" if it had no lease.
         """
-        return self._run(
-            read(
-                xinfo.xinfo_consumers,
-                (*group_names(name, groupname), bool(leases)),
-                listed(self._text),
-            )
-        )
+        args = *group_names(name, groupname), bool(leases)
+        return self._run(read(xinfo.xinfo_consumers, args, listed(self._text)))
 
     def xgroup_help(self) -> list[str]:
         """Return the subcommands of XGROUP, one per line (XGROUP HELP)."""

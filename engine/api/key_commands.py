@@ -194,9 +194,8 @@ class KeyCommands(CommandBase[Text]):
         """
         if ttl != 0:
             raise ArgumentError(f"ttl must be 0, not {ttl!r}: streams of a store do not expire")
-        return self._run(
-            remove(load.restore, (to_bytes(name, "name"), to_bytes(value, "value"), replace))
-        )
+        args = to_bytes(name, "name"), to_bytes(value, "value"), replace
+        return self._run(remove(load.restore, args))
 
 
 class KeyContainer(KeyCommands[Text]):

@@ -97,20 +97,10 @@ class PendingCommands(CommandBase[Text]):
                 for row in rows
             ]
 
-        return self._run(
-            read(
-                xpending.xpending_range,
-                (
-                    *group_names(name, groupname),
-                    start_bound("min", min, self._now_ms),
-                    end_bound("max", max, self._now_ms),
-                    most,
-                    None if consumername is None else to_bytes(consumername, "consumername"),
-                    least,
-                ),
-                shape,
-            )
-        )
+        low, high = start_bound("min", min, self._now_ms), end_bound("max", max, self._now_ms)
+        consumer = None if consumername is None else to_bytes(consumername, "consumername")
+        args = *group_names(name, groupname), low, high, most, consumer, least
+        return self._run(read(xpending.xpending_range, args, shape))
 
     @overload
     def xclaim(
@@ -215,20 +205,10 @@ class PendingCommands(CommandBase[Text]):
         except CommandError as error:
             options = xclaim.ClaimOptions(None, None, -1, False, None)
             options.problem = error
-        found: Any = self._run(
-            write(
-                xclaim.xclaim,
-                (
-                    *consumer_names(name, groupname, consumername),
-                    least,
-                    id_texts(message_ids),
-                    options,
-                    self._shape,
-                    bool(justid),
-                ),
-                self._ids if justid else self._entry_text,
-            )
-        )
+        names: tuple[bytes, bytes, bytes] = consumer_names(name, groupname, consumername)
+        args = *names, least, id_texts(message_ids), options, self._shape, bool(justid)
+        shape = self._ids if justid else self._entry_text
+        found: Any = self._run(write(xclaim.xclaim, args, shape))
         return found  # type: ignore[no-any-return]  # or a coroutine, or a pipeline
 
     @overload
@@ -337,22 +317,11 @@ class PendingCommands(CommandBase[Text]):
                 return entries
             return [self._id(found.cursor), entries, self._ids(found.gone)]
 
-        found: Any = self._run(
-            write(
-                xclaim.xautoclaim,
-                (
-                    *consumer_names(name, groupname, consumername),
-                    least,
-                    start_bound("start_id", start_id, self._now_ms),
-                    most,
-                    self._shape,
-                    bool(justid),
-                    bool(dead),
-                    self._lease(),
-                ),
-                shape,
-            )
-        )
+        names: tuple[bytes, bytes, bytes] = consumer_names(name, groupname, consumername)
+        low = start_bound("start_id", start_id, self._now_ms)
+        dead, lease = bool(dead), self._lease()
+        args = *names, least, low, most, self._shape, bool(justid), dead, lease
+        found: Any = self._run(write(xclaim.xautoclaim, args, shape))
         return found  # type: ignore[no-any-return]  # or a coroutine, or a pipeline
 
     # --- IDs --------------------------------------------------------------------------------------

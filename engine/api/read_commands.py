@@ -323,13 +323,8 @@ class ReadCommands(CommandBase[Text]):
         if full:
             most = to_integer("count", count)
             limit = 10 if most < 0 else most
-            return self._run(
-                read(
-                    xinfo.xinfo_stream_full,
-                    (to_bytes(name, "name"), limit, self._shape),
-                    facts(self._text),
-                )
-            )
+            args = to_bytes(name, "name"), limit, self._shape
+            return self._run(read(xinfo.xinfo_stream_full, args, facts(self._text)))
         shape = facts(self._text)
         return self._run(read(xinfo.xinfo_stream, (to_bytes(name, "name"), self._shape), shape))
 

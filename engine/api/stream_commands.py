@@ -19,6 +19,7 @@ from streamkeep.engine.api.command_base import (
     RefPolicy,
     end_bound,
     free,
+    id_texts,
     lowest_id,
     start_bound,
     write,
@@ -141,17 +142,11 @@ class StreamCommands(
             message = _message(flat, id, idmpauto, idmp)
         trim_spec = None
         if maxlen is not None or minid is not None or limit is not None or ref_policy is not None:
-            trim_spec = _trim_spec(
-                "XADD", maxlen, approximate, minid, self._now_ms, limit, ref_policy
-            )
+            now = self._now_ms
+            trim_spec = _trim_spec("XADD", maxlen, approximate, minid, now, limit, ref_policy)
         new_id = xadd.ANY_ID if id == "*" else xadd.parse_new_id(to_id_text(id))
-        return self._run(
-            write(
-                xadd.xadd,
-                (to_bytes(name, "name"), flat, new_id, bool(nomkstream), trim_spec, message),
-                self._id_text,
-            )
-        )
+        args = to_bytes(name, "name"), flat, new_id, bool(nomkstream), trim_spec, message
+        return self._run(write(xadd.xadd, args, self._id_text))
 
     @overload
     def xadd_many(
@@ -196,9 +191,8 @@ class StreamCommands(
                 )
         if not flats:
             raise ArgumentError("XADD needs at least one entry")
-        return self._run(
-            write(xadd.xadd_many, (to_bytes(name, "name"), flats, new_ids), self._text)
-        )
+        args = to_bytes(name, "name"), flats, new_ids
+        return self._run(write(xadd.xadd_many, args, self._text))
 
     # --- remove -----------------------------------------------------------------------------------
 
@@ -206,9 +200,7 @@ class StreamCommands(
         """Delete entries; return how many existed (XDEL)."""
         if not ids:
             raise no_arguments("xdel")
-        return self._run(
-            free(xdel.xdel, (to_bytes(name, "name"), [to_id_text(one) for one in ids]))
-        )
+        return self._run(free(xdel.xdel, (to_bytes(name, "name"), id_texts(ids))))
 
     def _deleter(self) -> Delete:
         return self.xdel
@@ -288,32 +280,16 @@ class StreamCommands(
         """
         if idmp_duration is None and idmp_maxsize is None:
             raise ArgumentError("XCFGSET requires at least one of idmp_duration or idmp_maxsize")
-        return self._run(
-            write(
-                idempotency.xcfgset,
-                (
-                    to_bytes(name, "name"),
-                    _setting("idmp_duration", idmp_duration),
-                    _setting("idmp_maxsize", idmp_maxsize),
-                ),
-                self._one_text,
-            )
-        )
+        duration = _setting("idmp_duration", idmp_duration)
+        most = _setting("idmp_maxsize", idmp_maxsize)
+        args = to_bytes(name, "name"), duration, most
+        return self._run(write(idempotency.xcfgset, args, self._one_text))
 
     def xidmprecord(self, name: Key, producer: Key, iid: Key, id: Id) -> Text:
         """Record that a message of a producer became an existing entry (XIDMPRECORD)."""
-        return self._run(
-            write(
-                idempotency.xidmprecord,
-                (
-                    to_bytes(name, "name"),
-                    to_bytes(producer, "producer"),
-                    to_bytes(iid, "iid"),
-                    to_id(id),
-                ),
-                self._one_text,
-            )
-        )
+        sender, message = to_bytes(producer, "producer"), to_bytes(iid, "iid")
+        args = to_bytes(name, "name"), sender, message, to_id(id)
+        return self._run(write(idempotency.xidmprecord, args, self._one_text))
 
 
 def _message(
