@@ -399,11 +399,7 @@ class AdminCommands(Generic[Text]):
     # --- privacy ----------------------------------------------------------------------------------
 
     def erase(
-        self,
-        key: Key,
-        *ids: Id,
-        timeout: Duration = 60,
-        progress: Progress | None = None,
+        self, key: Key, *ids: Id, timeout: Duration = 60, progress: Progress | None = None
     ) -> int:
         """Delete entries and overwrite their bytes in every file of the store.
 

@@ -11,21 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, cast, overload
 
-from streamkeep.engine.commands.arguments import (
-    range_end,
-    range_start,
-    to_bytes,
-    to_id,
-    to_id_text,
-)
-from streamkeep.engine.store.command import (
-    Command,
-    Free,
-    Read,
-    ReadHistory,
-    Remove,
-    Write,
-)
+from streamkeep.engine.commands.arguments import range_end, range_start, to_bytes, to_id, to_id_text
+from streamkeep.engine.store.command import Command, Free, Read, ReadHistory, Remove, Write
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.entry import ClaimedEntry, Entry, RepeatedFields, StreamId, Text

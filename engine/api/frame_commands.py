@@ -28,11 +28,7 @@ from streamkeep.engine.commands.arguments import check_integer, to_bytes
 from streamkeep.engine.system.lmdb_errors import translated
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.entry import MAX_ID, Text
-from streamkeep.format.core.errors import (
-    ArgumentError,
-    MissingPackageError,
-    StreamkeepError,
-)
+from streamkeep.format.core.errors import ArgumentError, MissingPackageError, StreamkeepError
 from streamkeep.format.core.values import as_given
 from streamkeep.supported import install_hint
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from streamkeep.engine.api.command_base import (
-    CommandBase,
-    Key,
-    check_lives,
-    read,
-    remove,
-    write,
-)
+from streamkeep.engine.api.command_base import CommandBase, Key, check_lives, read, remove, write
 from streamkeep.engine.commands import dump, keys, load, retention
 from streamkeep.engine.commands.arguments import no_arguments, to_bytes
 from streamkeep.engine.commands.glob import Glob

@@ -164,10 +164,7 @@ class StreamCommands(
     ) -> list[Text]: ...
 
     def xadd_many(
-        self,
-        name: Key,
-        entries: Iterable[Fields | Iterable[Pair]],
-        ids: Iterable[Id] | None = None,
+        self, name: Key, entries: Iterable[Fields | Iterable[Pair]], ids: Iterable[Id] | None = None
     ) -> list[Text]:
         """Append many entries in one transaction, all or none.
 
@@ -250,11 +247,7 @@ class StreamCommands(
     # --- settings of a stream ---------------------------------------------------------------------
 
     def xsetid(
-        self,
-        name: Key,
-        id: Id,
-        entries_added: int | None = None,
-        max_deleted_id: Id | None = None,
+        self, name: Key, id: Id, entries_added: int | None = None, max_deleted_id: Id | None = None
     ) -> bool:
         """Set the last generated ID of a stream, and two counters if they are given (XSETID).
 

@@ -105,11 +105,7 @@ class Snapshot(FrameCommands[Text], KeyContainer[Text], StreamCommands[Text]):
         return same
 
     def ready_in(
-        self,
-        groupname: Key,
-        names: Iterable[Key],
-        *,
-        claim_dead: bool | Literal["owned"] = False,
+        self, groupname: Key, names: Iterable[Key], *, claim_dead: bool | Literal["owned"] = False
     ) -> int:
         """Return in how many milliseconds XREADGROUP with `>` may return entries, or raise.
 

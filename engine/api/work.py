@@ -78,12 +78,7 @@ def _applied(txn: WriteTxn, store: Store[Any], work: Work[Result]) -> Result:
 class WorkCall(BlockingCall):
     """A function of a transaction that runs until it returns something."""
 
-    def __init__(
-        self,
-        store: Store[Any],
-        work: Work[list[Item]],
-        when: When,
-    ) -> None:
+    def __init__(self, store: Store[Any], work: Work[list[Item]], when: When) -> None:
         if not isinstance(when, When):
             raise ArgumentError(f"when must be a streamkeep.When, not {as_given(when)}")
         self.writes = True  # here: the compiled base does not see attributes of this class

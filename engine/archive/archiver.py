@@ -293,11 +293,7 @@ def _archive_run(
 
 
 def _write_run(
-    environment: Environment,
-    number: int,
-    name: bytes,
-    file_number: int,
-    options: ArchiveOptions,
+    environment: Environment, number: int, name: bytes, file_number: int, options: ArchiveOptions
 ) -> tuple[list[_Row], SegmentRecord | None]:
     """Write the file; return the rows that it holds, and its future row of the manifest."""
     rows: list[_Row] = []

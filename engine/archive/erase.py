@@ -45,11 +45,7 @@ from streamkeep.format.core.errors import CorruptionError, FormatVersionError
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import RETIRED, STREAMS, node_key, pack_number, unpack_node_key
 from streamkeep.format.node.dictionary import SAMPLE_BYTES, choose_dictionary
-from streamkeep.format.node.envelope import (
-    decode_envelope,
-    set_trimmed,
-    trimmed_slots,
-)
+from streamkeep.format.node.envelope import decode_envelope, set_trimmed, trimmed_slots
 from streamkeep.format.node.erase import erase_slots
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.format.rows.records import encode_file_garbage
@@ -272,12 +268,7 @@ def _sample(segment: Segment, ids: Ids) -> list[bytes]:
 
 
 def _replace(
-    txn: WriteTxn,
-    record: SegmentRecord,
-    written: Segment | None,
-    path: str,
-    ids: Ids,
-    count: int,
+    txn: WriteTxn, record: SegmentRecord, written: Segment | None, path: str, ids: Ids, count: int
 ) -> None:
     """Replace the row of the old file by one of the new file."""
     delete_segment(txn, record)

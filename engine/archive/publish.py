@@ -30,11 +30,7 @@ from streamkeep.engine.archive.lock import archive_lock
 from streamkeep.engine.archive.seal import SealedCopies
 from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.engine.remote.object_store import normal_uri, put_bytes
-from streamkeep.engine.remote.remote_archive import (
-    check_checksums,
-    check_means,
-    remote_archive,
-)
+from streamkeep.engine.remote.remote_archive import check_checksums, check_means, remote_archive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.system.progress import Progress

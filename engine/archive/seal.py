@@ -20,9 +20,7 @@ from typing import Final
 from streamkeep.engine.archive.iterate import cut_node, entries_of, nodes_without
 from streamkeep.engine.commands.history import history_nodes
 from streamkeep.engine.remote.object_store import put_bytes
-from streamkeep.engine.remote.remote_archive import (
-    RemoteArchive,
-)
+from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
 from streamkeep.engine.tables.manifest import erased_ids, take_file_number

@@ -80,11 +80,7 @@ class AsyncWaiters:
         self._bells: dict[asyncio.AbstractEventLoop, WatchedBell] = {}
 
     async def wait(
-        self,
-        wait: Wait,
-        note: Callable[[], Awaitable[None]],
-        deadline: float,
-        check: Check,
+        self, wait: Wait, note: Callable[[], Awaitable[None]], deadline: float, check: Check
     ) -> bool:
         """Wait until the call is to run again; return False when the deadline has passed.
 

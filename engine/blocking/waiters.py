@@ -152,13 +152,7 @@ class Waiters:
             return float("inf")
         return self._context.clock.monotonic() + timeout_ms / 1000
 
-    def steps(
-        self,
-        wait: Wait,
-        bell: Bell | None,
-        deadline: float,
-        check: Check,
-    ) -> Steps:
+    def steps(self, wait: Wait, bell: Bell | None, deadline: float, check: Check) -> Steps:
         """Wait until the call is to run again; return False when the deadline has passed.
 
         It yields the ticket to sleep with and the seconds to sleep at most, and expects to be sent

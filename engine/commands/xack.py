@@ -150,13 +150,7 @@ class Deletion:
 
 
 def xnack(
-    txn: WriteTxn,
-    name: bytes,
-    group_name: bytes,
-    mode: int,
-    ids: Ids,
-    retrycount: int,
-    force: bool,
+    txn: WriteTxn, name: bytes, group_name: bytes, mode: int, ids: Ids, retrycount: int, force: bool
 ) -> int:
     """Release pending entries, so that any consumer may claim them; return how many (XNACK).
 

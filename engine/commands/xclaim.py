@@ -112,12 +112,7 @@ def xclaim(
         if not claimed:
             group.hold(consumer, options.lease)
         group.give(
-            ms,
-            seq,
-            consumer,
-            delivery_time=since,
-            delivery_count=count,
-            sort_by_time=sort_by_time,
+            ms, seq, consumer, delivery_time=since, delivery_count=count, sort_by_time=sort_by_time
         )
         group.was_active(consumer, now_ms)
         claimed.append(entry_id if justid else entry)
@@ -205,12 +200,7 @@ class Due:
 
 
 def _visit(
-    txn: WriteTxn,
-    stream: Stream,
-    group: Group,
-    start: Id,
-    count: int,
-    due: Due,
+    txn: WriteTxn, stream: Stream, group: Group, start: Id, count: int, due: Due
 ) -> tuple[list[Nack], Id]:
     """Return the NACKs that are due or whose entry is gone, at most `count` of them.
 

@@ -58,11 +58,7 @@ def xgroup_create(
 
 
 def xgroup_setid(
-    txn: WriteTxn,
-    name: bytes,
-    group_name: bytes,
-    last_id: StartId,
-    entries_read: int | None,
+    txn: WriteTxn, name: bytes, group_name: bytes, last_id: StartId, entries_read: int | None
 ) -> bool:
     """Set how far a group has read (XGROUP SETID)."""
     check_entries_read(entries_read)

@@ -264,11 +264,7 @@ def _claimed(entry: tuple[object, ...], extra: tuple[int, ...], shape: int) -> t
 
 
 def _due(
-    txn: WriteTxn,
-    stream: Stream,
-    group: Group,
-    delivery: Delivery,
-    budget: ReplyBudget,
+    txn: WriteTxn, stream: Stream, group: Group, delivery: Delivery, budget: ReplyBudget
 ) -> list[tuple[Nack, object]]:
     most = budget.left(delivery.most)
     min_idle = delivery.min_idle

@@ -132,11 +132,7 @@ class RemoteArchive:
         raise CorruptionError(f"{self.uri}/{name}", "the head names it, but it is missing")
 
     def open(
-        self,
-        record: SegmentRecord,
-        *,
-        sealed: bool = False,
-        cache: ChunkCache | None = None,
+        self, record: SegmentRecord, *, sealed: bool = False, cache: ChunkCache | None = None
     ) -> Segment:
         """Open a segment; nothing is read but its end. The caller compares it with the record.
 

@@ -65,12 +65,7 @@ class Folder:
     handle = -1
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        trusted: Trusted = (),
-        outside: bool = False,
-        like: Modes = PRIVATE,
+        self, path: Path, *, trusted: Trusted = (), outside: bool = False, like: Modes = PRIVATE
     ) -> None:
         """Open a folder that the caller has named; it may be a link to a folder.
 

@@ -27,12 +27,7 @@ from streamkeep.format.core.keys import (
     pack_number,
     unpack_node_key,
 )
-from streamkeep.format.node.envelope import (
-    counts_in,
-    decode_envelope,
-    encode_envelope,
-    has_bitmap,
-)
+from streamkeep.format.node.envelope import counts_in, decode_envelope, encode_envelope, has_bitmap
 from streamkeep.format.node.node import end_ids, live_ids, peek_counts
 from streamkeep.format.node.tombstones import history_form, mark
 

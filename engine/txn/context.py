@@ -29,11 +29,7 @@ from streamkeep.engine.system.long_wait import WRITE_LOCK, LongWait, PatientLock
 from streamkeep.engine.system.pages import PAGE
 from streamkeep.engine.txn.memtable import Memtable
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.format.core.errors import (
-    RecoveryNeededError,
-    StoreClosedError,
-    StoreError,
-)
+from streamkeep.format.core.errors import RecoveryNeededError, StoreClosedError, StoreError
 from streamkeep.format.journal.position import POSITION_KEY, LogPosition, decode_position
 
 BUDGET_BYTES: Final = 256 << 20  # written, after which a checkpoint is due

@@ -96,10 +96,7 @@ def compact(
 
 
 def _rewrite(
-    folder: Folder,
-    lock: CheckpointFile,
-    progress: Advance | None,
-    clock: Clock,
+    folder: Folder, lock: CheckpointFile, progress: Advance | None, clock: Clock
 ) -> Compacted:
     before = folder.size(DATA_FILE)
     if folder.remove_folder(NEW_FOLDER):

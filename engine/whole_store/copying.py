@@ -55,10 +55,7 @@ def copy_data(
         folder.make_ours(DATA_FILE)
         failpoints.hit("copy:written")
         copy = lmdb.open(
-            path,
-            map_size=2 * folder.size(DATA_FILE) + _ROOM,
-            max_dbs=len(TABLES) + 1,
-            lock=False,
+            path, map_size=2 * folder.size(DATA_FILE) + _ROOM, max_dbs=len(TABLES) + 1, lock=False
         )
         try:
             meta = copy.open_db(TABLES[META].name.encode(), create=False)

@@ -10,13 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from streamkeep.engine.archive.erase import archived_under
-from streamkeep.engine.commands.history import (
-    Live,
-    Retired,
-    Source,
-    archived_of,
-    ascending,
-)
+from streamkeep.engine.commands.history import Live, Retired, Source, archived_of, ascending
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.format.core.id_codec import MAX, Id
