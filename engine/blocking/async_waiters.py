@@ -23,7 +23,6 @@ class Sleeper:
         self.notified = False
 
     def wake(self) -> None:
-        """End its sleep if it sleeps."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
@@ -50,12 +49,10 @@ class WatchedBell:
         loop.add_reader(bell.handle, self._on_notification)
 
     def enter(self, ticket: int) -> Sleeper:
-        """Begin to wait with a ticket."""
         sleeper = self._sleepers[ticket] = Sleeper(self._loop)
         return sleeper
 
     def leave(self, ticket: int) -> None:
-        """Stop waiting with it."""
         self._sleepers.pop(ticket, None)
 
     def close(self) -> None:

@@ -119,7 +119,6 @@ class ReadCall(BlockingCall):
         return 0 if xread.ready(txn, self._streams) else -1
 
     def interests(self) -> list[Interest]:
-        """Return the keys."""
         return list(dict.fromkeys((name, b"", READ) for name, _ in self._streams))
 
 
@@ -181,7 +180,6 @@ class GroupCall(BlockingCall):
         )
 
     def interests(self) -> list[Interest]:
-        """Return the keys with the group."""
         delivery = self._delivery
         kind = CLAIM if delivery.claims() else GROUP
         return list(dict.fromkeys((name, delivery.group_name, kind) for name, _ in self._streams))

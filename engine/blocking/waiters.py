@@ -128,7 +128,6 @@ class Waiters:
             self._context.wait_table.close()
 
     def remove_recycled(self) -> None:
-        """Remove the unused bells."""
         with self._lock:
             for bell in self._spare:
                 self._bells.discard(bell)

@@ -144,7 +144,6 @@ def _no_bound(end: str, value: object, why: str) -> InvalidIdError:
 
 
 def _range_id(text: bytes, default_seq: int) -> tuple[int, int]:
-    """Parse `-`, `+` or an ID."""
     text = cut_id(text)
     if text == b"-":
         return 0, 0

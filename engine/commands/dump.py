@@ -56,7 +56,6 @@ def stream_parts(txn: Txn, stream: Stream, *, in_order: bool = False) -> Parts:
 
 
 def counters_of(stream: Stream, groups: int) -> Counters:
-    """Return the counters of a stream."""
     record = stream.record
     return Counters(
         record.length,

@@ -41,7 +41,6 @@ class Glob:
         self._fails = stars > _MOST_STARS
 
     def matches(self, name: bytes) -> bool:
-        """Return whether a name matches the pattern."""
         if self._takes_all:
             return True
         if not name:  # as Redis has it: `**` matches no empty name

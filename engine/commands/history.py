@@ -307,7 +307,6 @@ class Archived(Source):
         return segment
 
     def _read(self, segment: Segment, block: int) -> None:
-        """Read a block."""
         self._block = block
         try:
             self._nodes = segment.block(block)
@@ -431,7 +430,6 @@ def copy_range(
 
 
 def _sources(txn: Txn, stream: Stream) -> list[Source]:
-    """Return the places that hold nodes of a stream."""
     sources: list[Source] = [Retired(txn, stream.number)]
     if stream.record.length:
         sources.append(Live(txn, stream))

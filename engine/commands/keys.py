@@ -100,7 +100,6 @@ def delete(txn: WriteTxn, names: list[bytes]) -> int:
 
 
 def _remove(txn: WriteTxn, stream: Stream) -> None:
-    """Remove a stream and its groups."""
     for group in groups_of(txn, stream):
         destroy_group(txn, stream, group)
     messages = idempotence_of(stream.record.extension, f"stream {stream.number}").number

@@ -60,7 +60,6 @@ class Loader:
         txn.create_stream(self.name)
 
     def take(self, txn: WriteTxn, part: Part) -> None:
-        """Add a part."""
         stream = self.stream(txn)
         if isinstance(part, Node):
             self._add_node(txn, stream, part)
@@ -72,7 +71,6 @@ class Loader:
             self.set_messages(txn, part)
 
     def stream(self, txn: WriteTxn) -> Stream:
-        """Return the stream."""
         stream = txn.find_stream(self.name)
         if stream is None:
             raise CommandError("the stream was deleted while it was being loaded")
@@ -120,7 +118,6 @@ class Loader:
         stream.set_entries_added(record.length if added is None else added)
 
     def add_group(self, txn: WriteTxn, group: GroupPart) -> None:
-        """Add a whole group."""
         self.begin_group(txn, group)
         self.add_pending(txn, group, group.pending)
         self.end_group(txn, group)

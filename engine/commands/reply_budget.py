@@ -61,7 +61,6 @@ class ReplyBudget:
         return bool(self.max_size) and self._entries > 0 and self._written >= self.max_size
 
     def begin_stream(self, name: bytes) -> None:
-        """Count the head of a stream."""
         self._written += bulk_size(name)
         if not self.resp3:
             self._written += len(b"*2\r\n")
@@ -90,7 +89,6 @@ class ReplyBudget:
 
 
 def bulk_size(text: bytes) -> int:
-    """Return the size of a bulk string in RESP."""
     return len(b"$%d\r\n\r\n" % len(text)) + len(text)
 
 

@@ -36,7 +36,6 @@ def xack(txn: WriteTxn, name: bytes, group_name: bytes, ids: Ids) -> int:
 
 
 def _find_group(txn: WriteTxn, name: bytes, group_name: bytes) -> Group | None:
-    """Return a group; None if there is none."""
     stream = txn.find_stream(name)
     return None if stream is None else find_group(txn, stream, group_name)
 

@@ -27,7 +27,6 @@ _KEY_REQUIRED: Final = (
 
 
 def check_entries_read(entries_read: int | None) -> None:
-    """Raise for an ENTRIESREAD below -1."""
     if entries_read is not None and entries_read < UNKNOWN:
         raise CommandError("value for ENTRIESREAD must be positive or -1")
 
@@ -83,7 +82,6 @@ def xgroup_destroy(txn: WriteTxn, name: bytes, group_name: bytes) -> bool:
 
 
 def group_exists(txn: Txn, name: bytes, group_name: bytes) -> bool:
-    """Return whether a stream exists and has this group."""
     stream = txn.find_stream(name)
     return stream is not None and find_group(txn, stream, group_name) is not None
 

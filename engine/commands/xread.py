@@ -28,7 +28,6 @@ ReadId = Id | str  # an ID, or one of the two above
 
 
 def parse_read_id(text: bytes) -> ReadId:
-    """Parse an ID argument of XREAD."""
     special = until_nul(text)
     if special == b">":
         raise CommandError(

@@ -178,7 +178,6 @@ class ControlFile:
         self._try_word(_NAMED, begun)  # without room, the folder is synced again
 
     def newest(self) -> int:
-        """Return the newest commit."""
         return self._words[_NEWEST]
 
     def publish(self, commit_number: int) -> None:
@@ -293,7 +292,6 @@ class ControlFile:
             )
 
     def poisoned(self) -> bool:
-        """Return whether a sync has failed."""
         return self._poisoned or self._words[_POISON] != 0
 
     def may_write(self, erasures: int) -> bool:

@@ -59,7 +59,6 @@ log = logging.getLogger("streamkeep")
 
 
 def is_journal_name(name: str) -> bool:
-    """Return whether a name in `journal/` is one that the journal uses."""
     return (
         name in (CONTROL_FILE, RECYCLED, _NEW, LOCK_FILE, WRITE_FILE, TURN_FILE)
         or name.startswith(f"{NEW_RECYCLED}.")

@@ -35,7 +35,6 @@ _MOST_WINDOW: Final = 1 << 18
 
 
 def file_name(number: int) -> str:
-    """Return the name of a journal file."""
     return f"{number:012d}{SUFFIX}"
 
 
@@ -47,7 +46,6 @@ def is_file_name(name: str) -> bool:
 
 
 def journal_names(folder: Folder) -> list[str]:
-    """Return the names of the journal files, sorted."""
     return sorted(filter(is_file_name, folder.names()), key=named_number)
 
 
@@ -62,7 +60,6 @@ def journal_files(folder: Folder) -> dict[int, str]:
 
 
 def named_number(name: str) -> int:
-    """Return the number in the name of a journal file."""
     return int(name[: -len(SUFFIX)])
 
 
@@ -112,7 +109,6 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         handle, self._handle = self._handle, -1
         self._opened = 0
         self._data = b""

@@ -58,7 +58,6 @@ class Slot(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file."""
         return slot_name(self.target)
 
     def write(self, folder: Folder, *, durable: bool = False) -> None:
@@ -84,7 +83,6 @@ class Slot(NamedTuple):
 
 
 def slot_name(target: str) -> str:
-    """Return the name of the file for a target."""
     return _PREFIX + hashlib.blake2b(target.encode(), digest_size=8).hexdigest()
 
 

@@ -60,7 +60,6 @@ class SyncLeader:
         return holders_of([self._handle])
 
     def close(self) -> None:
-        """Close the file."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
@@ -90,7 +89,6 @@ class SyncLeader:
         return True
 
     def end(self) -> None:
-        """Release the lock."""
         _flock(self._handle, _UNLOCK)
 
 

@@ -212,7 +212,6 @@ class WriteLock:
                 self._pause(now - began < _SPIN_NS or -_SPIN_NS < left < _SPIN_NS, now - began)
 
     def _pause(self, spin: bool, waited_ns: int) -> None:
-        """Wait for a moment."""
         if spin:
             time.sleep(0)
         else:

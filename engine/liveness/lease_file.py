@@ -60,7 +60,6 @@ class Holder(NamedTuple):
 
 
 def lease_name(number: int) -> str:
-    """Return the name of the file of a lease."""
     return f"{number:016x}"
 
 
@@ -74,7 +73,6 @@ def _is_lease_name(name: str) -> bool:
 
 
 def new_number() -> int:
-    """Return a number for a lease."""
     return secrets.randbits(62) | 1
 
 

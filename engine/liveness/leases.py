@@ -187,7 +187,6 @@ class Leases:
     # --- the end ----------------------------------------------------------------------------
 
     def stop_watch(self) -> None:
-        """End the watch."""
         with self._lock:
             watch, self._watch = self._watch, None
         if watch is not None:

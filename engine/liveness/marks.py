@@ -64,7 +64,6 @@ class Marks:
         return place
 
     def remove(self, place: int) -> None:
-        """Free the place of a mark."""
         if place >= 0:
             with self._lock:
                 self._write(place, FREE)

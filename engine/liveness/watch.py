@@ -80,7 +80,6 @@ class DeathWatch:
                 self._bell.notify(ALARM)
 
     def stop(self) -> None:
-        """End the thread."""
         self._stopping = True
         self.look_again()
         if self._thread is not threading.current_thread():

@@ -63,12 +63,10 @@ class Bell:
         return [ticket for (ticket,) in _TICKET.iter_unpack(data)]
 
     def notify(self, ticket: int) -> None:
-        """Write a ticket to this bell."""
         with suppress(BlockingIOError):
             os.write(self.handle, _TICKET.pack(ticket))
 
     def close(self) -> None:
-        """Remove the bell."""
         _remove(self.folder, self.name)
         self.maker = 0
         self.abandon()
@@ -81,7 +79,6 @@ class Bell:
 
 
 def bell_name(number: int) -> str:
-    """Return the name of the bell with this number."""
     return f"{number:016x}"
 
 
@@ -149,7 +146,6 @@ def _remove(folder: Folder, name: str) -> None:
 
 
 def is_bell_name(name: str) -> bool:
-    """Return whether a name in `waiters/` is that of a bell."""
     return len(name) == _NAME_SIZE and set(name) <= _DIGITS
 
 

@@ -188,7 +188,6 @@ class WaitTable:
             os.close(handle)
 
     def is_open(self) -> bool:
-        """Return whether waits can be registered."""
         return self._file >= 0
 
     # --- waits ------------------------------------------------------------------------------
@@ -254,7 +253,6 @@ class WaitTable:
                 self._leave()
 
     def tickets(self) -> int:
-        """Return the number of waits."""
         with self._mutex:
             try:
                 self._enter()
@@ -348,7 +346,6 @@ class WaitTable:
         return shared
 
     def _data(self) -> bytes:
-        """Return the bytes of all rows."""
         rows: int = self.words[_ROWS]
         if not rows:
             return b""

@@ -91,11 +91,9 @@ class Group(CachedRow):
     # --- how far it has read ----------------------------------------------------------------
 
     def last_id(self) -> tuple[int, int]:
-        """Return last_delivered_id."""
         return self.record.last_ms, self.record.last_seq
 
     def set_last_id(self, last_id: tuple[int, int]) -> None:
-        """Set last_delivered_id."""
         self.record.last_ms, self.record.last_seq = last_id
 
     def set_entries_read(self, count: int) -> None:
@@ -105,7 +103,6 @@ class Group(CachedRow):
     # --- consumers --------------------------------------------------------------------------
 
     def find_consumer(self, name: bytes) -> Consumer | None:
-        """Return a consumer by name."""
         consumer = self._consumers.get(name)
         if consumer is None:
             db_key = name_key(self.prefix, name)

@@ -36,7 +36,6 @@ _MANY: Final = 16  # rows of a consumer above which those that are not needed ar
 
 
 def newest_lease(txn: Txn, prefix: bytes, consumer: int) -> int:
-    """Return the newest lease of a consumer; 0 if it has none."""
     cursor = txn.cursor(CONSUMERS)
     if not at_or_below(cursor, lease_key(prefix, consumer, LAST_NUMBER)):
         return 0
@@ -62,7 +61,6 @@ def newest_leases(txn: Txn, prefix: bytes, most: int) -> list[tuple[int, int]]:
 
 
 def drop_leases(txn: WriteTxn, prefix: bytes, consumer: int) -> None:
-    """Remove all rows of a consumer."""
     for db_key, _ in list(bodies_with(txn, CONSUMERS, leases_prefix(prefix, consumer), _WHERE)):
         txn.delete(CONSUMERS, db_key)
 

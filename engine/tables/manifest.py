@@ -168,5 +168,4 @@ def iter_erasures(txn: Txn, number: int, first: Id, last: Id) -> Iterator[tuple[
 
 
 def erased_ids(txn: Txn, number: int, first: Id, last: Id) -> set[Id]:
-    """Return the IDs of a stream in a range that were erased."""
     return {one for one, _ in iter_erasures(txn, number, first, last)}

@@ -102,7 +102,6 @@ class Pel:
     # --- one NACK ---------------------------------------------------------------------------
 
     def get(self, ms: int, seq: int) -> Nack | None:
-        """Return the NACK of an entry, or None."""
         page = self._locate(ms, seq)
         if page is None:
             return None
@@ -218,7 +217,6 @@ class Pel:
         return self.highest()
 
     def lowest(self) -> Id | None:
-        """Return the lowest pending ID."""
         page = self.page_after(b"")
         return None if page is None else id_at(page.data, 0)
 
@@ -241,7 +239,6 @@ class Pel:
         return self.page_after(b"")
 
     def page_following(self, page: Page) -> Page | None:
-        """Return the page after another."""
         return self.page_after(page.db_key) if page.db_key else None
 
     def page_after(self, db_key: bytes) -> Page | None:

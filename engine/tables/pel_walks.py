@@ -50,7 +50,6 @@ class OwnedWalk:
         self._more = found or cursor.set_range(wanted)
 
     def next(self) -> Page | None:
-        """Return the next page, or None at the end."""
         inline = self._inlined
         if inline is not None:
             self._inlined = None
@@ -96,7 +95,6 @@ class OrderWalk:
             self._more = self._cursor.set_range(pel.prefix)
 
     def next(self) -> Nack | None:
-        """Return the next NACK, or None at the end."""
         heap = self._heap
         while True:
             coming = self._coming()

@@ -210,7 +210,6 @@ class SegmentFiles:
         self._chunks.forget(path)
 
     def close(self) -> None:
-        """Forget all files."""
         with self._lock:
             self._open.clear()
         self._chunks.forget("")

@@ -144,7 +144,6 @@ class EngineContext:
         self.image = -1
 
     def now_ms(self) -> int:
-        """Return Unix time in milliseconds."""
         return int(_time_ns() // 1_000_000) if self._ticks else self.clock.now_ms()
 
     def size(self) -> int:
@@ -318,7 +317,6 @@ class EngineContext:
         )
 
     def keep(self, stream: Stream) -> None:
-        """Keep a stream decoded."""
         self.cache[stream.name] = stream
         self.cached_names[stream.db_key] = stream.name
 

@@ -38,7 +38,6 @@ class ExtendedRow(LazyRow):
         self._end = end  # the last byte before the checksum
 
     def encode(self) -> bytes:
-        """Return the value of the row."""
         value = self.head + self.body.getvalue()[: self.size] + self._end
         return value + digest64(value)
 
@@ -154,7 +153,6 @@ class Memtable:
         self.bytes += len(body)
 
     def _table(self, number: int) -> Table:
-        """Return a table to be changed."""
         table = self.tables.get(number)
         if table is None:
             table = self.tables[number] = Table()

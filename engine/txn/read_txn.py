@@ -65,7 +65,6 @@ class Txn:
         return [] if over is None else [over]
 
     def cursor(self, table: int) -> Cursor:
-        """Return a cursor over a table."""
         return Cursor(self.raw().cursor(self.tables[table]), self.layers(table))
 
     def cursor_below(self, table: int) -> Cursor:
@@ -73,7 +72,6 @@ class Txn:
         return Cursor(self.raw().cursor(self.tables[table]), [])
 
     def rows(self, table: int) -> int:
-        """Return the number of rows of a table."""
         raw, handle = self.raw(), self.tables[table]
         count = int(raw.stat(handle)["entries"])
         newer: set[bytes] = set()
@@ -101,7 +99,6 @@ class Txn:
         return 0 if value is None else _number_in(value, name)
 
     def load_stream(self, name: bytes) -> Stream | None:
-        """Return the stream `name` as it is stored."""
         value = self.get(KEYS, name_key(b"", name))
         return None if value is None else self.load_numbered(_number_in(value, name), name, value)
 

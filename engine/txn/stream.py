@@ -84,7 +84,6 @@ class Stream:
         return self._retention
 
     def set_retention(self, retention: Retention) -> None:
-        """Give the stream another retention."""
         self.record.extension = with_retention(self.record.extension, retention)
         self._retention_known = False
 
@@ -108,7 +107,6 @@ class Stream:
         self._begins_ms = ms
 
     def has_tail(self) -> bool:
-        """Return whether there is a tail node."""
         return self._stale or self._data != ABSENT or self.row is not None
 
     def tail_data(self) -> bytes:
@@ -159,13 +157,11 @@ class Stream:
         self.replace_tail(0, 0, ABSENT, b"")
 
     def tail_size(self) -> int:
-        """Return the size of the tail's listpack."""
         if self._stale and self._builder is not None:
             return int(self._builder.size())
         return len(self.tail_data())
 
     def differs(self) -> bool:
-        """Return whether the row must be written."""
         return self._nodes_changed or self.record.encode() != self._record
 
     def written(self, value: bytes) -> None:
@@ -278,11 +274,9 @@ class Stream:
         self.record.last_ms, self.record.last_seq = entry_id
 
     def set_max_deleted(self, entry_id: tuple[int, int]) -> None:
-        """Set the highest ID ever deleted."""
         self.record.max_deleted_ms, self.record.max_deleted_seq = entry_id
 
     def set_entries_added(self, count: int) -> None:
-        """Set how many entries were ever added."""
         self.record.entries_added = count
 
     # --- counters of sealed nodes -----------------------------------------------------------
@@ -336,7 +330,6 @@ class Stream:
         return HEADER_SIZE + self.record.size() + _LISTPACK_HEAD
 
     def encode(self, epoch: int, commit_number: int) -> bytes:
-        """Return the value of the row in `streams`."""
         writer = BytesWriter()
         record = self.record
         record_size = record.size()
@@ -389,12 +382,10 @@ class TailRow(LazyRow):
         return stream
 
     def tail(self) -> bytes:
-        """Return the tail's listpack."""
         head = self._head[HEADER_SIZE + len(self._record) :]
         return head + self._builder.part(0, self._size)
 
     def encode(self) -> bytes:
-        """Return the value of the row."""
         writer = BytesWriter()
         writer.write(self._head)
         writer.write(self._builder.part(0, self._size))

@@ -21,7 +21,6 @@ class LazyRow:
     """A value that is encoded when somebody reads it."""
 
     def encode(self) -> bytes:
-        """Return the value."""
         raise NotImplementedError
 
 
@@ -58,7 +57,6 @@ class Table:
         return keys
 
     def put(self, db_key: bytes, value: bytes | LazyRow) -> None:
-        """Store a row."""
         keys = self._keys
         if keys is not None and self.rows.get(db_key) is None:
             if not keys or db_key > keys[-1]:
@@ -87,7 +85,6 @@ class Table:
 
 
 def encoded(value: bytes | LazyRow) -> bytes:
-    """Return a value as bytes."""
     if isinstance(value, bytes):
         return value
     return value.encode()
@@ -114,7 +111,6 @@ class Cursor:
         self._value: bytes | LazyRow = b""
 
     def key(self) -> bytes:
-        """Return the key of the row."""
         return self._key
 
     def value(self) -> bytes:
@@ -124,7 +120,6 @@ class Cursor:
         return encoded(self._value)
 
     def first(self) -> bool:
-        """Go to the first row."""
         return self.set_range(b"")
 
     def set_range(self, db_key: bytes) -> bool:
@@ -134,13 +129,11 @@ class Cursor:
         return self._settle_forward(db_key, True)
 
     def last(self) -> bool:
-        """Go to the last row."""
         self._direction = _BACKWARD
         self._found = self._cursor.last()
         return self._settle_backward(b"")
 
     def next(self) -> bool:
-        """Go to the next row."""
         here = self._key
         if not here:
             return False
@@ -159,7 +152,6 @@ class Cursor:
         return self._settle_forward(here, False)
 
     def prev(self) -> bool:
-        """Go to the row before."""
         here = self._key
         if not here:
             return False

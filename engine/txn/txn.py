@@ -112,7 +112,6 @@ class WriteTxn(Txn):
         return changes
 
     def put(self, table: int, db_key: bytes, value: bytes) -> None:
-        """Store `value` under `db_key`."""
         self._changes().put(table, db_key, value)
         self._table(table).put(db_key, value)
 
@@ -242,7 +241,6 @@ class WriteTxn(Txn):
                 self._write_row(stream)
 
     def _write_row(self, stream: Stream) -> None:
-        """Write the row of a changed stream."""
         epoch, number = self.context.epoch, self.commit_number
         changes = self._changes()
         row = stream.extend(changes, STREAMS, epoch, number)
