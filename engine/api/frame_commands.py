@@ -90,11 +90,8 @@ class FrameCommands(CommandBase[Text]):
             MissingPackageError: pyarrow is not installed.
             ArgumentError: a column or a type is not one.
         """
-        return (
-            self._frame(key, start, end, columns, types, history, errors, repeated)
-            .reader()
-            .read_all()
-        )
+        frame = self._frame(key, start, end, columns, types, history, errors, repeated)
+        return frame.reader().read_all()
 
     def to_arrow_batches(
         self,
@@ -118,9 +115,8 @@ class FrameCommands(CommandBase[Text]):
             rows: how many entries a batch has at most. A batch also ends at about 8 MiB, and at
                 four million cells.
         """
-        return self._frame(
-            key, start, end, columns, types, history, errors, repeated, rows
-        ).reader()
+        frame = self._frame(key, start, end, columns, types, history, errors, repeated, rows)
+        return frame.reader()
 
     def to_pandas(
         self,
@@ -243,9 +239,10 @@ class FrameCommands(CommandBase[Text]):
         chosen = None if columns is None else [_column_text(one) for one in columns]
         reader = rows.RowReader(rows.reader_of(data), chosen, id_column, name)
         done = 0
+        whole: Any = self  # its subclasses also have the commands on streams
         try:
             for entries, ids in reader:
-                self._append(name, entries, ids)
+                whole.xadd_many(name, entries, ids)
                 done += len(entries)
         except StreamkeepError as error:
             if done:
@@ -254,10 +251,6 @@ class FrameCommands(CommandBase[Text]):
         return done
 
     # --- how frames are read ----------------------------------------------------------------------
-
-    def _append(self, name: bytes, entries: list[Any], ids: list[Any] | None) -> None:
-        whole: Any = self  # its subclasses also have the commands on streams
-        whole.xadd_many(name, entries, ids)
 
     def _frame(
         self,

@@ -21,8 +21,7 @@ from streamkeep.engine.api.redis_pipeline import Pipeline
 from streamkeep.engine.api.stream_commands import StreamCommands
 from streamkeep.engine.api.views import Snapshot, Sync, SyncView, Transaction, check_sync
 from streamkeep.engine.api.work import WorkCommands
-from streamkeep.engine.archive import garbage
-from streamkeep.engine.archive.back_pressure import BackPressure, check_most, clean_after_crash
+from streamkeep.engine.archive import back_pressure, garbage
 from streamkeep.engine.archive.thread import ArchiveThread
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.arguments import check_node_limits
@@ -95,7 +94,8 @@ class Store(
             every_ms = above_zero(archive_every, "archive_every")
             if readonly:
                 raise ArgumentError("archive_every needs a store that is not readonly")
-        check_most(retired_max_bytes)
+        if retired_max_bytes is not None:
+            whole(retired_max_bytes, "retired_max_bytes", back_pressure.RETIRED_LEAST)
         if read_durable and readonly:
             raise ArgumentError("read_durable needs a store that is not readonly: it may sync")
         self.path = path_of(path, "path")
@@ -137,7 +137,7 @@ class Store(
         """Start what this process does beside commands, once for all stores on this directory."""
         environment = self._environment
         if environment.back_pressure is None:
-            environment.back_pressure = BackPressure(environment, most_retired)
+            environment.back_pressure = back_pressure.BackPressure(environment, most_retired)
             if environment.checkpointer is not None:
                 environment.checkpointer.add_chore("the look at readers", OldReaders(environment))
         elif most_retired not in (None, environment.back_pressure.most):
@@ -149,7 +149,7 @@ class Store(
     def _finish_interrupted(self) -> None:
         """Finish what processes that were killed have left unfinished, or say how to finish it."""
         self._collect_garbage()
-        clean_after_crash(self._environment)
+        back_pressure.clean_after_crash(self._environment)
         if self._environment.read(scrub.is_unfinished):
             log.warning(
                 "%s: an erasure is unfinished; next: if no process is at work on it, run "

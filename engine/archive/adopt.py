@@ -85,25 +85,21 @@ def find_files(places: Iterable[Path | str], max_block_bytes: int) -> list[_File
     Raises:
         ArgumentError: a path does not exist, or a URI is not that of a store's archive.
     """
-    found: dict[Path, _File] = {}
+    found: set[Path] = set()
     remote: list[_File] = []
     for place in places:
         if isinstance(place, str):
             remote += _find_remote(place)
             continue
         if place.is_dir():
-            paths = list(place.rglob(f"*{SUFFIX}"))
+            found.update(place.rglob(f"*{SUFFIX}"))
         elif place.is_file():
-            paths = [place]
+            found.add(place)
         else:
             raise ArgumentError(f"{place}: no such file or folder")
-        for path in paths:
-            found[path] = _File(
-                path,
-                path.stat().st_size,
-                partial(open_segment, path, max_block_bytes=max_block_bytes),
-            )
-    return [found[path] for path in sorted(found)] + remote
+    opener = partial(open_segment, max_block_bytes=max_block_bytes)
+    files = [_File(path, path.stat().st_size, partial(opener, path)) for path in sorted(found)]
+    return files + remote
 
 
 def _find_remote(uri: str) -> list[_File]:

@@ -24,18 +24,11 @@ from streamkeep.engine.store.environment import RETIRED_LEAST, Environment
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER
 from streamkeep.format.core.errors import StoreLockedError, StreamkeepError
-from streamkeep.format.core.values import whole
 
 RETIRED_MAX_BYTES: Final = 1 << 30
 _RETRY_S: Final = 1.0
 
 log = logging.getLogger("streamkeep")
-
-
-def check_most(retired_max_bytes: int | None) -> None:
-    """Raise ArgumentError for a limit below the least that `Environment.settle` looks at."""
-    if retired_max_bytes is not None:
-        whole(retired_max_bytes, "retired_max_bytes", RETIRED_LEAST)
 
 
 class BackPressure:

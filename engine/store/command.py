@@ -7,15 +7,17 @@ store, segments. It may run again if something had to be repaired first. Compile
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import lmdb
 
 from streamkeep.engine.blocking.calls import BlockingCall
 from streamkeep.engine.commands.reply_budget import Found
 from streamkeep.engine.txn.begin import CheckpointNeeded, run_write
-from streamkeep.engine.txn.context import EngineContext
 from streamkeep.format.core.errors import StoreFullError
+
+if TYPE_CHECKING:  # an interpreted module, which imports this one
+    from streamkeep.engine.store.environment import Environment
 
 Result = TypeVar("Result", covariant=True)
 
@@ -99,30 +101,8 @@ def wait(
     return command
 
 
-class Writer(Protocol):
-    """What `write_once` needs of the environment that it is given."""
-
-    context: EngineContext
-
-    def write_with_repairs(
-        self,
-        command: Callable[..., object],
-        args: tuple[object, ...],
-        wait: bool,
-        frees: bool,
-        durable: bool = False,
-    ) -> object:
-        """Run a command, after whatever it takes."""
-
-    def notice(self) -> None:
-        """Wake the checkpointer thread if that is due."""
-
-    def settle(self) -> None:
-        """Do what commits have made due."""
-
-
 def write_once(
-    environment: Writer,
+    environment: Environment,
     run: Callable[..., object],
     args: tuple[object, ...],
     frees: bool,
@@ -147,7 +127,7 @@ def write_once(
     return reply
 
 
-def write_relaxed(environment: Writer, command: Command[object]) -> object:
+def write_relaxed(environment: Environment, command: Command[object]) -> object:
     """Run a command that writes; return its reply, not waiting for the disk."""
     reply = write_once(environment, command.run, command.args, command.frees, False)
     context = environment.context

@@ -28,7 +28,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.engine.store.command import Command, Writer, write_once
+from streamkeep.engine.store.command import Command, write_once
 from streamkeep.engine.system.failures import copy_of
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.system.long_wait import LOOK_S, LongWait
@@ -37,6 +37,8 @@ from streamkeep.format.core.errors import CommandError
 
 if TYPE_CHECKING:
     import asyncio
+
+    from streamkeep.engine.store.environment import Environment
 
 _MANY: Final = 8  # calls in a batch from which on the next batch begins after the sync
 _MOST: Final = 512  # calls in a batch
@@ -165,7 +167,7 @@ class GroupCommit:
     before, and `_leave`, which may run twice, gives it back.
     """
 
-    def __init__(self, environment: Writer) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._context = environment.context
         self._mutex = make_lock("group commit")  # protects what follows; held for a few steps only

@@ -120,22 +120,13 @@ def _sync_folder_at(path: Path) -> None:
 
 def create_whole(path: Path, data: bytes) -> bool:
     """Write a file, durably and as a whole, unless the name exists; return whether it did."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     with suppress(FileNotFoundError):
-        os.unlink(beside)  # of a killed process with the same number
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        os.unlink(_beside(path))  # of a killed process with the same number
     try:
-        with open(handle, "wb") as out:
+        with _named_at_end(path, os.link) as out:
             out.write(data)
-            out.flush()
-            sync_data(out.fileno())
-        try:
-            os.link(beside, path)
-        except FileExistsError:
-            return False
-    finally:
-        os.unlink(beside)
-    _sync_folder_at(path.absolute().parent)
+    except FileExistsError:
+        return False
     return True
 
 
@@ -145,20 +136,27 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     Until then an existing file of that name is unchanged. A device or a pipe is written directly.
     """
-    if path.exists() and not path.is_file():
-        with open(path, "wb") as out:
-            yield out
-        return
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    ordinary = path.is_file() or not path.exists()
+    with _named_at_end(path, os.replace) if ordinary else open(path, "wb") as out:
+        yield out
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+@contextmanager
+def _named_at_end(path: Path, give_name: Callable[[Path, Path], None]) -> Iterator[BinaryIO]:
+    """Write a file beside `path` in a `with` block, and then give it that name, durably."""
+    beside = _beside(path)
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(handle, "wb") as out:
             yield out
             out.flush()
             sync_data(out.fileno())
-        os.replace(beside, path)
-    except BaseException:
+        give_name(beside, path)
+    finally:
         with suppress(FileNotFoundError):
             os.unlink(beside)
-        raise
     _sync_folder_at(path.absolute().parent)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import lmdb
 
@@ -32,8 +32,6 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.whole_store.copying import copy_data, finish_copy
 from streamkeep.format.core.errors import StoreError, StoreLockedError
 from streamkeep.format.core.keys import TABLES
-
-_MAX_READERS: Final = 512
 
 
 class Compacted(NamedTuple):
@@ -69,14 +67,7 @@ def compact(
     if registry.find(path) is not None:
         raise StoreLockedError(f"{path}: open in this process; next: close it, then try again")
     # Opening the store recovers it and finishes an earlier compaction, if that is due.
-    open_environment(
-        path,
-        readonly=False,
-        create=False,
-        max_readers=_MAX_READERS,
-        max_store_bytes=None,
-        clock=clock,
-    ).release()
+    open_environment(path, clock=clock).release()
     folder = Folder(path)
     lock = CheckpointFile(folder, readonly=False)
     try:

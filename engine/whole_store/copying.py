@@ -7,8 +7,8 @@ never be taken for a part of the copy.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Final
 
 import lmdb
@@ -29,7 +29,6 @@ from streamkeep.format.rows.records import encode_number
 
 _ROOM: Final = 64 << 20  # in the copy's map, for the commit that raises the epoch
 _TICK_S: Final = 0.2
-_MAX_READERS: Final = 512
 
 
 def copy_data(
@@ -79,15 +78,7 @@ def copy_data(
 
 def finish_copy(folder: Folder, clock: Clock, *, standby: bool = False) -> int:
     """Complete the store in a folder with a copied `data.mdb`; return its epoch."""
-    environment = open_environment(
-        folder.path,
-        readonly=False,
-        create=False,
-        max_readers=_MAX_READERS,
-        max_store_bytes=None,
-        clock=clock,
-        standby=standby,
-    )
+    environment = open_environment(folder.path, clock=clock, standby=standby)
     try:
         return environment.context.epoch
     finally:
@@ -99,22 +90,10 @@ def _watched(work: Callable[[], None], folder: Folder, progress: Advance | None)
     if progress is None:
         work()
         return
-    caught: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=run, name="streamkeep-copy")
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(_TICK_S)
+    with ThreadPoolExecutor(1, thread_name_prefix="streamkeep-copy") as threads:
+        copied = threads.submit(work)
+        while not wait([copied], _TICK_S).done:
             if folder.exists(DATA_FILE):
                 progress(folder.size(DATA_FILE))
-    finally:
-        thread.join()  # even if `progress` raises: the caller closes LMDB next
-    if caught:
-        raise caught[0]
+    # The thread has ended, even if `progress` raises: the caller closes LMDB next.
+    copied.result()
