@@ -13,17 +13,10 @@ import click
 
 from streamkeep import supported
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.command import (
-    CommandGroup,
-    of_system,
-    statuses_text,
-    tell,
-    tell_usage,
-    wants_json,
-)
+from streamkeep.tools.base.command import CommandGroup, of_system, tell, tell_usage, wants_json
 from streamkeep.tools.base.completion import COMPLETE_VARIABLE
 from streamkeep.tools.base.opening import WORDS
-from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.base.statuses import MEANINGS, Exit, Failure
 from streamkeep.tools.base.terminal import guard
 
 Families: TypeAlias = tuple[tuple[str, dict[str, str]], ...]
@@ -46,7 +39,7 @@ COMMANDS: Final[Families] = (
             "pending": "stream_cmds",
             "stat": "stat_cmd",
             "top": "top_cmd",
-            "metrics": "metrics_cmd",
+            "metrics": "top_cmd",
             "ui": "ui_cmd",
         },
     ),
@@ -58,8 +51,7 @@ COMMANDS: Final[Families] = (
             **dict.fromkeys(
                 ("create", "fsck", "repair", "backup", "restore", "compact"), "store_cmds"
             ),
-            "ship": "ship_cmd",
-            **dict.fromkeys(("standby", "promote"), "standby_cmd"),
+            **dict.fromkeys(("ship", "standby", "promote"), "ship_cmd"),
         },
     ),
     ("Check the machine", {"doctor": "doctor_cmd"}),
@@ -148,7 +140,7 @@ class Root(CommandGroup):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what exit statuses mean."""
         with formatter.section("Exit status"):
-            formatter.write_dl(statuses_text())
+            formatter.write_dl([(str(int(one)), text) for one, text in MEANINGS.items()])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands in the order of the help text."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamkeep.format.time_buckets import plan_buckets
-from streamkeep.tools.base.timeline import bars
+from streamkeep.tools.commands.stat_cmd import bars
 
 JUNE_10 = 1_717_977_600_000  # a Monday
 

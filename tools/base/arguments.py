@@ -1,12 +1,16 @@
-"""The arguments and options that commands share: keys, IDs, times, stores, counts."""
+"""The types of arguments and options that commands share: keys, IDs, times, stores, sizes.
+
+The aliases below the classes are what signatures of commands say; see `parameters`.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -14,19 +18,28 @@ from click.shell_completion import CompletionItem
 
 from streamkeep.engine.system.clock import current_clock
 from streamkeep.format import quoting
-from streamkeep.format.core.durations import parse_duration
+from streamkeep.format.core import errors
+from streamkeep.format.core.durations import MEANT, parse_duration
 from streamkeep.format.core.times import Bound, id_bound
-from streamkeep.tools.base import completion
+from streamkeep.format.humanize import size_text
+from streamkeep.format.rows.retention import NONE
+from streamkeep.tools.base import completion, output
 from streamkeep.tools.base.common import given
+from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
+    from streamkeep.engine.api.command_base import RefPolicy
+
     _BytesType = click.ParamType[bytes]
     _IntType = click.ParamType[int]
 else:
+    RefPolicy = str
     _IntType = click.ParamType
     _BytesType = click.ParamType  # generic in newer versions only
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE: Final = re.compile(r"([0-9]+) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS: Final = {86_400_000: "d", 3_600_000: "h", 60_000: "m", 1000: "s", 1: "ms"}
 
 
 class Bytes(_BytesType):
@@ -42,8 +55,7 @@ class Bytes(_BytesType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Offer what there is in the store, for parameters that name a part of it."""
-        offer = completion.OF_NAMES.get(param.name or "")
-        return [] if offer is None else offer(ctx, param, incomplete)
+        return completion.names(ctx, param, incomplete)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -66,6 +78,36 @@ class PathOrUri(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the argument."""
         return value if "://" in value else str(super().convert(value, param, ctx))
+
+
+class PlacePath(click.Path):
+    """A path, which need not exist; no empty name, and none that LMDB cannot open.
+
+    Args:
+        completes: whether a shell offers folders.
+    """
+
+    def __init__(self, *, completes: bool = False) -> None:
+        super().__init__(readable=False)  # the store says more of what is missing
+        self._completes = completes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        if value == "":  # an unset variable of a script; Path would take it for the working folder
+            self.fail("the name is empty", param, ctx)
+        try:
+            os.path.abspath(value).encode()
+        except UnicodeEncodeError:
+            problem = "the path is not UTF-8, as LMDB needs it; rename the folder, or link to it"
+            self.fail(problem, param, ctx)
+        return Path(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Let the shell offer folders, or files."""
+        offered = super().shell_complete(ctx, param, incomplete)
+        return [CompletionItem(incomplete, type="dir")] if self._completes else offered
 
 
 class Id(_BytesType):
@@ -119,115 +161,128 @@ class Duration(_IntType):
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
-
-def path_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
-    """Return the path of a store; refuse an empty name, and one that LMDB cannot open."""
-    if value == "":  # an unset variable of a script; Path would take it for the working directory
-        raise click.BadParameter("the name is empty", ctx, param)
-    try:
-        os.path.abspath(value or "").encode()
-    except UnicodeEncodeError:
-        problem = "the path is not UTF-8, as LMDB needs it; rename the folder, or link to it"
-        raise click.BadParameter(problem, ctx, param) from None
-    return None if value is None else Path(value)
+    def text_of(self, ms: int) -> str:
+        """Return a default as help texts show it."""
+        size, unit = next(one for one in _UNITS.items() if ms % one[0] == 0)
+        return f"{ms // size}{unit}" if ms else "0"
 
 
-def path_option(*names: str, metavar: str, help: str) -> Callable[[Function], Function]:
-    """Return the option of a path, which need not exist yet."""
-    return click.option(*names, type=click.Path(), callback=path_of, metavar=metavar, help=help)
+class Limit(_IntType):
+    """A number, or `none` for no limit."""
+
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; -1 for none."""
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().lower()
+        if text == "none":
+            return -1
+        number = self.parse(text)
+        if number is None or number >= NONE:
+            self.fail(f"{value!r} is not {self.meant}", param, ctx)
+        return number
+
+    meant = "a number, or none"
+
+    def parse(self, text: str) -> int | None:
+        """Return the number that a text says; None when it says none."""
+        return int(text) if text.isascii() and text.isdigit() else None
 
 
-def store_argument(function: Function) -> Function:
-    """Add the argument STORE."""
-    kind = click.Path(readable=False)  # the store says more of what is missing
-    return click.argument(
-        "store_path",
-        metavar="STORE",
-        type=kind,
-        callback=path_of,
-        shell_complete=completion.folders,
-    )(function)
+class Age(Limit):
+    """A duration, or `none` for no limit."""
+
+    meant = f"{MEANT}, or none"
+
+    def parse(self, text: str) -> int | None:
+        """Return milliseconds."""
+        try:
+            return parse_duration(text)
+        except ValueError:
+            return None
 
 
-optional_store = click.argument(
-    "store_path",
-    metavar="[STORE]",
-    required=False,
-    type=click.Path(readable=False),
-    callback=path_of,
-    shell_complete=completion.folders,
-)
+class Size(Limit):
+    """A number of bytes, perhaps with a unit."""
+
+    meant = "a size such as 500000, 64M or 2G, or none"
+
+    def parse(self, text: str) -> int | None:
+        """Return bytes."""
+        found = _SIZE.fullmatch(text)
+        return None if found is None else int(found[1]) * _SIZES[found[2].lower()]
+
+    def text_of(self, size: int) -> str:
+        """Return a default as help texts show it."""
+        return "none" if size < 0 else size_text(size)
 
 
-def given_store(store_path: Path | None) -> Path:
-    """Return what `optional_store` was given, where the command needs it."""
-    if store_path is None:
-        raise click.UsageError("Missing argument 'STORE'.")
-    return store_path
-
-
-key_argument = click.argument("key", metavar="KEY", type=Bytes())
-
-
-group_argument = click.argument("group", metavar="GROUP", type=Bytes())
-
-
-def one_of(name: str, texts: Mapping[str, str]) -> Callable[[Function], Function]:
-    """Add flags of which at most one may be given; the command gets it in capitals, or None.
+class Flags:
+    """Flags of which at most one may be given; the command gets it in capitals, or None.
 
     Args:
-        name: of the parameter of the command.
         texts: each flag, in capitals, with its help.
     """
 
-    def choose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        chosen = ctx.params.setdefault(name, None)
-        if not value:
-            return
-        if chosen is not None:
-            raise click.UsageError(
-                f"--{chosen.lower()} and {param.opts[0]} cannot be used together"
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def options(self, name: str) -> list[click.Option]:
+        """Return the options for a parameter of a command."""
+
+        def choose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+            chosen = ctx.params.setdefault(name, None)
+            if not value:
+                return
+            if chosen is not None:
+                raise click.UsageError(
+                    f"--{chosen.lower()} and {param.opts[0]} cannot be used together"
+                )
+            ctx.params[name] = str(param.name).upper()
+
+        return [
+            click.Option(
+                [f"--{flag.lower()}"], is_flag=True, expose_value=False, callback=choose, help=text
             )
-        ctx.params[name] = str(param.name).upper()
-
-    def add(function: Function) -> Function:
-        for flag, text in reversed([*texts.items()]):  # the last decorator comes first in the help
-            option = click.option(
-                f"--{flag.lower()}", is_flag=True, expose_value=False, callback=choose, help=text
-            )
-            function = option(function)
-        return function
-
-    return add
+            for flag, text in self._texts.items()
+        ]
 
 
-policy_options = one_of(
-    "policy",
-    {
-        "KEEPREF": "Leave the deleted entries pending in groups (the default).",
-        "DELREF": "Also remove them from what groups have pending.",
-        "ACKED": "Delete only entries that every group has read and acknowledged.",
-    },
-)
+StorePath = Annotated[Path, PlacePath(completes=True)]
+Natural = Annotated[int, Number(min=0)]
+Positive = Annotated[int, Number(min=1)]
+Ms = Annotated[int, Duration()]
+SizeBytes = Annotated[int, Size()]
+EntryId = Annotated[bytes, Id()]
+From = Annotated[bytes, Id("from")]
+To = Annotated[bytes, Id("to")]
+Policy = Annotated[
+    RefPolicy,
+    Flags(
+        {
+            "KEEPREF": "Leave the deleted entries pending in groups (the default).",
+            "DELREF": "Also remove them from what groups have pending.",
+            "ACKED": "Delete only entries that every group has read and acknowledged.",
+        }
+    ),
+]
 
 
-def count_option(
-    text: str, *, least: int = 1, default: int | None = None
-) -> Callable[[Function], Function]:
-    """Return the option -n/--count.
+Where = Annotated[
+    tuple[bytes, ...],
+    "(FIELD=VALUE): Only entries with this value. Repeated: with all of these fields, one value of "
+    "each.",
+]
+Yes = Annotated[bool, "Do not ask."]
 
-    Args:
-        text: its help.
-        least: the smallest number that it takes.
-    """
-    return click.option(
-        "-n",
-        "--count",
-        type=Number(min=least),
-        default=default,
-        show_default=default is not None,
-        help=text,
-    )
+
+def given_store(store_path: Path | None) -> Path:
+    """Return a store that may be left out, where the command needs it."""
+    if store_path is None:
+        raise click.UsageError("Missing argument 'STORE'.")
+    return store_path
 
 
 def refuse_options(why: str, *names: str) -> None:
@@ -267,18 +322,30 @@ def as_options(text: str) -> str:
     return re.sub(rf'\b({names})=(True\b|"[^"]*"|[^\s;,]*)', as_option, text)
 
 
+@contextmanager
+def as_of_library() -> Iterator[None]:
+    """Turn the errors of `streamkeep.transfer` into those of a command, with names of options."""
+    try:
+        yield
+    except errors.ArgumentError as error:
+        raise click.UsageError(as_options(str(error))) from error
+    except (errors.TargetExistsError, errors.TransferError, errors.ValueMismatchError) as error:
+        exists = isinstance(error, errors.TargetExistsError)
+        raise Failure(
+            as_options(str(error)),
+            hint=as_options(getattr(error, "hint", "")),
+            status=Exit.UNREADABLE if exists else Exit.ABORTED,
+            code=type(error).__name__,
+        ) from error
+    except errors.StreamkeepError as error:
+        for one in getattr(error, "__notes__", ()):
+            output.note(as_options(one))
+        raise
+
+
 def was_given(ctx: click.Context, name: str) -> bool:
     """Say whether an option was given, with any value."""
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-where_option = click.option(
-    "--where",
-    type=Bytes(),
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Only entries with this value. Repeated: with all of these fields, one value of each.",
-)
 
 
 def condition_of(texts: tuple[bytes, ...]) -> dict[bytes, list[bytes]] | None:
@@ -290,6 +357,3 @@ def condition_of(texts: tuple[bytes, ...]) -> dict[bytes, list[bytes]] | None:
             raise click.UsageError(f"--where {quoting.shown(text)} is not FIELD=VALUE")
         found.setdefault(field, []).append(value)
     return found or None
-
-
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")

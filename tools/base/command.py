@@ -22,7 +22,8 @@ from streamkeep.format.core import errors
 from streamkeep.format.quoting import named
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.opening import OPENED, no_store_hint
-from streamkeep.tools.base.statuses import MEANINGS, Exit, Failure
+from streamkeep.tools.base.parameters import parameters_of
+from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import visible
 
 _NUMBER: Final = re.compile(r"-\.?[0-9]")
@@ -116,7 +117,17 @@ class StoreCommand(_Shared):
 class CommandGroup(_Shared, click.Group):
     """Commands under one name."""
 
-    command_class = StoreCommand
+    def command(  # type: ignore[override]  # no other settings
+        self, name: str | None = None, *, finishes: bool = False
+    ) -> Callable[[Callable[..., Any]], StoreCommand]:
+        """Make a function a command of the group."""
+
+        def make(function: Callable[..., Any]) -> StoreCommand:
+            made = command(name, finishes=finishes)(function)
+            self.add_command(made)
+            return made
+
+        return make
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -131,10 +142,16 @@ class CommandGroup(_Shared, click.Group):
 
 
 def command(
-    name: str | None = None, **settings: Any
+    name: str | None = None, *, finishes: bool = False
 ) -> Callable[[Callable[..., Any]], StoreCommand]:
-    """Make a function a command; see `StoreCommand` for what errors become."""
-    return click.command(name, cls=StoreCommand, **settings)
+    """Make a function a command; see `parameters`, and `StoreCommand` for what errors become."""
+
+    def make(function: Callable[..., Any]) -> StoreCommand:
+        call, text, params = parameters_of(function)
+        given = name or function.__name__.strip("_").replace("_", "-")
+        return StoreCommand(given, callback=call, params=params, help=text, finishes=finishes)
+
+    return make
 
 
 def group_command(name: str | None = None) -> Callable[[Callable[..., Any]], CommandGroup]:
@@ -266,8 +283,3 @@ def _has_stream(ctx: click.Context) -> bool:
     """Say whether the command is about a stream of a store that exists."""
     known = ctx.params.get("store_path"), ctx.params.get("key")
     return None not in known and os.path.exists(ctx.params["store_path"] / DATA_FILE)
-
-
-def statuses_text() -> list[tuple[str, str]]:
-    """Return every exit status and its meaning, for help texts."""
-    return [(str(int(status)), meaning) for status, meaning in MEANINGS.items()]

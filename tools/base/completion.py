@@ -6,7 +6,6 @@ or a terminal could misread are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -15,55 +14,27 @@ from click.shell_completion import CompletionItem
 
 import streamkeep
 from streamkeep.format import quoting
-from streamkeep.format.core.errors import NotAStoreError, StreamkeepError
+from streamkeep.format.core.errors import StreamkeepError
 
 COMPLETE_VARIABLE: Final = "_STREAMKEEP_COMPLETE"  # a shell sets it when it asks
 _MOST: Final = 200
 
 
-def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell offer folders."""
-    return [CompletionItem(incomplete, type="dir")]
-
-
-def keys(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the streams of the store that the command names."""
-    with suppress(StreamkeepError, OSError), _opened(ctx) as store:
-        return _offer(store.scan_iter(), incomplete)
-    return []
-
-
-def groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the groups of the stream that the command names."""
-    with suppress(StreamkeepError, OSError), _opened(ctx) as store:
-        return _offer((one["name"] for one in store.xinfo_groups(ctx.params["key"])), incomplete)
-    return []
-
-
-def consumers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the consumers of the group that the command names."""
-    with suppress(StreamkeepError, OSError), _opened(ctx) as store:
-        found = store.xinfo_consumers(ctx.params["key"], ctx.params["group"])
-        return _offer((one["name"] for one in found), incomplete)
-    return []
-
-
-def _opened(ctx: click.Context) -> streamkeep.Store[bytes]:
-    path = ctx.params.get("store_path")
-    if path is None:
-        raise NotAStoreError("no store is named")
-    return streamkeep.open(path, readonly=True, create=False)
-
-
-def _offer(names: Iterable[bytes], incomplete: str) -> list[CompletionItem]:
-    texts = [quoting.shown(name, " ") for name in names]
+def names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer the streams of the store, the groups of the stream, the consumers of the group."""
+    given, found = ctx.params, list[bytes]()
+    path = given.get("store_path")
+    with suppress(StreamkeepError, OSError):
+        if path is None or param.name not in ("key", "group", "consumer"):
+            return []
+        with streamkeep.open(path, readonly=True, create=False) as store:
+            if param.name == "key":
+                found = list(store.scan_iter())
+            elif param.name == "group":
+                found = [one["name"] for one in store.xinfo_groups(given["key"])]
+            else:
+                members = store.xinfo_consumers(given["key"], given["group"])
+                found = [one["name"] for one in members]
+    texts = [quoting.shown(name, " ") for name in found]
     fitting = [text for text in texts if text.startswith(incomplete) and text[0] != '"']
     return [CompletionItem(text) for text in sorted(fitting)[:_MOST]]
-
-
-# What is offered for parameters of the type `Bytes`, by their names.
-OF_NAMES: Final = {
-    "key": keys,
-    "group": groups,
-    "consumer": consumers,
-}

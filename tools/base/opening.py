@@ -1,10 +1,11 @@
-"""Opening the store of a command, and asking before something is lost."""
+"""Opening the store of a command, asking before something is lost, and ending at a signal."""
 
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -90,3 +91,9 @@ def confirm_loss(losses: list[str], question: str, *, yes: bool) -> None:
         output.note("")
     if answer.strip().lower() not in ("y", "yes"):
         raise Failure("nothing was changed", hint="--yes answers the question")
+
+
+def on_signals(stop: Callable[[], object]) -> None:
+    """Call a function at SIGTERM and at Ctrl-C."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, frame: stop())

@@ -162,12 +162,14 @@ Cell = str | int | None
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: Sequence[int]) -> None:
-    """Write a table; columns are right-aligned, except those in `left`.
+    """Write a table, if it has rows; columns are right-aligned, except those in `left`.
 
     A pipe gets it without the line below the headings and without thousands separators. A terminal
     that is too narrow gets each row as a block with one line per column: half a time is no time.
     """
-    cells = [[_cell_text(cell) for cell in row] for row in rows]
+    cells = [[visible(one) if isinstance(one, str) else number(one) for one in row] for row in rows]
+    if not cells:
+        return
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
     for text in table_lines(headings, cells, left=left, width=width, ruled=terminal):
@@ -196,8 +198,8 @@ def listing(
     if common.as_json():
         for row in rows:
             json_line(kind, **members(row))
-    elif rows:
-        table(headings, [cells(row) for row in rows], left=left)
+    else:
+        table(headings, map(cells, rows), left=left)
 
 
 def total(text: str, **members: Any) -> None:
@@ -252,10 +254,6 @@ def _blocks(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
             for heading, text in zip(headings[1:], others, strict=True)
         ]
     return made
-
-
-def _cell_text(cell: Cell) -> str:
-    return visible(cell) if isinstance(cell, str) else number(cell)
 
 
 def encodable(text: str) -> bool:

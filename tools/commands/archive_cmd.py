@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 
-from streamkeep.engine.archive.archiver import DEFAULT_OPTIONS, TARGET_BYTES
+from streamkeep.engine.archive.archiver import TARGET_BYTES, ArchiveOptions
 from streamkeep.engine.archive.publish import PublishReport
 from streamkeep.engine.commands.arguments import range_start
 from streamkeep.format import quoting
@@ -23,14 +24,14 @@ from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
 from streamkeep.format.segment.remote import segment_name
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
 from streamkeep.format.segment.writer import DEFAULT_BLOCK_BYTES, DEFAULT_LEVEL
-from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base import common, output
+from streamkeep.tools.base.arguments import From, Number, PathOrUri, Positive, StorePath, To, Yes
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
-    from streamkeep.engine.archive.segments import ArchivedStream
 
 
 @group_command()
@@ -47,52 +48,33 @@ def archive() -> None:
     """
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+StreamNumber = Annotated[
+    Positive, "(N): The stream of this number instead of KEY. A deleted stream has no other name."
+]
+BlockLimit = Annotated[
+    Positive,
+    "(N): Refuse a segment with a block that takes more memory; a small file can hold much.",
+]
 
 
-number_option = click.option(
-    "--stream-number",
-    type=arguments.Number(min=1),
-    help="The stream of this number instead of KEY. A deleted stream has no other name.",
-)
+@dataclass
+class Chosen:
+    """Which segments are meant, beside the key of their stream.
+
+    Args:
+        start (ID|TIME): Only from this ID or time on.
+        end (ID|TIME): Only up to this ID, included, or the first millisecond of this time.
+    """
+
+    stream_number: StreamNumber | None = None
+    start: From = b"-"
+    end: To = b"+"
 
 
-def range_options(function: Function) -> Function:
-    """Add --start and --end."""
-    function = click.option(
-        "--end",
-        type=arguments.Id("to"),
-        default="+",
-        metavar="ID|TIME",
-        help="Only up to this ID, included, or the first millisecond of this time.",
-    )(function)
-    return click.option(
-        "--start",
-        type=arguments.Id("from"),
-        default="-",
-        metavar="ID|TIME",
-        help="Only from this ID or time on.",
-    )(function)
-
-
-block_limit_option = click.option(
-    "--max-block-bytes",
-    type=arguments.Number(min=1),
-    default=MAX_BLOCK_BYTES,
-    show_default=True,
-    help="Refuse a segment with a block that takes more memory; a small file can hold much.",
-)
-
-
-def check_chosen(key: bytes | None, stream_number: int | None) -> None:
+def check_chosen(key: bytes | None, stream_number: int | None, name: str = "KEY") -> None:
     """Refuse two ways to name a stream."""
     if key is not None and stream_number is not None:
-        raise click.UsageError("KEY and --stream-number cannot be used together")
-
-
-optional_key = click.argument(
-    "key", metavar="[KEY]", type=arguments.Bytes(), default=None, required=False
-)
+        raise click.UsageError(f"{name} and --stream-number cannot be used together")
 
 
 def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
@@ -126,66 +108,20 @@ def segment_place(store: Store[bytes], record: SegmentRecord) -> str:
     return f"{remote.uri}/{store.uuid}/{segment_name(record.path)}"
 
 
-_MOST_BLOCK: Final = 64 << 20
-
-
 @archive.command("run")
-@arguments.store_argument
-@click.option(
-    "--level",
-    type=click.IntRange(-7, 22),
-    default=DEFAULT_LEVEL,
-    show_default=True,
-    help="Compression level of zstd: higher is smaller and slower.",
-)
-@click.option(
-    "--block-bytes",
-    type=arguments.Number(4096, _MOST_BLOCK),
-    default=DEFAULT_BLOCK_BYTES,
-    show_default=True,
-    help="Bytes compressed together: a higher number makes smaller files, and slower single reads.",
-)
-@click.option(
-    "--target-bytes",
-    type=arguments.Number(1 << 20, 1 << 32),
-    default=TARGET_BYTES,
-    show_default=True,
-    help="Bytes of macro nodes after which a segment ends; writers wait for each to be committed.",
-)
-@click.option(
-    "--dictionary/--no-dictionary",
-    default=True,
-    help="Train a dictionary where that makes segments smaller (the default).",
-)
-@click.option(
-    "--maintain/--no-maintain",
-    default=True,
-    help="First trim streams to their retention and remove old segments (the default).",
-)
-@click.option("--no-wait", is_flag=True, help="Fail when another archiver is at work.")
-@click.option(
-    "--to",
-    metavar="URI",
-    help="Keep the archive at this URI or folder, from now on: s3://bucket/fleet.",
-)
-@click.option("--name", metavar="TEXT", help="What the archive there calls this store.")
-@click.option(
-    "--label",
-    "labels",
-    metavar="NAME=TEXT",
-    multiple=True,
-    help="A label of this store there; can be repeated.",
-)
-@click.option("--seal", is_flag=True, help="Also copy live entries there; they stay in the store.")
 def run(
-    store_path: Path,
-    maintain: bool,
-    no_wait: bool,
-    to: str | None,
-    name: str | None,
-    labels: tuple[str, ...],
-    seal: bool,
-    **options: Any,
+    store_path: StorePath,
+    *,
+    maintain: bool = True,
+    no_wait: bool = False,
+    to: str | None = None,
+    name: str | None = None,
+    labels: tuple[str, ...] = (),
+    seal: bool = False,
+    level: Annotated[int, click.IntRange(-7, 22)] = DEFAULT_LEVEL,
+    block_bytes: Annotated[int, Number(4096, 64 << 20)] = DEFAULT_BLOCK_BYTES,
+    target_bytes: Annotated[int, Number(1 << 20, 1 << 32)] = TARGET_BYTES,
+    dictionary: bool = True,
 ) -> None:
     """Move trimmed entries into segment files.
 
@@ -202,6 +138,20 @@ def run(
       streamkeep archive run orders.store
       streamkeep archive run orders.store --level 9 --block-bytes 1048576
       streamkeep archive run orders.store --to s3://bucket/fleet --label region=eu --seal
+
+    Args:
+        maintain: First trim streams to their retention and remove old segments (the default).
+        no_wait: Fail when another archiver is at work.
+        to (URI): Keep the archive at this URI or folder, from now on: s3://bucket/fleet.
+        name (TEXT): What the archive there calls this store.
+        labels (--label NAME=TEXT): A label of this store there; can be repeated.
+        seal: Also copy live entries there; they stay in the store.
+        level: Compression level of zstd: higher is smaller and slower.
+        block_bytes: Bytes compressed together: a higher number makes smaller files, and slower
+            single reads.
+        target_bytes: Bytes of macro nodes after which a segment ends; writers wait for each to be
+            committed.
+        dictionary: Train a dictionary where that makes segments smaller (the default).
     """
     began = time.perf_counter()
     with open_store(store_path) as store:
@@ -210,7 +160,7 @@ def run(
             try:
                 report = store.archive(
                     wait=not no_wait,
-                    options=DEFAULT_OPTIONS._replace(**options),
+                    options=ArchiveOptions(target_bytes, level, block_bytes, dictionary),
                     progress=advance,
                     to=to,
                     name=name,
@@ -287,17 +237,7 @@ _NO_SPAN: Final = "-"
 
 
 @archive.command("list")
-@arguments.store_argument
-@optional_key
-@number_option
-@range_options
-def list_(
-    store_path: Path,
-    key: bytes | None,
-    stream_number: int | None,
-    start: bytes,
-    end: bytes,
-) -> None:
+def list_(store_path: StorePath, *, key: bytes | None = None, chosen: Chosen) -> None:
     """List what is archived: by stream, or each segment of KEY.
 
     The ratio compares the size of the files with that of the macro nodes in them. Retired entries
@@ -309,9 +249,10 @@ def list_(
       streamkeep archive list orders.store
       streamkeep archive list orders.store orders --start 2024-06-10 --json
     """
+    stream_number = chosen.stream_number
     check_chosen(key, stream_number)
     with open_store(store_path, readonly=True) as store:
-        records = store.archived_segments(key, stream_number=stream_number, start=start, end=end)
+        records = store.archived_segments(key, **vars(chosen))
         streams = [
             one
             for one in store.archived_streams()
@@ -332,11 +273,47 @@ def list_(
                 retired_entries=sum(one.retired_entries for one in streams),
             )
             return
-    if key is None and stream_number is None and (start, end) == (b"-", b"+"):
-        _list_streams(streams)
+    if key is None and chosen == Chosen():
+        output.table(
+            ("stream", "segments", "entries", "first", "last", "span", "size", "ratio", "retired"),
+            [
+                (
+                    output.cut(quoting.shown(one.key))
+                    + ("" if one.exists else f" (deleted, number {one.stream_number})"),
+                    *(one.segments, one.entries),
+                    *_span(one.first_id, one.last_id),
+                    size_text(one.size_bytes),
+                    _ratio(one.size_bytes, one.raw_bytes),
+                    one.retired_entries,
+                )
+                for one in streams
+            ],
+            left=(0, 3, 4),
+        )
     else:
-        _list_segments(records)
-    _note_sums(records, streams)
+        output.table(
+            ("segment", "first", "last", "span", "entries", "size", "ratio", "from"),
+            [
+                (
+                    one.path,
+                    *_span(one.first_id, one.last_id),
+                    one.entries,
+                    size_text(one.size_bytes),
+                    _ratio(one.size_bytes, one.raw_bytes),
+                    ORIGINS[one.origin],
+                )
+                for one in records
+            ],
+            left=(0, 1, 2, 7),
+        )
+    size = sum(record.size_bytes for record in records)
+    raw = sum(record.raw_bytes for record in records)
+    entries = entries_text(sum(record.entries for record in records))
+    ratio = f", {_ratio(size, raw)} of the nodes" if raw else ""
+    output.note(f"{count_text(len(records), 'segment')}, {entries}, {size_text(size)}{ratio}")
+    retired = sum(one.retired_entries for one in streams)
+    if retired:
+        output.note(f"{entries_text(retired)} retired, not yet in a segment")
 
 
 def _members(report: Any) -> dict[str, Any]:
@@ -351,77 +328,11 @@ def _members(report: Any) -> dict[str, Any]:
     }
 
 
-def _list_streams(streams: Sequence[ArchivedStream]) -> None:
-    """Print a line for each stream."""
-    if streams:
-        output.table(
-            ("stream", "segments", "entries", "first", "last", "span", "size", "ratio", "retired"),
-            [
-                (
-                    _stream_name(one),
-                    one.segments,
-                    one.entries,
-                    _time(one.first_id),
-                    _time(one.last_id),
-                    _span(one.first_id, one.last_id),
-                    size_text(one.size_bytes),
-                    _ratio(one.size_bytes, one.raw_bytes),
-                    one.retired_entries,
-                )
-                for one in streams
-            ],
-            left=(0, 3, 4),
-        )
-
-
-def _list_segments(records: Sequence[SegmentRecord]) -> None:
-    """Print a line for each segment."""
-    if records:
-        output.table(
-            ("segment", "first", "last", "span", "entries", "size", "ratio", "from"),
-            [
-                (
-                    record.path,
-                    _time(record.first_id),
-                    _time(record.last_id),
-                    _span(record.first_id, record.last_id),
-                    record.entries,
-                    size_text(record.size_bytes),
-                    _ratio(record.size_bytes, record.raw_bytes),
-                    ORIGINS[record.origin],
-                )
-                for record in records
-            ],
-            left=(0, 1, 2, 7),
-        )
-
-
-def _note_sums(records: Sequence[SegmentRecord], streams: Sequence[ArchivedStream]) -> None:
-    size = sum(record.size_bytes for record in records)
-    raw = sum(record.raw_bytes for record in records)
-    output.note(
-        f"{count_text(len(records), 'segment')}, "
-        f"{entries_text(sum(record.entries for record in records))}, "
-        f"{size_text(size)}" + (f", {_ratio(size, raw)} of the nodes" if raw else "")
-    )
-    retired = sum(one.retired_entries for one in streams)
-    if retired:
-        output.note(f"{entries_text(retired)} retired, not yet in a segment")
-
-
-def _stream_name(one: ArchivedStream) -> str:
-    name = output.cut(quoting.shown(one.key))
-    return name if one.exists else f"{name} (deleted, number {one.stream_number})"
-
-
-def _time(one: StreamId | None) -> str:
-    return _NO_SPAN if one is None else time_text(one.ms)
-
-
-def _span(first: StreamId | None, last: StreamId | None) -> str:
+def _span(first: StreamId | None, last: StreamId | None) -> tuple[str, str, str]:
+    """Return the time of two IDs, and how long it is from one to the other."""
     if first is None or last is None:
-        return _NO_SPAN
-    return output.span_text((last.ms - first.ms) / 1000)
+        return _NO_SPAN, _NO_SPAN, _NO_SPAN
+    return time_text(first.ms), time_text(last.ms), output.span_text((last.ms - first.ms) / 1000)
 
 
 def _ratio(size: int, raw: int) -> str:
@@ -432,10 +343,9 @@ def _ratio(size: int, raw: int) -> str:
 
 
 @archive.command("verify", finishes=True)
-@arguments.store_argument
-@optional_key
-@number_option
-def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> None:
+def verify(
+    store_path: StorePath, key: bytes | None = None, stream_number: StreamNumber | None = None
+) -> None:
     """Read segments to the last byte, and report damage.
 
     Each damaged block is named; the others can still be read. Nothing is changed.
@@ -488,24 +398,12 @@ def verify(store_path: Path, key: bytes | None, stream_number: int | None) -> No
 
 
 @archive.command("adopt", finishes=True)
-@arguments.store_argument
-@click.argument(
-    "paths",
-    metavar="PATH...",
-    type=arguments.PathOrUri(exists=True),
-    nargs=-1,
-    required=True,
-)
-@click.option(
-    "--key",
-    type=arguments.Bytes(),
-    metavar="KEY",
-    help="The stream that they will belong to, created if missing; by default their own.",
-)
-@click.option("--create", is_flag=True, help="Create STORE when it is missing.")
-@block_limit_option
 def adopt(
-    store_path: Path, paths: tuple[str, ...], key: bytes | None, create: bool, max_block_bytes: int
+    store_path: StorePath,
+    paths: tuple[Annotated[str, PathOrUri(exists=True)], ...],
+    key: bytes | None = None,
+    create: bool = False,
+    max_block_bytes: BlockLimit = MAX_BLOCK_BYTES,
 ) -> None:
     """Add segment files to the archive of STORE.
 
@@ -521,6 +419,11 @@ def adopt(
       streamkeep archive adopt orders.store exported
       streamkeep archive adopt orders.store exported --key orders-2024
       streamkeep archive adopt history.store exported --create
+
+    Args:
+        paths (PATH...):
+        key (KEY): The stream that they will belong to, created if missing; by default their own.
+        create: Create STORE when it is missing.
     """
     adopted = known = entries = 0
     with (
@@ -558,12 +461,13 @@ def adopt(
 
 
 @archive.command("export", finishes=True)
-@arguments.store_argument
-@click.argument("folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path))
-@optional_key
-@number_option
-@range_options
-def export(store_path: Path, folder: Path, key: bytes | None, **options: Any) -> None:
+def export(
+    store_path: StorePath,
+    folder: Annotated[Path, click.Path(file_okay=False, path_type=Path)],
+    *,
+    key: bytes | None = None,
+    chosen: Chosen,
+) -> None:
     """Copy verified segments into FOLDER, which is created.
 
     `archive adopt` adds them to another store; `zstd -d` decompresses those without a dictionary.
@@ -574,15 +478,15 @@ def export(store_path: Path, folder: Path, key: bytes | None, **options: Any) ->
       streamkeep archive export orders.store exported
       streamkeep archive export orders.store june orders --start 2024-06-01 --end 2024-07-01
     """
-    check_chosen(key, options["stream_number"])
+    check_chosen(key, chosen.stream_number)
     copied = 0
     with open_store(store_path, readonly=True) as store:
-        records = store.archived_segments(key, **options)
+        records = store.archived_segments(key, **vars(chosen))
         size = sum(record.size_bytes for record in records)
         folder.mkdir(parents=True, exist_ok=True)
         with output.progress("exporting", size, sized=True, unit="bytes") as advance:
             for path in store.export_segments(
-                folder, key, **options, progress=lambda done, _: advance(done, done)
+                folder, key, **vars(chosen), progress=lambda done, _: advance(done, done)
             ):
                 copied += 1
                 if common.as_json():
@@ -597,19 +501,13 @@ def export(store_path: Path, folder: Path, key: bytes | None, **options: Any) ->
 
 
 @archive.command("remove")
-@arguments.store_argument
-@optional_key
-@number_option
-@click.option(
-    "--before",
-    type=arguments.Id("from"),
-    required=True,
-    metavar="ID|TIME",
-    help="Remove segments whose entries are all older than this; + for all segments.",
-)
-@arguments.yes_option
 def remove(
-    store_path: Path, key: bytes | None, stream_number: int | None, before: bytes, yes: bool
+    store_path: StorePath,
+    *,
+    key: bytes | None = None,
+    stream_number: StreamNumber | None = None,
+    before: From,
+    yes: Yes = False,
 ) -> None:
     """Remove old segments for good.
 
@@ -619,6 +517,9 @@ def remove(
     \b
     Example:
       streamkeep archive remove orders.store orders --before 2024-01-01 --yes
+
+    Args:
+        before (ID|TIME): Remove segments whose entries are all older than this; + for all segments.
     """
     check_chosen(key, stream_number)
     with open_store(store_path) as store:
@@ -655,21 +556,13 @@ def _losses(doomed: Sequence[SegmentRecord]) -> list[str]:
 
 
 @archive.command("restore")
-@arguments.store_argument
-@click.argument("key", metavar="NEWKEY", type=arguments.Bytes())
-@click.option(
-    "--source",
-    type=arguments.Bytes(),
-    metavar="KEY",
-    help="The stream whose archive is restored; by default NEWKEY.",
-)
-@number_option
-@arguments.path_option(
-    "--into", metavar="STORE", help="Restore into this store, which is created if it is missing."
-)
-@range_options
 def restore(
-    store_path: Path, key: bytes, source: bytes | None, into: Path | None, **options: Any
+    store_path: StorePath,
+    key: bytes,
+    *,
+    source: bytes | None = None,
+    into: Path | None = None,
+    chosen: Chosen,
 ) -> None:
     """Write archived entries into a stream, with the IDs they had.
 
@@ -682,9 +575,13 @@ def restore(
     Examples:
       streamkeep archive restore orders.store june --source orders --end 2024-07-01
       streamkeep archive restore orders.store orders --into copy.store
+
+    Args:
+        key (NEWKEY):
+        source (KEY): The stream whose archive is restored; by default NEWKEY.
+        into (STORE): Restore into this store, which is created if it is missing.
     """
-    if source is not None and options["stream_number"] is not None:
-        raise click.UsageError("--source and --stream-number cannot be used together")
+    check_chosen(source, chosen.stream_number, "--source")
     if into is not None and into.resolve() == store_path.resolve():
         into = None
     began = time.perf_counter()
@@ -692,8 +589,10 @@ def restore(
         origin = None
         if into is not None:
             origin = stack.enter_context(open_store(store_path, readonly=True))
-            name = source or (key if options["stream_number"] is None else None)
-            origin.archived_segments(name, **options)  # what is wrong here must not create INTO
+            name = source or (key if chosen.stream_number is None else None)
+            origin.archived_segments(
+                name, **vars(chosen)
+            )  # what is wrong here must not create INTO
         target = stack.enter_context(open_store(into or store_path, create=into is not None))
         advance = stack.enter_context(output.progress("restoring", None, sized=False))
         try:
@@ -702,7 +601,7 @@ def restore(
                 source,
                 from_store=origin,
                 progress=lambda done, _: advance(done, done),
-                **options,
+                **vars(chosen),
             )
         except IdTooSmallError as error:
             there = shlex.quote(str(into or store_path))

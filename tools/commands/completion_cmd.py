@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import click
 from click.shell_completion import get_completion_class
@@ -22,10 +22,6 @@ _PLACES: Final = {
     "fish": ("XDG_CONFIG_HOME", ".config", "fish/completions/streamkeep.fish"),
 }
 
-shell_argument = click.argument(
-    "shell", metavar=f"[{'|'.join(SHELLS)}]", type=click.Choice(SHELLS), required=False
-)
-
 
 @group_command()
 def completion() -> None:
@@ -38,8 +34,7 @@ def completion() -> None:
 
 
 @completion.command("install")
-@shell_argument
-def install(shell: str | None) -> None:
+def install(shell: Annotated[str, click.Choice(SHELLS)] | None = None) -> None:
     """Install completion for your shell, in a file of its own.
 
     Without an argument, the shell is that of $SHELL. The file goes where the shell looks for
@@ -48,6 +43,9 @@ def install(shell: str | None) -> None:
     \b
     Example:
       streamkeep completion install bash
+
+    Args:
+        shell ([bash|zsh|fish]):
     """
     shell = shell or _own_shell()
     variable, folder, name = _PLACES[shell]
@@ -67,13 +65,15 @@ def install(shell: str | None) -> None:
 
 
 @completion.command("show")
-@shell_argument
-def show(shell: str | None) -> None:
+def show(shell: Annotated[str, click.Choice(SHELLS)] | None = None) -> None:
     """Print the completion script, to be put where you like.
 
     \b
     Example:
       streamkeep completion show bash
+
+    Args:
+        shell ([bash|zsh|fish]):
     """
     shell = shell or _own_shell()
     script = _script(shell)

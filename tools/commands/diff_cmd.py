@@ -14,7 +14,7 @@ from streamkeep.format import quoting
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Bytes, count_option, path_of, store_argument
+from streamkeep.tools.base.arguments import Positive, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -23,13 +23,8 @@ from streamkeep.transfer.differences import diff as differences
 
 
 @command(finishes=True)
-@store_argument
-@click.argument("other_path", metavar="OTHER", type=click.Path(), callback=path_of)
-@click.argument("key", metavar="[KEY]", required=False, type=Bytes())
-@count_option("Stop after N differences.")
-@click.pass_context
 def diff(
-    ctx: click.Context, store_path: Path, other_path: Path, key: bytes | None, count: int | None
+    store_path: StorePath, other_path: Path, key: bytes | None = None, count: Positive | None = None
 ) -> None:
     """Compare the stores STORE and OTHER, or the stream KEY in both.
 
@@ -48,6 +43,9 @@ def diff(
     \b
     Example:
       streamkeep diff orders.store orders.backup
+
+    Args:
+        count (-n N): Stop after N differences.
     """
     found = 0
     with ExitStack() as stack:
@@ -72,7 +70,7 @@ def diff(
         output.summary(differences=found, same=not found)
     elif found:
         output.note(count_text(found, "difference"))
-    ctx.exit(Exit.DIFFERENT if found else Exit.OK)
+    click.get_current_context().exit(Exit.DIFFERENT if found else Exit.OK)
 
 
 def print_text(one: Difference) -> None:

@@ -17,7 +17,6 @@ from streamkeep.format.humanize import count_text, time_text
 from streamkeep.recovery.backups.backup import last_backup
 from streamkeep.supported import install_hint
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import path_of
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.machine import Check, examine, processes_with
 from streamkeep.tools.base.opening import open_store
@@ -26,15 +25,7 @@ from streamkeep.tools.base.version import facts
 
 
 @command()
-@click.argument(
-    "place",
-    metavar="[STORE]",
-    default=".",
-    type=click.Path(readable=False),
-    callback=path_of,
-    required=False,
-)
-def doctor(place: Path) -> None:
+def doctor(place: Path = Path()) -> None:
     """Try what a store needs of this machine.
 
     STORE is a store, or a folder where one will be; by default the current folder. First comes the
@@ -52,6 +43,9 @@ def doctor(place: Path) -> None:
     Examples:
       streamkeep doctor
       streamkeep doctor orders.store --json
+
+    Args:
+        place ([STORE]):
     """
     if not place.exists() and not place.parent.is_dir():
         text = f"{place}: there is no such folder, and none above it"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import click
 
@@ -14,13 +15,15 @@ from streamkeep.format.core import errors
 from streamkeep.format.core.json_form import json_bytes, json_pairs
 from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
+from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
 from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base.arguments import EntryId, From, Natural, StorePath, To
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.base.statuses import Failure
 from streamkeep.tools.base.terminal import binary_output
-from streamkeep.tools.commands.archive_cmd import block_limit_option
-from streamkeep.transfer import DUMP_FORMATS, DumpFormat, DumpReport, Heading, Piece, Slot
+from streamkeep.tools.commands.archive_cmd import BlockLimit
+from streamkeep.transfer import DumpFormat, DumpReport, Heading, Slot
 from streamkeep.transfer import dump as dump_file
 from streamkeep.transfer.dump_file import DEFAULT_REDIS, dump_group
 from streamkeep.transfer.formats import BINARY_FORMATS, dump_format
@@ -39,97 +42,53 @@ STDOUT: Final = "-"
 _HEX: Final = 16  # bytes of a field that are shown
 
 
-def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the option of a file to look at."""
-    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
-    return click.option(f"--{name}", type=kind, metavar="FILE", help=text)
+File = Annotated[Path, click.Path(exists=True, dir_okay=False, path_type=Path)]
+
+
+@dataclass
+class Written:
+    """How entries are written in another format.
+
+    Args:
+        overwrite: Replace FILE if it exists, when it is complete.
+        start: From this ID or time on.
+        end: Up to this ID or time, included.
+        history: Also entries that were trimmed while the stream archived.
+        redis: For rdb, dump and resp: the oldest Redis that will read it; 7.2 is right for Valkey.
+        fields (--field): For csv and parquet: this field becomes a column, others are left out. May
+            be repeated.
+        errors: For parquet: what becomes of a value that is not of its --type.
+        repeated: For parquet: what becomes of a --field that an entry has more than once.
+    """
+
+    overwrite: bool = False
+    start: From | None = None
+    end: To | None = None
+    history: bool = False
+    redis: Annotated[str, click.Choice(list(TARGETS))] = DEFAULT_REDIS
+    fields: tuple[bytes, ...] = ()
+    errors: Literal["raise", "null"] = "raise"
+    repeated: Literal["raise", "last"] = "raise"
 
 
 @command()
-@arguments.optional_store
-@click.argument("key", metavar="[KEY]", required=False, type=arguments.Bytes())
-@click.option(
-    "--format",
-    type=click.Choice(DUMP_FORMATS),
-    help="What to write; by default the name of the output gives it, or else it is jsonl.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    default=STDOUT,
-    metavar="FILE",
-    help="Write to FILE, which appears when it is complete; - is standard output.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists, when it is complete.")
-@click.option("--start", type=arguments.Id("from"), help="From this ID or time on.")
-@click.option("--end", type=arguments.Id("to"), help="Up to this ID or time, included.")
-@arguments.count_option("At most N entries per stream, or N rows of --table.", least=0)
-@click.option(
-    "--history",
-    is_flag=True,
-    help="Also entries that were trimmed while the stream archived.",
-)
-@click.option(
-    "--redis",
-    type=click.Choice(list(TARGETS)),
-    default=DEFAULT_REDIS,
-    show_default=True,
-    help="For rdb, dump and resp: the oldest Redis that will read it; 7.2 is right for Valkey.",
-)
-@click.option(
-    "--field",
-    "fields",
-    type=arguments.Bytes(),
-    multiple=True,
-    help="For csv and parquet: this field becomes a column, others are left out. May be repeated.",
-)
-@click.option(
-    "--type",
-    "types",
-    type=arguments.Bytes(),
-    multiple=True,
-    metavar="FIELD=TYPE",
-    help="For parquet: the type of a --field, such as count=int64; by default text.",
-)
-@click.option(
-    "--errors",
-    type=click.Choice(["raise", "null"]),
-    default="raise",
-    show_default=True,
-    help="For parquet: what becomes of a value that is not of its --type.",
-)
-@click.option(
-    "--repeated",
-    type=click.Choice(["raise", "last"]),
-    default="raise",
-    show_default=True,
-    help="For parquet: what becomes of a --field that an entry has more than once.",
-)
-@click.option("--node", type=arguments.Id(), help="Show the macro node of KEY that holds ID.")
-@click.option("--group", type=arguments.Bytes(), metavar="GROUP", help="Show a group of KEY.")
-@click.option("--table", type=click.Choice(TABLE_NAMES), help="Show rows of a sub-database.")
-@_file_option("segment", "Show an archive segment.")
-@_file_option("journal", "Show a log file of the journal.")
-@_file_option("checkpoint", "Show a file of checkpoints.")
-@click.option("--bytes", "as_bytes", is_flag=True, help="Show every byte of it, field by field.")
-@block_limit_option
 def dump(
-    store_path: Path | None,
-    key: bytes | None,
-    format: DumpFormat | None,
-    target: str,
-    count: int | None,
-    types: tuple[bytes, ...],
-    node: bytes | None,
-    group: bytes | None,
-    table: str | None,
-    segment: Path | None,
-    journal: Path | None,
-    checkpoint: Path | None,
-    as_bytes: bool,
-    max_block_bytes: int,
-    **options: Any,
+    *,
+    store_path: StorePath | None = None,
+    key: bytes | None = None,
+    format: DumpFormat | None = None,
+    target: str = STDOUT,
+    count: Natural | None = None,
+    types: tuple[bytes, ...] = (),
+    node: EntryId | None = None,
+    group: bytes | None = None,
+    table: Annotated[str, click.Choice(TABLE_NAMES)] | None = None,
+    segment: File | None = None,
+    journal: File | None = None,
+    checkpoint: File | None = None,
+    as_bytes: bool = False,
+    max_block_bytes: BlockLimit = MAX_BLOCK_BYTES,
+    written: Written,
 ) -> None:
     """Write STORE, or its stream KEY, in another format.
 
@@ -164,6 +123,21 @@ def dump(
       streamkeep dump orders.store --redis 7.0 --output saved.rdb
       streamkeep dump orders.store orders --node 1526919030474-55 --bytes
       streamkeep dump --checkpoint orders.store/steady --bytes
+
+    Args:
+        format: What to write; by default the name of the output gives it, or else it is jsonl.
+        target (-o --output FILE): Write to FILE, which appears when it is complete; - is standard
+            output.
+        count (-n N): At most N entries per stream, or N rows of --table.
+        types (--type FIELD=TYPE): For parquet: the type of a --field, such as count=int64; by
+            default text.
+        node: Show the macro node of KEY that holds ID.
+        group (GROUP): Show a group of KEY.
+        table: Show rows of a sub-database.
+        segment (FILE): Show an archive segment.
+        journal (FILE): Show a log file of the journal.
+        checkpoint (FILE): Show a file of checkpoints.
+        as_bytes (--bytes): Show every byte of it, field by field.
     """
     looks = [one for one in (node, group, table, segment, journal, checkpoint) if one is not None]
     if looks:
@@ -174,8 +148,8 @@ def dump(
             )
         arguments.refuse_options(
             "is for entries that are written in another format",
-            *("overwrite", "start", "end", "history", "redis"),
-            *("fields", "types", "errors", "repeated"),
+            *(one.name for one in fields(Written)),
+            "types",
         )
         if table is None:
             arguments.refuse_options("is for entries and for rows of --table", "count")
@@ -213,34 +187,18 @@ def dump(
     with (
         open_store(store_path, readonly=True) as store,
         output.shown_progress(str(store_path), sized=False) as moved,
+        arguments.as_of_library(),
     ):
-        out: str | BinaryIO = target if target != STDOUT else binary_output()
-        try:
-            report = dump_file(
-                store,
-                out,
-                format=chosen,
-                keys=None if key is None else [key],
-                count=count,
-                types=dict(map(_field_type, types)) or None,
-                progress=moved,
-                **{**options, "fields": options["fields"] or None},
-            )
-        except errors.ArgumentError as error:
-            raise click.UsageError(arguments.as_options(str(error))) from error
-        except errors.TargetExistsError as error:
-            hint = arguments.as_options(error.hint)
-            code = type(error).__name__
-            raise Failure(str(error), hint=hint, status=Exit.UNREADABLE, code=code) from error
-        except errors.TransferError as error:
-            hint = arguments.as_options(error.hint)
-            raise Failure(str(error), hint=hint, code=type(error).__name__) from error
-        except errors.ValueMismatchError as error:
-            raise Failure(arguments.as_options(str(error)), code=type(error).__name__) from error
-        except errors.CorruptionError as error:
-            for one in getattr(error, "__notes__", ()):
-                output.note(one)
-            raise
+        report = dump_file(
+            store,
+            target if target != STDOUT else binary_output(),
+            format=chosen,
+            keys=None if key is None else [key],
+            count=count,
+            types=dict(map(_field_type, types)) or None,
+            progress=moved,
+            **{**vars(written), "fields": written.fields or None},
+        )
     if report.unfinished:
         left_out = count_text(report.unfinished, "stream")
         output.note(f"left out: {left_out} of loads that are running or were killed")
@@ -285,6 +243,7 @@ def _look(
 def _print(items: Iterable[Item]) -> None:
     """Print described bytes as text or JSON."""
     damaged = 0
+    members: dict[str, Any]
     for item in items:
         if isinstance(item, Heading):
             if common.as_json():
@@ -296,43 +255,24 @@ def _print(items: Iterable[Item]) -> None:
             else:
                 output.line(item.text)
         elif isinstance(item, Slot):
-            _print_slot(item)
+            if common.as_json():
+                members = {"slot": item.number, "id": str(item.id), "state": item.state}
+                members |= {"same_fields": item.same_fields, "fields": json_pairs(item.pairs)}
+                output.json_line("slot", **members)
+            else:
+                pairs = output.brief_pairs(item.pairs)
+                output.line(f"{item.number:>4}  {item.state:<7}  {item.id}  {pairs}")
         else:
             damaged += item.name == "damage"
-            _print_piece(item)
+            if common.as_json():
+                members = {"offset": item.offset, "size": len(item.data), "hex": item.data.hex()}
+                output.json_line("field", **members, name=item.name, value=item.value)
+                continue
+            place = f"{item.offset}-{item.offset + max(len(item.data), 1) - 1}"
+            cut = item.data[:_HEX].hex() + (".." if len(item.data) > _HEX else "")
+            value = quoting.shown(item.value.encode()) if item.value else ""
+            output.line(f"{place:>11}  {cut:<34} {item.name:<24} {value}".rstrip())
     output.done(damaged=damaged)
-
-
-def _print_slot(slot: Slot) -> None:
-    if common.as_json():
-        output.json_line(
-            "slot",
-            slot=slot.number,
-            id=str(slot.id),
-            state=slot.state,
-            same_fields=slot.same_fields,
-            fields=json_pairs(slot.pairs),
-        )
-    else:
-        pairs = output.brief_pairs(slot.pairs)
-        output.line(f"{slot.number:>4}  {slot.state:<7}  {slot.id}  {pairs}")
-
-
-def _print_piece(piece: Piece) -> None:
-    if common.as_json():
-        output.json_line(
-            "field",
-            offset=piece.offset,
-            size=len(piece.data),
-            hex=piece.data.hex(),
-            name=piece.name,
-            value=piece.value,
-        )
-        return
-    place = f"{piece.offset}-{piece.offset + max(len(piece.data), 1) - 1}"
-    cut = piece.data[:_HEX].hex() + (".." if len(piece.data) > _HEX else "")
-    value = quoting.shown(piece.value.encode()) if piece.value else ""
-    output.line(f"{place:>11}  {cut:<34} {piece.name:<24} {value}".rstrip())
 
 
 def _report(report: DumpReport, target: str) -> None:

@@ -6,22 +6,35 @@ stream of any length takes little memory.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import click
 
+from streamkeep.format import quoting
 from streamkeep.format.core.errors import NoSuchKeyError
-from streamkeep.format.core.json_form import json_bytes
-from streamkeep.format.humanize import entries_text
+from streamkeep.format.core.json_form import json_bytes, json_pairs
+from streamkeep.format.humanize import entries_text, time_text
 from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base.arguments import (
+    EntryId,
+    From,
+    Ms,
+    Natural,
+    Policy,
+    Positive,
+    StorePath,
+    To,
+    Where,
+)
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.entry_output import check_exists, no_stream, print_entry
 from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.statuses import Exit, Failure
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.command_base import RefPolicy
@@ -29,23 +42,55 @@ if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
     from streamkeep.engine.api.views import Snapshot
 
-maxlen_option = click.option(
-    "--maxlen", type=arguments.Number(min=0), help="Keep the newest N entries."
-)
-minid_option = click.option(
-    "--minid", type=arguments.Id("from"), help="Keep entries from this ID, or this time, on."
-)
-exact_option = click.option(
-    "--exact/--approximate",
-    default=False,
-    help="Trim to the entry, or only whole macro nodes, which is cheaper and keeps a few more. "
-    "[default: --approximate]",
-)
-limit_option = click.option(
-    "--limit",
-    type=arguments.Number(min=0),
-    help="Trim at most about N entries, with --approximate only; 0 for no limit.",
-)
+# --- how entries are printed -------------------------------------------------------------------
+#
+# A line of text begins with the ID, and a JSON object has it as `id`: `erase -` reads either.
+
+
+def print_entry(entry: ScanEntry, *, show_time: bool = False) -> None:
+    """Print one entry on one line."""
+    ms, pairs = entry.stream_id.ms, entry.pairs
+    if common.as_json():
+        output.json_line("entry", id=entry.id.decode(), time_ms=ms, fields=json_pairs(pairs))
+        return
+    clock = f"  {time_text(ms)}" if show_time else ""
+    output.line(f"{entry.id.decode()}{clock}  {quoting.pairs_text(pairs)}")
+
+
+def check_exists(snapshot: Snapshot, *keys: bytes) -> None:
+    """End the command with the status for what is missing, where none of the streams exists.
+
+    A missing stream answers like an empty one, so the answer is printed before.
+    """
+    if not any(map(snapshot.exists, keys)):
+        raise no_stream(click.get_current_context().params["store_path"], *keys)
+
+
+def no_stream(path: Path, *keys: bytes) -> Failure:
+    """Return the error for streams that do not exist."""
+    names = ", ".join(map(quoting.named, dict.fromkeys(keys)))
+    return Failure(
+        f"no stream {names} in {path}",
+        hint=f"streamkeep streams {shlex.quote(str(path))}",
+        status=Exit.MISSING,
+        code="NoSuchKeyError",
+    )
+
+
+# --- commands ----------------------------------------------------------------------------------
+
+Maxlen = Annotated[Natural, "(N): Keep the newest N entries."]
+MinId = Annotated[From, "(ID): Keep entries from this ID, or this time, on."]
+Exact = Annotated[
+    bool,
+    "(--exact/--approximate): Trim to the entry, or only whole macro nodes, which is cheaper and "
+    "keeps a few more. [default: --approximate]",
+]
+Limit = Annotated[
+    Natural, "(N): Trim at most about N entries, with --approximate only; 0 for no limit."
+]
+History = Annotated[bool, "Also entries that were trimmed and archived, in one ordered view."]
+ShowTime = Annotated[bool, "Print the time of each ID after it (text only)."]
 
 
 def check_trimming(
@@ -70,43 +115,20 @@ def check_trimming(
 
 
 @command()
-@arguments.store_argument
-@arguments.key_argument
-@click.argument("fields", metavar="FIELD VALUE...", type=arguments.Bytes(), nargs=-1, required=True)
-@click.option(
-    "--id",
-    "entry_id",
-    type=arguments.Id(),
-    default="*",
-    help="*: from the clock (the default); ms-*: the next one in that millisecond; or a full ID.",
-)
-@maxlen_option
-@minid_option
-@exact_option
-@limit_option
-@arguments.policy_options
-@click.option("--nomkstream", is_flag=True, help="Do nothing when there is no stream KEY.")
-@click.option(
-    "--idmp",
-    nargs=2,
-    type=arguments.Bytes(),
-    metavar="PRODUCER IID",
-    help="Add nothing when PRODUCER has sent the message IID before.",
-)
-@click.option(
-    "--idmpauto",
-    type=arguments.Bytes(),
-    metavar="PRODUCER",
-    help="Add nothing when PRODUCER has sent the same fields before.",
-)
 def add(
-    store_path: Path,
+    store_path: StorePath,
     key: bytes,
     fields: tuple[bytes, ...],
-    entry_id: bytes,
-    exact: bool,
-    policy: RefPolicy | None,
-    **options: Any,
+    *,
+    entry_id: EntryId = b"*",
+    maxlen: Maxlen | None = None,
+    minid: MinId | None = None,
+    exact: Exact = False,
+    limit: Limit | None = None,
+    policy: Policy | None = None,
+    nomkstream: bool = False,
+    idmp: tuple[bytes, bytes] | None = None,
+    idmpauto: bytes | None = None,
 ) -> None:
     """Append one entry to the stream KEY; print its ID (XADD).
 
@@ -124,23 +146,40 @@ def add(
       streamkeep add orders.store orders sku 8 count 2
       streamkeep add orders.store orders sku 9 --maxlen 100000
       streamkeep add orders.store orders sku 10 --idmp till-3 receipt-4711
+
+    Args:
+        fields (FIELD VALUE...):
+        entry_id (--id): *: from the clock (the default); ms-*: the next one in that millisecond; or
+            a full ID.
+        nomkstream: Do nothing when there is no stream KEY.
+        idmp (PRODUCER IID): Add nothing when PRODUCER has sent the message IID before.
+        idmpauto (PRODUCER): Add nothing when PRODUCER has sent the same fields before.
     """
     if len(fields) % 2:
         problem = "fields and values come in pairs: the last field has no value"
         if fields[0] == b"*":
             problem += "; an ID is given with --id, and * is the default"
         raise click.UsageError(problem)
-    trimming = {name: options[name] for name in ("maxlen", "minid", "limit")}
-    check_trimming(**trimming, exact=exact, policy=policy)
-    producers = [options[name] for name in ("idmp", "idmpauto") if options[name] is not None]
-    if len(producers) > 1:
+    check_trimming(maxlen, minid, exact=exact, limit=limit, policy=policy)
+    if idmp is not None and idmpauto is not None:
         raise click.UsageError("--idmp and --idmpauto cannot be used together")
-    if producers and entry_id != b"*":
+    if (idmp or idmpauto) is not None and entry_id != b"*":
         raise click.UsageError("--idmp and --idmpauto cannot be used with --id")
-    options |= {"id": entry_id, "approximate": not exact, "ref_policy": policy}
     pairs = list(zip(fields[0::2], fields[1::2], strict=True))
-    with open_store(store_path, create=not options["nomkstream"]) as store:
-        new_id = store.xadd(key, pairs, **options)
+    with open_store(store_path, create=not nomkstream) as store:
+        new_id = store.xadd(
+            key,
+            pairs,
+            id=entry_id,
+            maxlen=maxlen,
+            approximate=not exact,
+            nomkstream=nomkstream,
+            minid=minid,
+            limit=limit,
+            ref_policy=policy,
+            idmp=idmp,
+            idmpauto=idmpauto,
+        )
         if common.as_json():
             added = None if new_id is None else new_id.decode()
             output.summary(key=json_bytes(key), id=added)
@@ -152,33 +191,16 @@ def add(
 
 
 @command()
-@arguments.store_argument
-@arguments.key_argument
-@click.option("--older-than", type=arguments.Duration(), help="Remove entries that are older.")
-@maxlen_option
-@minid_option
-@click.option(
-    "--range",
-    "id_range",
-    nargs=2,
-    type=(arguments.Id("from"), arguments.Id("to")),
-    metavar="START END",
-    help="Remove the entries from START to END, anywhere in the stream. Both are included; "
-    "( before one leaves it out.",
-)
-@exact_option
-@limit_option
-@arguments.policy_options
 def trim(
-    store_path: Path,
+    store_path: StorePath,
     key: bytes,
-    maxlen: int | None,
-    minid: bytes | None,
-    older_than: int | None,
-    id_range: tuple[bytes, bytes] | None,
-    exact: bool,
-    limit: int | None,
-    policy: RefPolicy | None,
+    older_than: Ms | None = None,
+    maxlen: Maxlen | None = None,
+    minid: MinId | None = None,
+    id_range: tuple[From, To] | None = None,
+    exact: Exact = False,
+    limit: Limit | None = None,
+    policy: Policy | None = None,
 ) -> None:
     """Trim the oldest entries of KEY, or a range of IDs (XTRIM).
 
@@ -199,6 +221,11 @@ def trim(
       streamkeep trim orders.store orders --minid 2024-06-10T00:00:00Z --exact
       streamkeep trim orders.store orders --maxlen 0 --exact --acked
       streamkeep trim orders.store orders --range 2024-06-10 '(2024-06-11'
+
+    Args:
+        older_than: Remove entries that are older.
+        id_range (--range START END): Remove the entries from START to END, anywhere in the stream.
+            Both are included; ( before one leaves it out.
     """
     if older_than is not None:
         arguments.refuse_options("cannot be used with --older-than", "minid")
@@ -249,16 +276,6 @@ def next_trim(policy: RefPolicy | None, exact: bool) -> str:
     return f"{still}, because only whole macro nodes are removed; --exact trims to the entry"
 
 
-history_option = click.option(
-    "--history",
-    is_flag=True,
-    help="Also entries that were trimmed and archived, in one ordered view.",
-)
-time_option = click.option(
-    "--show-time", is_flag=True, help="Print the time of each ID after it (text only)."
-)
-
-
 def print_stream(
     snapshot: Snapshot,
     key: bytes,
@@ -287,25 +304,16 @@ def print_stream(
 
 
 @command("range")
-@arguments.store_argument
-@arguments.key_argument
-@click.argument("start", metavar="[START]", type=arguments.Id("from"), default="-")
-@click.argument("end", metavar="[END]", type=arguments.Id("to"), default="+")
-@arguments.count_option("Print at most N entries.")
-@click.option("--reverse", is_flag=True, help="Newest first (XREVRANGE).")
-@history_option
-@arguments.where_option
-@time_option
 def range_(
-    store_path: Path,
+    store_path: StorePath,
     key: bytes,
-    start: bytes,
-    end: bytes,
-    count: int | None,
-    reverse: bool,
-    history: bool,
-    where: tuple[bytes, ...],
-    show_time: bool,
+    start: From = b"-",
+    end: To = b"+",
+    count: Positive | None = None,
+    reverse: bool = False,
+    history: History = False,
+    where: Where = (),
+    show_time: ShowTime = False,
 ) -> None:
     """Print entries of the stream KEY, oldest first (XRANGE).
 
@@ -325,6 +333,10 @@ def range_(
       streamkeep range orders.store orders --reverse --count 1
       streamkeep range orders.store orders --history --count 10
       streamkeep range orders.store orders -2h --where user=42 --where kind=sale
+
+    Args:
+        count (-n N): Print at most N entries.
+        reverse: Newest first (XREVRANGE).
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         reader = store if history else snapshot  # the store renews its snapshot from time to time
@@ -335,21 +347,13 @@ def range_(
 
 
 @command()
-@arguments.store_argument
-@arguments.key_argument
-@arguments.count_option("How many entries; with 0 and --follow only new ones.", least=0, default=10)
-@click.option(
-    "-f", "--follow", is_flag=True, help="Continue with new entries as they come, until Ctrl-C."
-)
-@history_option
-@time_option
 def tail(
-    store_path: Path,
+    store_path: StorePath,
     key: bytes,
-    count: int,
-    follow: bool,
-    history: bool,
-    show_time: bool,
+    count: Natural = 10,
+    follow: bool = False,
+    history: History = False,
+    show_time: ShowTime = False,
 ) -> None:
     """Print the last entries of the stream KEY, oldest first.
 
@@ -359,6 +363,10 @@ def tail(
     \b
     Example:
       streamkeep tail orders.store orders -n 3
+
+    Args:
+        count (-n N): How many entries; with 0 and --follow only new ones.
+        follow (-f): Continue with new entries as they come, until Ctrl-C.
     """
     with open_store(store_path, readonly=True) as store:
         with store.snapshot() as snapshot:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,39 +15,25 @@ from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base.arguments import EntryId, Ms, StorePath, Where, Yes
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.entry_output import check_exists
 from streamkeep.tools.base.opening import confirm_loss, open_store
 from streamkeep.tools.base.statuses import Failure
+from streamkeep.tools.commands.entry_cmds import check_exists
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.store import Store
 
 
 @command()
-@arguments.store_argument
-@click.argument("key", metavar="[KEY", type=arguments.Bytes(), required=False)
-@click.argument("ids", metavar="ID...]", type=arguments.Id(), nargs=-1)
-@arguments.where_option
-@click.option(
-    "--finish", is_flag=True, help="Finish an erasure that was interrupted; takes no KEY and no ID."
-)
-@click.option(
-    "--timeout",
-    type=arguments.Duration(),
-    default="1m",
-    show_default=True,
-    help="How long to wait for readers of old snapshots.",
-)
-@arguments.yes_option
 def erase(
-    store_path: Path,
-    key: bytes | None,
-    ids: tuple[bytes, ...],
-    where: tuple[bytes, ...],
-    finish: bool,
-    timeout: int,
-    yes: bool,
+    store_path: StorePath,
+    key: bytes | None = None,
+    ids: tuple[EntryId, ...] = (),
+    where: Where = (),
+    finish: bool = False,
+    timeout: Ms = 60_000,
+    yes: Yes = False,
 ) -> None:
     """Erase entries: overwrite their bytes in every file of STORE.
 
@@ -72,6 +57,12 @@ def erase(
       streamkeep erase orders.store orders 1718004800000-0 1718004800000-1 --yes
       streamkeep erase orders.store orders --where user=42
       streamkeep erase orders.store --finish
+
+    Args:
+        key ([KEY):
+        ids (ID...]):
+        finish: Finish an erasure that was interrupted; takes no KEY and no ID.
+        timeout: How long to wait for readers of old snapshots.
     """
     condition = arguments.condition_of(where)
     if finish == (key is not None) or (key is not None and bool(ids) == bool(where)):

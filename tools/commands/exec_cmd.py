@@ -20,7 +20,7 @@ from streamkeep.server.commands.replies import NIL_ARRAY, Status, plain
 from streamkeep.server.commands.summaries import SUMMARIES
 from streamkeep.server.commands.table import FREES, READS, Spec, find
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Bytes, store_argument
+from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command, tell
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -69,9 +69,7 @@ class _Session(ExitStack):
 
 
 @command("exec")
-@store_argument
-@click.argument("words", metavar="[COMMAND [ARG]...]", type=Bytes(), nargs=-1)
-def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
+def exec_(store_path: StorePath, words: tuple[bytes, ...] = ()) -> None:
     """Run a command in Redis's own words, such as XADD or XINFO.
 
     Takes all commands of streams with the arguments of redis-cli, in capitals or not, and prints
@@ -94,6 +92,9 @@ def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
       streamkeep exec orders.store XINFO GROUPS orders --json
       streamkeep exec orders.store XACK orders mail 1718004800000-0
       printf 'XLEN orders\\nKEYS *\\n' | streamkeep exec orders.store
+
+    Args:
+        words ([COMMAND [ARG]...]):
     """
     commands = failures = 0
     with _Session(store_path) as session:
@@ -105,9 +106,17 @@ def exec_(store_path: Path, words: tuple[bytes, ...]) -> None:
                 reply = session.run(given)
             except CommandError as error:
                 failures += 1
-                _print_error(error)
+                if common.as_json():
+                    path = click.get_current_context().command_path
+                    tell(path, Failure(error.redis_error, code=type(error).__name__))
+                else:
+                    output.note(f"(error) {error.redis_error}")
                 continue
-            _print(given, reply)
+            if common.as_json():
+                output.json_line("reply", of=json_bytes(given[0].upper()), reply=json_of(reply))
+            else:
+                for text in text_of(reply).splitlines():
+                    output.line(text)
         output.done(commands=commands, errors=failures)
         if failures:  # here, where a store that was created for nothing is removed again
             click.get_current_context().exit(Exit.ABORTED)
@@ -132,22 +141,6 @@ def _lines() -> Iterator[list[bytes]]:
         if words:
             yield words
             output.flush()  # a program may wait for the reply before it sends the next command
-
-
-def _print(words: list[bytes], reply: Any) -> None:
-    if common.as_json():
-        output.json_line("reply", of=json_bytes(words[0].upper()), reply=json_of(reply))
-        return
-    for text in text_of(reply).splitlines():
-        output.line(text)
-
-
-def _print_error(error: CommandError) -> None:
-    if common.as_json():
-        path = click.get_current_context().command_path
-        tell(path, Failure(error.redis_error, code=type(error).__name__))
-    else:
-        output.note(f"(error) {error.redis_error}")
 
 
 _ESCAPES: Final = {

@@ -3,64 +3,30 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-
-import click
+from typing import Literal
 
 from streamkeep.format.humanize import count_text, entries_text
 from streamkeep.tools.base import output
-from streamkeep.tools.base.arguments import store_argument
+from streamkeep.tools.base.arguments import SizeBytes, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
-from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.opening import on_signals, open_store
 from streamkeep.tools.base.statuses import Failure
-from streamkeep.tools.commands.retention_cmd import Size
 
 
 @command(finishes=True)
-@click.argument("source", metavar="SOURCE")
-@store_argument
-@click.option(
-    "--match",
-    multiple=True,
-    metavar="PATTERN",
-    help="Follow only keys that fit, as with KEYS. May be repeated.",
-)
-@click.option(
-    "--deletions",
-    type=click.Choice(["apply", "keep"]),
-    default="apply",
-    show_default=True,
-    help="What is deleted there goes here, too, or is kept in the archive.",
-)
-@click.option("--once", is_flag=True, help="End when STORE has what SOURCE has now.")
-@click.option(
-    "--skip", multiple=True, metavar="COMMAND", help="Do not apply this command. May be repeated."
-)
-@click.option("--resync", is_flag=True, help="Take all streams anew, in place of going on.")
-@click.option(
-    "--detach", is_flag=True, help="Follow no more: the streams of STORE are its own from now on."
-)
-@click.option(
-    "--backlog",
-    type=Size(),
-    default="4GiB",
-    show_default=True,
-    help="What may have come and not be applied yet, on the disk of STORE.",
-)
 def follow(
     source: str,
-    store_path: Path,
-    match: tuple[str, ...],
-    deletions: str,
-    once: bool,
-    skip: tuple[str, ...],
-    resync: bool,
-    detach: bool,
-    backlog: int,
+    store_path: StorePath,
+    match: tuple[str, ...] = (),
+    deletions: Literal["apply", "keep"] = "apply",
+    once: bool = False,
+    skip: tuple[str, ...] = (),
+    resync: bool = False,
+    detach: bool = False,
+    backlog: SizeBytes = 4 << 30,
 ) -> None:
     """Keep the streams of a Redis server in STORE, and what it trims.
 
@@ -75,6 +41,15 @@ def follow(
     Examples:
       streamkeep follow redis://localhost orders.store --once
       streamkeep follow redis://localhost orders.store --match 'orders:*' --deletions keep
+
+    Args:
+        match (PATTERN): Follow only keys that fit, as with KEYS. May be repeated.
+        deletions: What is deleted there goes here, too, or is kept in the archive.
+        once: End when STORE has what SOURCE has now.
+        skip (COMMAND): Do not apply this command. May be repeated.
+        resync: Take all streams anew, in place of going on.
+        detach: Follow no more: the streams of STORE are its own from now on.
+        backlog: What may have come and not be applied yet, on the disk of STORE.
     """
     from streamkeep.replication import Follower, following
     from streamkeep.replication import detach as detach_store
@@ -111,7 +86,7 @@ def follow(
             source,
             store_path,
             match=match,
-            deletions="keep" if deletions == "keep" else "apply",
+            deletions=deletions,
             skip=skip,
             resync=resync,
             backlog=backlog,
@@ -121,8 +96,7 @@ def follow(
             progress=progress,
         )
         if not once:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda got, frame: follower.stop.set())
+            on_signals(follower.stop.set)
         report = follower.run(once=once)
     output.done(**report._asdict())
     if not report.full:

@@ -4,94 +4,69 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
 
 import click
 
 from streamkeep.format import quoting
-from streamkeep.format.core.errors import ArgumentError, KeyExistsError, LoadError, StreamkeepError
+from streamkeep.format.core.errors import ArgumentError, KeyExistsError
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.core.times import TIME_UNITS
 from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.format.redis.stream_dump import Losses
 from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base.arguments import Natural, Positive, SizeBytes, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.statuses import Failure
-from streamkeep.tools.commands.retention_cmd import Size
-from streamkeep.transfer import LOAD_FORMATS, LoadReport
+from streamkeep.transfer import LoadFormat, LoadReport
 from streamkeep.transfer import load as load_file
 from streamkeep.transfer.formats import UNNAMED, load_format
-
-if TYPE_CHECKING:
-    from streamkeep.transfer import LoadFormat
 
 STDIN: Final = "-"
 
 
+@dataclass
+class Wanted:
+    """How a file is read, and what is loaded of it.
+
+    Args:
+        existing: What to do with a whole stream if the store has one of the same name.
+        database (--db): Load this database of an RDB file only.
+        time_column (--time COLUMN): Column that holds the time of each entry.
+        time_unit: What a number in that column counts.
+        id_column (--id COLUMN): Column that holds complete entry IDs.
+        sort: Sort by time or ID first; the whole file is kept in memory.
+        drop_empty: Leave out empty CSV cells.
+        batch: Append N entries per transaction.
+        from_line: Begin at line N; of CSV the line with the names is read, too. For resp: at
+            command N.
+        max_line (SIZE): How long a line of JSON or CSV may be; it takes up to forty times as much
+            memory.
+        skip (NAME): Skip commands of this name; resp only. May be given several times.
+    """
+
+    existing: Literal["refuse", "skip", "replace"] = "refuse"
+    database: Natural | None = None
+    time_column: str | None = None
+    time_unit: Annotated[str, click.Choice(TIME_UNITS)] = "auto"
+    id_column: str | None = None
+    sort: bool = False
+    drop_empty: bool = False
+    batch: Positive = 1000
+    from_line: Positive = 1
+    max_line: SizeBytes = 16 << 20
+    skip: tuple[str, ...] = ()
+
+
 @command()
-@arguments.store_argument
-@click.argument("words", metavar="[KEY] [FILE]", nargs=-1, type=arguments.Bytes())
-@click.option(
-    "--format",
-    type=click.Choice(LOAD_FORMATS),
-    help="Format of FILE; by default its name gives it.",
-)
-@click.option(
-    "--existing",
-    type=click.Choice(["refuse", "skip", "replace"]),
-    default="refuse",
-    show_default=True,
-    help="What to do with a whole stream if the store has one of the same name.",
-)
-@click.option(
-    "--db", "database", type=click.IntRange(min=0), help="Load this database of an RDB file only."
-)
-@click.option(
-    "--time", "time_column", metavar="COLUMN", help="Column that holds the time of each entry."
-)
-@click.option(
-    "--time-unit",
-    type=click.Choice(TIME_UNITS),
-    default="auto",
-    show_default=True,
-    help="What a number in that column counts.",
-)
-@click.option("--id", "id_column", metavar="COLUMN", help="Column that holds complete entry IDs.")
-@click.option(
-    "--sort", is_flag=True, help="Sort by time or ID first; the whole file is kept in memory."
-)
-@click.option("--drop-empty", is_flag=True, help="Leave out empty CSV cells.")
-@click.option(
-    "--batch",
-    type=arguments.Number(min=1),
-    default=1000,
-    show_default=True,
-    help="Append N entries per transaction.",
-)
-@click.option(
-    "--from-line",
-    type=arguments.Number(min=1),
-    default=1,
-    help="Begin at line N; of CSV the line with the names is read, too. For resp: at command N.",
-)
-@click.option(
-    "--max-line",
-    type=Size(),
-    default="16M",
-    show_default=True,
-    metavar="SIZE",
-    help="How long a line of JSON or CSV may be; it takes up to forty times as much memory.",
-)
-@click.option(
-    "--skip",
-    multiple=True,
-    metavar="NAME",
-    help="Skip commands of this name; resp only. May be given several times.",
-)
 def load(
-    store_path: Path, words: tuple[bytes, ...], format: LoadFormat | None, **options: Any
+    store_path: StorePath,
+    *,
+    words: tuple[bytes, ...] = (),
+    format: LoadFormat | None = None,
+    wanted: Wanted,
 ) -> None:
     """Load FILE into STORE: streams, commands, or rows of KEY.
 
@@ -133,8 +108,13 @@ def load(
       streamkeep load orders.store orders orders.csv --time ordered_at
       streamkeep load orders.store orders export.jsonl.gz --sync none
       streamkeep range orders.store orders --json | streamkeep load copy.store orders --format jsonl
+
+    Args:
+        words ([KEY] [FILE]):
+        format: Format of FILE; by default its name gives it.
     """
     ctx = click.get_current_context()
+    options = vars(wanted)
     for option in ("existing", "time_unit", "batch", "from_line"):
         if not arguments.was_given(ctx, option):
             options[option] = None  # `load` refuses it for formats for which it means nothing
@@ -142,8 +122,11 @@ def load(
     chosen = format or _format_of(file)
     name = "standard input" if file == STDIN else file
     source = sys.stdin.buffer if file == STDIN else file
-    with output.shown_progress(os.path.basename(name), sized=True) as moved:
-        try:
+    try:
+        with (
+            output.shown_progress(os.path.basename(name), sized=True) as moved,
+            arguments.as_of_library(),
+        ):
             report = load_file(
                 store_path,
                 source,
@@ -154,21 +137,14 @@ def load(
                 progress=moved,
                 **options,
             )
-        except ArgumentError as error:
-            raise click.UsageError(arguments.as_options(str(error))) from error
-        except LoadError as error:
-            text, hint = arguments.as_options(str(error)), arguments.as_options(error.hint)
-            raise Failure(text, hint=hint, code=type(error).__name__) from error
-        except KeyExistsError as error:
-            hint = "--existing skip leaves it, --existing replace replaces it"
-            text = f"{error}; nothing was loaded"
-            raise Failure(text, hint=hint, code=type(error).__name__) from error
-        except (StreamkeepError, KeyboardInterrupt) as error:
-            if isinstance(error, KeyboardInterrupt):
-                output.note("")
-            for one in getattr(error, "__notes__", ()):
-                output.note(arguments.as_options(one))
-            raise
+    except KeyExistsError as error:
+        hint = "--existing skip leaves it, --existing replace replaces it"
+        text = f"{error}; nothing was loaded"
+        raise Failure(text, hint=hint, code=type(error).__name__) from error
+    except KeyboardInterrupt as error:
+        for one in ("", *getattr(error, "__notes__", ())):
+            output.note(arguments.as_options(one))
+        raise
     if report.unfinished:
         output.note(
             f"{count_text(len(report.unfinished), 'stream')} of loads that are running or "

@@ -7,14 +7,14 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import click
 
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, time_text
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Duration, Number, store_argument
+from streamkeep.tools.base.arguments import Ms, Positive, StorePath, Yes
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import WORDS, confirm_loss, open_store
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -22,7 +22,7 @@ from streamkeep.tools.base.statuses import Exit, Failure
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
     from streamkeep.jobs.dead_letters import Letter
-    from streamkeep.jobs.listing import Listed, QueueStats
+    from streamkeep.jobs.listing import Listed
     from streamkeep.jobs.queue import Queue
 
 _MOST_TEXT: Final = 60
@@ -31,10 +31,7 @@ _MOST_CALL: Final = 1000
 _SHOWN_ELSEWHERE: Final = ("id", "job", "task", "queued", "begun", "ended", "failed", "worker")
 
 
-def queue_option(function: Any) -> Any:
-    """Add the option that names a queue."""
-    text = "The queue; without it, the only one of the store."
-    return click.option("--queue", "name", metavar="NAME", help=text)(function)
+QueueName = Annotated[str, "(--queue NAME): The queue; without it, the only one of the store."]
 
 
 @group_command()
@@ -86,9 +83,7 @@ def _with_queue(name: str) -> str:
 
 
 @queue.command("status")
-@store_argument
-@click.argument("name", metavar="[QUEUE]", required=False)
-def status(store_path: Path, name: str | None) -> None:
+def status(store_path: StorePath, name: str | None = None) -> None:
     """Print how many jobs are in each state.
 
     Of QUEUE, or of all queues.
@@ -104,6 +99,9 @@ def status(store_path: Path, name: str | None) -> None:
     Examples:
       streamkeep queue status jobs.store
       streamkeep queue status jobs.store mail --json
+
+    Args:
+        name ([QUEUE]):
     """
     from streamkeep.jobs.layout import Names
     from streamkeep.jobs.listing import stats_of, unknown_tasks
@@ -123,6 +121,21 @@ def status(store_path: Path, name: str | None) -> None:
             if stats.parked
         }
         texts = [text for one in unknown for text in parked_texts(snapshot, one, store_path)]
+
+    def cells(one: str) -> tuple[output.Cell, ...]:
+        stats = found[one]
+        counts = (
+            stats.waiting,
+            stats.parked,
+            stats.running,
+            stats.delayed,
+            stats.failed,
+            stats.done,
+        )
+        oldest = output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-"
+        state = "paused" if stats.paused else "draining" if stats.draining else "open"
+        return one, *counts, round(stats.done_per_minute), oldest, stats.workers, state
+
     headings = ("queue", "waiting", "parked", "running", "delayed", "failed", "done", "per-min")
     output.listing(
         "queue",
@@ -133,7 +146,7 @@ def status(store_path: Path, name: str | None) -> None:
             "unknown_tasks": unknown.get(one, {}),
         },
         (*headings, "oldest", "workers", "state"),
-        lambda one: _cells(one, found[one]),
+        cells,
         left=(0, 10),
     )
     output.total(count_text(len(found), "queue"), queues=len(found))
@@ -160,27 +173,8 @@ def parked_texts(snapshot: Snapshot[Any], queue: str, store_path: Path) -> list[
     return found
 
 
-def _cells(name: str | None, stats: QueueStats) -> tuple[output.Cell, ...]:
-    return (
-        name,
-        stats.waiting,
-        stats.parked,
-        stats.running,
-        stats.delayed,
-        stats.failed,
-        stats.done,
-        round(stats.done_per_minute),
-        output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-",
-        stats.workers,
-        "paused" if stats.paused else "draining" if stats.draining else "open",
-    )
-
-
 @queue.command("show")
-@store_argument
-@click.argument("job_id", metavar="JOB")
-@queue_option
-def show(store_path: Path, job_id: str, name: str | None) -> None:
+def show(store_path: StorePath, job_id: str, name: QueueName | None = None) -> None:
     """Print one job: its state, call and options; if it failed, why.
 
     The state is waiting, delayed, running, done, failed or cancelled. JOB may also be the ID of a
@@ -189,6 +183,9 @@ def show(store_path: Path, job_id: str, name: str | None) -> None:
     \b
     Example:
       streamkeep queue show jobs.store job-17
+
+    Args:
+        job_id (JOB):
     """
     from streamkeep.jobs.listing import call_text
 
@@ -244,10 +241,9 @@ def _look_up(queue: Queue, job_id: str) -> tuple[Listed, Letter | None]:
 
 
 @queue.command("schedules")
-@store_argument
-@queue_option
-@click.option("--remove", metavar="NAME", help="Remove this schedule.")
-def schedules(store_path: Path, name: str | None, remove: str | None) -> None:
+def schedules(
+    store_path: StorePath, name: QueueName | None = None, remove: str | None = None
+) -> None:
     """List the schedules of periodic tasks, and remove one.
 
     Each is shown with its last and its next time. It stays until it is removed, also if its task
@@ -257,6 +253,9 @@ def schedules(store_path: Path, name: str | None, remove: str | None) -> None:
     Examples:
       streamkeep queue schedules jobs.store
       streamkeep queue schedules jobs.store --remove nightly
+
+    Args:
+        remove (NAME): Remove this schedule.
     """
     with _opened(store_path, name, readonly=remove is None) as found:
         if remove is not None:
@@ -286,21 +285,14 @@ def schedules(store_path: Path, name: str | None, remove: str | None) -> None:
 
 
 @queue.command("dead")
-@store_argument
-@queue_option
-@click.option("--reason", metavar="TEXT", help="Only with this text in reason or error.")
-@click.option("--task", metavar="TASK", help="Only of this task.")
-@click.option("-n", "--count", type=Number(min=1), default=100, help="At most N.")
-@click.option("--drop", is_flag=True, help="Remove them for good.")
-@click.option("--yes", is_flag=True, help="With --drop: do not ask.")
 def dead(
-    store_path: Path,
-    name: str | None,
-    reason: str | None,
-    task: str | None,
-    count: int,
-    drop: bool,
-    yes: bool,
+    store_path: StorePath,
+    name: QueueName | None = None,
+    reason: str | None = None,
+    task: str | None = None,
+    count: Positive = 100,
+    drop: bool = False,
+    yes: bool = False,
 ) -> None:
     """List dead letters: jobs that failed for good.
 
@@ -309,6 +301,13 @@ def dead(
       streamkeep queue dead jobs.store
       streamkeep queue dead jobs.store --task send --json
       streamkeep queue dead jobs.store --reason 404 --drop --yes
+
+    Args:
+        reason (TEXT): Only with this text in reason or error.
+        task (TASK): Only of this task.
+        count (-n N): At most N.
+        drop: Remove them for good.
+        yes: With --drop: do not ask.
     """
     with _opened(store_path, name) as found:
         if drop:
@@ -320,32 +319,22 @@ def dead(
             text = count_text(dropped, "dead letter")
             output.result(f"{text} removed", dropped=dropped)
             return
-        _print_letters(found.dead_letters(reason=reason, task=task, count=count))
-
-
-def _print_letters(letters: list[Letter]) -> None:
+        letters = found.dead_letters(reason=reason, task=task, count=count)
     output.listing(
         "letter",
         letters,
-        _letter_json,
+        lambda one: {
+            **{name: value for name, value in one._asdict().items() if name != "fields"},
+            "payload": json_bytes(one.fields.get(b"payload", b"")),
+        },
         ("job", "task", "attempts", "deaths", "reason", "error"),
         lambda one: (
-            one.job,
-            one.task,
-            one.attempts,
-            one.deaths,
-            _brief(one.reason),
-            _brief(_error(one)),
+            *(one.job, one.task, one.attempts, one.deaths),
+            *(_brief(one.reason), _brief(_error(one))),
         ),
         left=(0, 1, 4, 5),
     )
     output.total(count_text(len(letters), "dead letter"), letters=len(letters))
-
-
-def _letter_json(letter: Letter) -> dict[str, Any]:
-    members = letter._asdict()
-    fields = members.pop("fields")
-    return {**members, "payload": json_bytes(fields.get(b"payload", b""))}
 
 
 def _error(letter: Letter) -> str:
@@ -362,23 +351,15 @@ def _brief(text: str) -> str:
 
 
 @queue.command("put")
-@store_argument
-@click.argument("payload", metavar="JSON")
-@queue_option
-@click.option("--task", metavar="TASK", help="Call this task; JSON is the list of its arguments.")
-@click.option("--delay", type=Duration(), help="Not before this time is over.")
-@click.option("--key", metavar="KEY", help="At most one job of this key runs at a time.")
-@click.option("--unique", metavar="NAME", help="Only if no job of this name waits or runs.")
-@click.option("--priority", type=click.Choice(["high", "normal", "low"]), help="Its priority.")
 def put(
-    store_path: Path,
+    store_path: StorePath,
     payload: str,
-    name: str | None,
-    task: str | None,
-    delay: int | None,
-    key: str | None,
-    unique: str | None,
-    priority: str | None,
+    name: QueueName | None = None,
+    task: str | None = None,
+    delay: Ms | None = None,
+    key: str | None = None,
+    unique: str | None = None,
+    priority: Literal["high", "normal", "low"] | None = None,
 ) -> None:
     """Put a job into a queue, and print the ID of the job.
 
@@ -388,6 +369,14 @@ def put(
     Examples:
       streamkeep queue put jobs.store '{"to": "ann@example.org"}'
       streamkeep queue put jobs.store '["ann@example.org"]' --task send --delay 5m
+
+    Args:
+        payload (JSON):
+        task (TASK): Call this task; JSON is the list of its arguments.
+        delay: Not before this time is over.
+        key (KEY): At most one job of this key runs at a time.
+        unique (NAME): Only if no job of this name waits or runs.
+        priority: Its priority.
     """
     try:
         value = json.loads(payload)
@@ -401,26 +390,22 @@ def put(
         if task is None:
             job = found.put(value, delay=delay_s, key=key, unique=unique, priority=priority)
         else:
-            called = found.task(name=task)(_never_called)
+            called = found.task(name=task)(lambda *args: None)
             options = called.options(delay=delay_s, key=key, unique=unique, priority=priority)
             job = options.delay(*value)
         output.result(job.id, job=job.id, new=job.is_new)
 
 
-def _never_called(*args: Any) -> None:
-    """Be the task of a program that has it."""
-
-
 @queue.command("cancel")
-@store_argument
-@click.argument("job_id", metavar="JOB")
-@queue_option
-def cancel(store_path: Path, job_id: str, name: str | None) -> None:
+def cancel(store_path: StorePath, job_id: str, name: QueueName | None = None) -> None:
     """Remove a job that has not started.
 
     \b
     Example:
       streamkeep queue cancel jobs.store job-17
+
+    Args:
+        job_id (JOB):
     """
     with _opened(store_path, name) as found:
         if not found.cancel(job_id):
@@ -430,10 +415,7 @@ def cancel(store_path: Path, job_id: str, name: str | None) -> None:
 
 
 @queue.command("retry")
-@store_argument
-@click.argument("job_id", metavar="JOB")
-@queue_option
-def retry(store_path: Path, job_id: str, name: str | None) -> None:
+def retry(store_path: StorePath, job_id: str, name: QueueName | None = None) -> None:
     """Start a job now that waits for its time or its next attempt.
 
     A dead letter is put again as a new job, as by `queue requeue`.
@@ -441,6 +423,9 @@ def retry(store_path: Path, job_id: str, name: str | None) -> None:
     \b
     Example:
       streamkeep queue retry jobs.store job-17
+
+    Args:
+        job_id (JOB):
     """
     with _opened(store_path, name) as found:
         if found.run_now(job_id):
@@ -454,19 +439,13 @@ def retry(store_path: Path, job_id: str, name: str | None) -> None:
 
 
 @queue.command("requeue")
-@store_argument
-@click.argument("letters", metavar="[JOB]...", nargs=-1)
-@queue_option
-@click.option("--reason", metavar="TEXT", help="Only with this text in reason or error.")
-@click.option("--task", metavar="TASK", help="Only of this task.")
-@click.option("--all", "every", is_flag=True, help="All dead letters.")
 def requeue(
-    store_path: Path,
-    letters: tuple[str, ...],
-    name: str | None,
-    reason: str | None,
-    task: str | None,
-    every: bool,
+    store_path: StorePath,
+    letters: tuple[str, ...] = (),
+    name: QueueName | None = None,
+    reason: str | None = None,
+    task: str | None = None,
+    every: bool = False,
 ) -> None:
     """Put dead letters into the queue again, as new jobs.
 
@@ -475,6 +454,12 @@ def requeue(
       streamkeep queue requeue jobs.store job-18
       streamkeep queue requeue jobs.store --reason "Connection refused"
       streamkeep queue requeue jobs.store --all
+
+    Args:
+        letters ([JOB]...):
+        reason (TEXT): Only with this text in reason or error.
+        task (TASK): Only of this task.
+        every (--all): All dead letters.
     """
     if not (letters or reason or task or every):
         raise click.UsageError("name jobs, or one of --reason, --task and --all")
@@ -487,9 +472,7 @@ def requeue(
 
 
 @queue.command("pause")
-@store_argument
-@queue_option
-def pause(store_path: Path, name: str | None) -> None:
+def pause(store_path: StorePath, name: QueueName | None = None) -> None:
     """Let no worker take a job until `queue resume`.
 
     Jobs that run continue.
@@ -504,9 +487,7 @@ def pause(store_path: Path, name: str | None) -> None:
 
 
 @queue.command("resume")
-@store_argument
-@queue_option
-def resume(store_path: Path, name: str | None) -> None:
+def resume(store_path: StorePath, name: QueueName | None = None) -> None:
     """End `queue pause` and `queue drain`.
 
     \b
@@ -519,10 +500,7 @@ def resume(store_path: Path, name: str | None) -> None:
 
 
 @queue.command("drain")
-@store_argument
-@queue_option
-@click.option("--timeout", type=Duration(), help="Wait no longer.")
-def drain(store_path: Path, name: str | None, timeout: int | None) -> None:
+def drain(store_path: StorePath, name: QueueName | None = None, timeout: Ms | None = None) -> None:
     """Refuse new jobs, and wait until all others have ended.
 
     `queue resume` ends it.
@@ -534,6 +512,9 @@ def drain(store_path: Path, name: str | None, timeout: int | None) -> None:
     \b
     Example:
       streamkeep queue drain jobs.store --queue mail --timeout 10m
+
+    Args:
+        timeout: Wait no longer.
     """
     with _opened(store_path, name) as found:
         empty = found.drain(None if timeout is None else timeout / 1000)
@@ -546,10 +527,7 @@ def drain(store_path: Path, name: str | None, timeout: int | None) -> None:
 
 
 @queue.command("purge")
-@store_argument
-@queue_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def purge(store_path: Path, name: str | None, yes: bool) -> None:
+def purge(store_path: StorePath, name: QueueName | None = None, yes: Yes = False) -> None:
     """Remove every job that has not started.
 
     Jobs that run and dead letters stay.

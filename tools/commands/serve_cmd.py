@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Duration, Number, path_option, store_argument
+from streamkeep.tools.base.arguments import Ms, Positive, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.opening import note_opened
@@ -20,99 +20,27 @@ if TYPE_CHECKING:
 
 
 @command(finishes=True)
-@store_argument
-@path_option(
-    "--socket",
-    "unix",
-    metavar="PATH",
-    help="Listen on a Unix socket, which only this user may connect to.",
-)
-@click.option(
-    "--bind",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="Listen on an address; may be repeated. Without it and --socket, on 127.0.0.1:6379, which "
-    "every user of this machine can reach.",
-)
-@click.option("--http", metavar="HOST:PORT", help="Also serve HTTP and a page to look at.")
-@click.option("--write", is_flag=True, help="Callers of --http may change the store.")
-@click.option(
-    "--http-host",
-    "hosts",
-    multiple=True,
-    metavar="NAME",
-    help="A further name by which --http may be called; may be repeated.",
-)
-@path_option(
-    "--password-file",
-    metavar="FILE",
-    help="The first line of FILE is the password of the default user.",
-)
-@path_option(
-    "--users", metavar="FILE", help="Users and their rights, in the format of Redis's aclfile."
-)
-@path_option("--tls-cert", metavar="FILE", help="Certificate for TLS.")
-@path_option("--tls-key", metavar="FILE", help="Its key.")
-@path_option(
-    "--tls-ca", metavar="FILE", help="Only accept clients with a certificate of this authority."
-)
-@click.option(
-    "--no-tls",
-    is_flag=True,
-    help="Allow an address that other machines reach without TLS: the network encrypts.",
-)
-@path_option("--backup", metavar="TARGET", help="BGSAVE makes a backup there.")
-@click.option(
-    "--ship",
-    metavar="TARGET",
-    help="Keep a copy of the store in a folder or a bucket, as `streamkeep ship` does.",
-)
-@click.option(
-    "--socket-mode",
-    default="600",
-    show_default=True,
-    metavar="MODE",
-    help="Who may connect to --socket: 660 for the users of its group.",
-)
-@click.option(
-    "--archive-every",
-    type=Duration(),
-    help="Maintain and archive the store so often: retention, and segments of what was trimmed.",
-)
-@click.option(
-    "--replica-format",
-    type=click.Choice(["7.0", "7.2", "8.6", "8.8", "8.10"]),
-    default="7.0",
-    show_default=True,
-    help="The oldest Redis among the replicas of this server; Valkey reads 7.2.",
-)
-@click.option("--allow-flush", is_flag=True, help="Allow FLUSHDB and FLUSHALL.")
-@click.option(
-    "--max-clients",
-    type=Number(min=1),
-    default=10_000,
-    show_default=True,
-    help="Refuse further clients.",
-)
-@click.option(
-    "--timeout", type=Duration(), help="Close connections that are idle so long; by default none."
-)
 def serve(
-    store_path: Path,
-    bind: tuple[str, ...],
-    http: str | None,
-    write: bool,
-    hosts: tuple[str, ...],
-    password_file: Path | None,
-    users: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    tls_ca: Path | None,
-    no_tls: bool,
-    socket_mode: str,
-    archive_every: int | None,
-    timeout: int | None,
-    **more: Any,
+    store_path: StorePath,
+    unix: Path | None = None,
+    bind: tuple[str, ...] = (),
+    http: str | None = None,
+    write: bool = False,
+    hosts: tuple[str, ...] = (),
+    password_file: Path | None = None,
+    users: Path | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    tls_ca: Path | None = None,
+    no_tls: bool = False,
+    backup: Path | None = None,
+    ship: str | None = None,
+    socket_mode: str = "600",
+    archive_every: Ms | None = None,
+    replica_format: Literal["7.0", "7.2", "8.6", "8.8", "8.10"] = "7.0",
+    allow_flush: bool = False,
+    max_clients: Positive = 10_000,
+    timeout: Ms | None = None,
 ) -> None:
     """Serve a store to Redis clients, in any language.
 
@@ -131,6 +59,29 @@ def serve(
       streamkeep serve orders.store --socket /run/orders.sock --sync none
       streamkeep serve orders.store
       streamkeep serve orders.store --bind 10.0.0.5:6380 --password-file pw --tls-cert c --tls-key k
+
+    Args:
+        unix (--socket PATH): Listen on a Unix socket, which only this user may connect to.
+        bind (HOST:PORT): Listen on an address; may be repeated. Without it and --socket, on
+            127.0.0.1:6379, which every user of this machine can reach.
+        http (HOST:PORT): Also serve HTTP and a page to look at.
+        write: Callers of --http may change the store.
+        hosts (--http-host NAME): A further name by which --http may be called; may be repeated.
+        password_file (FILE): The first line of FILE is the password of the default user.
+        users (FILE): Users and their rights, in the format of Redis's aclfile.
+        tls_cert (FILE): Certificate for TLS.
+        tls_key (FILE): Its key.
+        tls_ca (FILE): Only accept clients with a certificate of this authority.
+        no_tls: Allow an address that other machines reach without TLS: the network encrypts.
+        backup (TARGET): BGSAVE makes a backup there.
+        ship (TARGET): Keep a copy of the store in a folder or a bucket, as `streamkeep ship` does.
+        socket_mode (MODE): Who may connect to --socket: 660 for the users of its group.
+        archive_every: Maintain and archive the store so often: retention, and segments of what was
+            trimmed.
+        replica_format: The oldest Redis among the replicas of this server; Valkey reads 7.2.
+        allow_flush: Allow FLUSHDB and FLUSHALL.
+        max_clients: Refuse further clients.
+        timeout: Close connections that are idle so long; by default none.
     """
     from streamkeep.server import serve as serving  # here, since it loads asyncio and the engine
 
@@ -142,6 +93,7 @@ def serve(
         raise click.UsageError("--write and --http-host need --http")
     options = serving.Options(
         bind=list(bind),
+        unix=unix,
         http=http,
         write=write,
         hosts=hosts,
@@ -151,8 +103,12 @@ def serve(
         unix_mode=int(socket_mode, 8),
         archive_every=archive_every / 1000 if archive_every else None,
         timeout_s=0 if timeout is None else max(1, timeout // 1000),
+        backup=backup,
+        ship=ship,
+        replica_format=replica_format,
+        max_clients=max_clients,
+        allow_flush=allow_flush,
         ready=_tell,
-        **more,
     )
     note_opened(store_path)
     serving.run(store_path, options, sync=given().sync)

@@ -1,8 +1,7 @@
-"""ship ...: a copy of a store elsewhere, which follows it."""
+"""ship ..., standby, promote: a copy of a store elsewhere that follows it, and takes its place."""
 
 from __future__ import annotations
 
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,15 +14,13 @@ import click
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.humanize import count_text, size_text, time_text
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Duration, Id, path_of, store_argument
+from streamkeep.tools.base.arguments import From, Ms, SizeBytes, StorePath
 from streamkeep.tools.base.command import CommandGroup, command
-from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.base.opening import on_signals, open_store
 from streamkeep.tools.base.statuses import Exit, Failure
-from streamkeep.tools.commands.retention_cmd import Size
 
 if TYPE_CHECKING:
-    from streamkeep.recovery.copies.restore import RestoreReport
-    from streamkeep.recovery.copies.shipper import Shipper, ShipReport
+    from streamkeep.recovery.copies.shipper import ShipReport
 
 
 class _ShipGroup(CommandGroup):
@@ -68,49 +65,27 @@ def ship() -> None:
     """
 
 
-target_argument = click.argument("target", metavar="TARGET")
-
-
 @command(finishes=True)
-@store_argument
-@target_argument
-@click.option("--once", is_flag=True, help="End when TARGET has all that is committed now.")
-@click.option(
-    "--every", type=Duration(), default="1s", show_default=True, help="How often to ship commits."
-)
-@click.option(
-    "--keep",
-    type=Duration(),
-    default="7d",
-    show_default=True,
-    help="For how long TARGET can go back to any moment.",
-)
-@click.option(
-    "--hold",
-    type=Size(),
-    default="4GiB",
-    show_default=True,
-    help="What STORE keeps of its journal for TARGET, at most. Past it, the copy begins anew.",
-)
-@click.option(
-    "--take-over",
-    is_flag=True,
-    help="Ship to a TARGET that follows another store of the same identity now.",
-)
-@click.option(
-    "--forget", is_flag=True, help="Ship no more to TARGET: STORE holds no journal for it."
-)
 def run(
-    store_path: Path,
+    store_path: StorePath,
     target: str,
-    once: bool,
-    every: int,
-    keep: int,
-    hold: int,
-    take_over: bool,
-    forget: bool,
+    once: bool = False,
+    every: Ms = 1_000,
+    keep: Ms = 604_800_000,
+    hold: SizeBytes = 4 << 30,
+    take_over: bool = False,
+    forget: bool = False,
 ) -> None:
-    """Ship STORE to TARGET."""
+    """Ship STORE to TARGET.
+
+    Args:
+        once: End when TARGET has all that is committed now.
+        every: How often to ship commits.
+        keep: For how long TARGET can go back to any moment.
+        hold: What STORE keeps of its journal for TARGET, at most. Past it, the copy begins anew.
+        take_over: Ship to a TARGET that follows another store of the same identity now.
+        forget: Ship no more to TARGET: STORE holds no journal for it.
+    """
     from streamkeep.recovery.copies import shipper as shipping
     from streamkeep.recovery.copies.shipper import Shipper
 
@@ -132,15 +107,10 @@ def run(
             progress=progress,
         )
         if not once:
-            _end_on_signals(shipper)
+            on_signals(shipper.stop.set)
             output.note(f"{store_path}: shipping to {shipper.target.uri}; Ctrl-C ends it")
         report = shipper.run(once=once)
     _tell(report, time.perf_counter() - began)
-
-
-def _end_on_signals(shipper: Shipper) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, frame: shipper.stop.set())
 
 
 def _tell(report: ShipReport, seconds: float) -> None:
@@ -164,12 +134,7 @@ def _tell(report: ShipReport, seconds: float) -> None:
 
 
 @ship.command(finishes=True)
-@target_argument
-@click.option("--all", "everything", is_flag=True, help="Read again what was proved before.")
-@click.option(
-    "--restore", "drill", is_flag=True, help="Also restore it into a temporary folder, with fsck."
-)
-def verify(target: str, everything: bool, drill: bool) -> None:
+def verify(target: str, everything: bool = False, drill: bool = False) -> None:
     """Prove that TARGET has each commit of its store up to the last one.
 
     Reads every object that was not proved before, and compares it with its checksum. Each record
@@ -185,7 +150,12 @@ def verify(target: str, everything: bool, drill: bool) -> None:
     Examples:
       streamkeep ship verify orders.copy
       streamkeep ship verify s3://bucket/orders --all --restore
+
+    Args:
+        everything (--all): Read again what was proved before.
+        drill (--restore): Also restore it into a temporary folder, with fsck.
     """
+    from streamkeep.recovery.copies.restore import restore_copy
     from streamkeep.recovery.copies.verify import verify_copy
 
     began = time.perf_counter()
@@ -196,7 +166,10 @@ def verify(target: str, everything: bool, drill: bool) -> None:
             output.json_line("problem", where=problem.where, problem=problem.problem)
         else:
             output.line(str(problem))
-    restored = _drill(target) if drill and not report.problems else None
+    restored = None
+    if drill and not report.problems:
+        with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
+            restored = restore_copy(target, Path(folder) / "store")
     seconds = time.perf_counter() - began
     if common.as_json():
         members = report._asdict()
@@ -222,24 +195,8 @@ def verify(target: str, everything: bool, drill: bool) -> None:
         )
 
 
-def _drill(target: str) -> RestoreReport:
-    from streamkeep.recovery.copies.restore import restore_copy
-
-    with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:
-        return restore_copy(target, Path(folder) / "store")
-
-
 @ship.command(finishes=True)
-@target_argument
-@click.argument("new", metavar="NEW", type=click.Path(), callback=path_of)
-@click.option(
-    "--at",
-    type=Id("from"),
-    metavar="TIME",
-    help="As it was at a time, such as 2026-11-28T12:00 or -2h; a second earlier at most.",
-)
-@click.option("--commit", type=int, metavar="N", help="As it was after commit N.")
-def restore(target: str, new: Path, at: bytes | None, commit: int | None) -> None:
+def restore(target: str, new: Path, at: From | None = None, commit: int | None = None) -> None:
     """Make the store NEW of the copy TARGET.
 
     Streams, groups, pending entries, jobs, message IDs and the archive are as they were at the
@@ -253,6 +210,10 @@ def restore(target: str, new: Path, at: bytes | None, commit: int | None) -> Non
     Examples:
       streamkeep ship restore orders.copy restored.store
       streamkeep ship restore s3://bucket/orders before.store --at 2026-11-28T12:00
+
+    Args:
+        at (TIME): As it was at a time, such as 2026-11-28T12:00 or -2h; a second earlier at most.
+        commit (N): As it was after commit N.
     """
     from streamkeep.recovery.copies.restore import restore_copy
 
@@ -268,6 +229,67 @@ def restore(target: str, new: Path, at: bytes | None, commit: int | None) -> Non
     output.note(
         f"{new}: restored up to commit {report.commit_number}, of {time_text(report.time_ms)}"
         f"{behind}; checked, in {output.span_text(seconds)}"
+    )
+
+
+# --- standby, promote ---------------------------------------------------------------------------
+
+
+@command(finishes=True)
+def standby(source: str, store_path: StorePath, once: bool = False, every: Ms = 500) -> None:
+    """Follow a copy with a STORE that can be read.
+
+    SOURCE is what `streamkeep ship` writes to: a folder or a bucket. STORE is restored from it if
+    it is missing, and then follows it, some two seconds behind. Programs may open STORE with
+    readonly=True meanwhile; nothing else can write to it before `streamkeep promote`.
+
+    \b
+    Examples:
+      streamkeep standby orders.copy standby.store --once
+      streamkeep standby s3://bucket/orders standby.store
+
+    Args:
+        once: End when STORE has all that SOURCE has now.
+        every: How often to look for new commits.
+    """
+    from streamkeep.recovery.copies.standby import Standby
+
+    with _advancing("restore", sized=False) as progress:
+        following = Standby(source, store_path, every=every / 1000, progress=progress)
+    try:
+        if not once:
+            on_signals(following.stop.set)
+            output.note(f"{store_path}: following {following.target.uri}; Ctrl-C ends it")
+        state = following.run(once=once)
+    finally:
+        following.close()
+    output.done(**state._asdict())
+    output.note(
+        f"{store_path}: has everything up to commit {state.commit_number}, of "
+        f"{time_text(state.time_ms)}"
+    )
+
+
+@command(finishes=True)
+def promote(store_path: StorePath) -> None:
+    """Make a standby the store that programs write to.
+
+    First make sure that nothing writes to the store that it followed, and end `streamkeep standby`
+    here. Commits that were not shipped are only in that store. `streamkeep ship` of STORE then
+    goes on with the same copy, where that store is refused from then on.
+
+    \b
+    Example:
+      streamkeep standby orders.copy standby.store --once
+      streamkeep promote standby.store
+    """
+    from streamkeep.recovery.copies.standby import promote as promote_store
+
+    state = promote_store(store_path)
+    output.done(**state._asdict())
+    output.note(
+        f"{store_path}: can be written; it goes on after commit {state.commit_number}, of "
+        f"{time_text(state.time_ms)}"
     )
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial, reduce
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import click
 
 from streamkeep.format import quoting
 from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base.arguments import From, Ms, Positive, StorePath, To, Yes
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import confirm_loss, note_opened
 from streamkeep.tools.base.statuses import Exit, Failure
@@ -47,103 +49,76 @@ def spark() -> None:
     """
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 _URI: Final = re.compile(r"[a-z][a-z0-9]+:/")
-_META: Final = "streamkeep.spark."
+
+FailOnDataLoss = Annotated[
+    bool, "Refuse a stream of which entries were lost before they could be read."
+]
+TailExport = Annotated[
+    str,
+    "(FOLDER): For executors on other hosts: a folder for entries in no segment, during the job.",
+]
+Staging = Annotated[
+    str,
+    "(FOLDER): For executors on other hosts: a folder for their results, which the driver reads.",
+]
 
 
-def _job_option(name: str, **settings: Any) -> Callable[[Function], Function]:
-    """Return an option that `running` reads, so that no job needs to pass it on."""
+@dataclass
+class Where:
+    """Where Spark runs, and its settings.
 
-    def keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
-        ctx.meta[f"{_META}{param.name}"] = value
+    Args:
+        master: Where Spark runs: all cores of this machine, or spark://host:port and so on.
+        ship_code: Send this package to executors that do not have it.
+        conf (NAME=VALUE): A setting of Spark; may be given again.
+    """
 
-    return click.option(name, expose_value=False, callback=keep, **settings)
-
-
-def _all_of(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Return several options as one decorator."""
-    return lambda function: reduce(lambda made, add: add(made), reversed(options), function)
-
-
-# Where Spark runs, and its settings.
-job_options = _all_of(
-    _job_option(
-        "--master",
-        default="local[*]",
-        show_default=True,
-        help="Where Spark runs: all cores of this machine, or spark://host:port and so on.",
-    ),
-    _job_option(
-        "--ship-code", is_flag=True, help="Send this package to executors that do not have it."
-    ),
-    _job_option(
-        "--conf",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A setting of Spark; may be given again.",
-    ),
-)
-stream_options = _all_of(
-    click.option(
-        "--stream",
-        "streams",
-        type=arguments.Bytes(),
-        multiple=True,
-        metavar="KEY",
-        help="Take this stream; may be given again. All without it.",
-    ),
-    click.option(
-        "--pattern", metavar="REGEX", help="Take the streams whose whole key this matches."
-    ),
-)
-data_loss_option = click.option(
-    "--fail-on-data-loss/--no-fail-on-data-loss",
-    default=True,
-    show_default=True,
-    help="Refuse a stream of which entries were lost before they could be read.",
-)
+    master: str = "local[*]"
+    ship_code: bool = False
+    conf: tuple[str, ...] = ()
 
 
-tail_export_option = click.option(
-    "--tail-export",
-    metavar="FOLDER",
-    help="For executors on other hosts: a folder for entries in no segment, during the job.",
-)
+@dataclass
+class Chosen:
+    """The streams of a job.
 
+    Args:
+        streams (--stream KEY): Take this stream; may be given again. All without it.
+        pattern (REGEX): Take the streams whose whole key this matches.
+    """
 
-staging_option = click.option(
-    "--staging",
-    metavar="FOLDER",
-    help="For executors on other hosts: a folder for their results, which the driver reads.",
-)
+    streams: tuple[bytes, ...] = ()
+    pattern: str | None = None
 
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of a job; refuse two ways to choose streams."""
+        from streamkeep.arrow.keys import key_text
 
-lake_argument = click.argument("lake", metavar="LAKE")
+        if self.streams and self.pattern is not None:
+            raise click.UsageError("give --stream or --pattern, not both")
+        return {"streams": [*map(key_text, self.streams)] or None, "pattern": self.pattern}
 
 
 # --- a job ---------------------------------------------------------------------------------------
 
 
 @contextmanager
-def running() -> Iterator[SparkSession]:
-    """Start Spark for a job, as `job_options` say, and stop it."""
+def running(where: Where) -> Iterator[SparkSession]:
+    """Start Spark for a job, and stop it."""
     from streamkeep.pipeline.spark_session.start import QUIET_JVM, missing, session
 
-    meta = click.get_current_context().meta
-    master = meta[f"{_META}master"]
     conf: dict[str, object] = {"spark.driver.extraJavaOptions": QUIET_JVM}
-    for setting in meta[f"{_META}conf"]:
+    for setting in where.conf:
         name, found, value = setting.partition("=")
         if not found or not name:
             raise click.BadParameter(f"{setting!r} is not NAME=VALUE", param_hint="--conf")
         conf[name] = value
 
     started = session(
-        master,
-        fast_start=master.startswith("local"),
-        ship_code=meta[f"{_META}ship_code"],
+        where.master,
+        fast_start=where.master.startswith("local"),
+        ship_code=where.ship_code,
         **conf,
     )
     try:
@@ -190,18 +165,9 @@ def check_lake(lake: str) -> None:
         raise Failure(str(error), status=Exit.MISSING, code=code) from error
 
 
-def chosen(streams: tuple[bytes, ...], pattern: str | None) -> dict[str, Any]:
-    """Return `stream_options` as the arguments of a job; refuse two ways to choose streams."""
-    from streamkeep.arrow.keys import key_text
-
-    if streams and pattern is not None:
-        raise click.UsageError("give --stream or --pattern, not both")
-    return {"streams": [key_text(one) for one in streams] or None, "pattern": pattern}
-
-
-def run(name: str, *args: Any, steps: bool = True, **options: Any) -> Report:
+def run(at: Where, name: str, /, *args: Any, steps: bool = True, **options: Any) -> Report:
     """Start Spark, and run a job of `streamkeep.pipeline`; its options have the names of ours."""
-    with running() as session, ExitStack() as stack:
+    with running(at) as session, ExitStack() as stack:
         if steps:
             options["progress"] = stack.enter_context(output.steps(name))
         job = getattr(import_module(f"streamkeep.pipeline.jobs.{name}"), name)
@@ -229,39 +195,17 @@ _MIB: Final = 1 << 20
 
 
 @spark.command("to-lake")
-@click.argument("places", metavar="[STORE] LAKE", nargs=-1, required=True)
-@click.option(
-    "--fleet",
-    metavar="URI",
-    help="Copy all stores whose archives are below this URI, or that are in this folder.",
-)
-@stream_options
-@click.option(
-    "--columns",
-    metavar="DDL",
-    help="Fields that get columns of their own: 'sku int, price double'.",
-)
-@data_loss_option
-@tail_export_option
-@click.option("--follow", is_flag=True, help="Continue until interrupted, round after round.")
-@click.option(
-    "--every",
-    type=arguments.Duration(),
-    default="1m",
-    show_default=True,
-    help="Begin a round this often, with --follow.",
-)
-@job_options
 def to_lake(
     places: tuple[str, ...],
-    fleet: str | None,
-    streams: tuple[bytes, ...],
-    pattern: str | None,
-    columns: str | None,
-    fail_on_data_loss: bool,
-    tail_export: str | None,
-    follow: bool,
-    every: int,
+    *,
+    fleet: str | None = None,
+    chosen: Chosen,
+    columns: str | None = None,
+    fail_on_data_loss: FailOnDataLoss = True,
+    tail_export: TailExport | None = None,
+    follow: bool = False,
+    every: Ms = 60_000,
+    at: Where,
 ) -> None:
     """Copy new entries into a lake, archived and live ones.
 
@@ -279,6 +223,13 @@ def to_lake(
     \b
     Exit status: 0  all streams were copied
                  4  some were not: they are listed
+
+    Args:
+        places ([STORE] LAKE):
+        fleet (URI): Copy all stores whose archives are below this URI, or that are in this folder.
+        columns (DDL): Fields that get columns of their own: 'sku int, price double'.
+        follow: Continue until interrupted, round after round.
+        every: Begin a round this often, with --follow.
     """
     *stores, lake = places
     if len(stores) != (0 if fleet else 1):
@@ -286,13 +237,13 @@ def to_lake(
         raise click.UsageError(f"{len(places)} arguments, expected {expected}")
     if fleet is not None:
         arguments.refuse_options("cannot be used with --fleet", "tail_export")
-    options = chosen(streams, pattern)
+    options = chosen.options()
     if not follow:
         arguments.refuse_options("needs --follow", "every")
     for store in stores:
         check_store(Path(store))
     check_place(lake)
-    with running() as session:
+    with running(at) as session:
         from streamkeep.pipeline.jobs import to_lake as jobs
 
         copy = jobs.fleet_to_lake if fleet else partial(jobs.to_lake, tail_export=tail_export)
@@ -331,30 +282,14 @@ def to_lake(
 
 
 @spark.command("compact")
-@lake_argument
-@click.option(
-    "--target",
-    type=click.IntRange(min=1),
-    default=128,
-    show_default=True,
-    metavar="MIB",
-    help="Files of this size are not merged.",
-)
-@click.option(
-    "--keep",
-    type=arguments.Duration(),
-    default="7d",
-    show_default=True,
-    help="Keep replaced files so long, in whole hours, for readers of older versions and for "
-    "running jobs.",
-)
-@click.option(
-    "--fill",
-    is_flag=True,
-    help="Write all files again that lack columns which `to-lake --columns` added later.",
-)
-@job_options
-def compact(lake: str, target: int, keep: int, fill: bool) -> None:
+def compact(
+    lake: str,
+    *,
+    target: Positive = 128,
+    keep: Ms = 604_800_000,
+    fill: bool = False,
+    at: Where,
+) -> None:
     """Merge small files of a lake, and remove old ones.
 
     The entries stay the same. Readers see either all old files or all new ones.
@@ -362,12 +297,18 @@ def compact(lake: str, target: int, keep: int, fill: bool) -> None:
     \b
     Example:
       streamkeep spark compact orders.lake
+
+    Args:
+        target (MIB): Files of this size are not merged.
+        keep: Keep replaced files so long, in whole hours, for readers of older versions and for
+            running jobs.
+        fill: Write all files again that lack columns which `to-lake --columns` added later.
     """
     hours, rest = divmod(keep, 3_600_000)
     if rest:
         raise click.BadParameter("whole hours, such as 12h or 7d", param_hint="--keep")
     check_lake(lake)
-    report = run("compact", lake, target_bytes=target * _MIB, retention_hours=hours, fill=fill)
+    report = run(at, "compact", lake, target_bytes=target * _MIB, retention_hours=hours, fill=fill)
     replaced = count_text(report.details["files_replaced"], "file")
     before = size_text(report.details["bytes_replaced"])
     done = f"{replaced} of {before} became {report.files:,} of {size_text(report.size_bytes)}"
@@ -378,11 +319,13 @@ def compact(lake: str, target: int, keep: int, fill: bool) -> None:
 
 
 @spark.command("audit")
-@arguments.optional_store
-@click.option("--lake", metavar="LAKE", help="Check this lake, too, or alone.")
-@click.option("--fleet", metavar="URI", help="Check the archives of this fleet, and its lake.")
-@job_options
-def audit(store_path: Path | None, lake: str | None, fleet: str | None) -> None:
+def audit(
+    *,
+    store_path: StorePath | None = None,
+    lake: str | None = None,
+    fleet: str | None = None,
+    at: Where,
+) -> None:
     """Read and check every file of an archive and of a lake.
 
     Checks checksums, order and counts of entries against the manifest and the log. Use
@@ -397,6 +340,10 @@ def audit(store_path: Path | None, lake: str | None, fleet: str | None) -> None:
     \b
     Exit status: 0  nothing is wrong
                  4  something is damaged: it is listed
+
+    Args:
+        lake (LAKE): Check this lake, too, or alone.
+        fleet (URI): Check the archives of this fleet, and its lake.
     """
     if store_path is None and lake is None and fleet is None:
         raise click.UsageError("name what to audit: STORE, --lake, --fleet, or several")
@@ -405,7 +352,7 @@ def audit(store_path: Path | None, lake: str | None, fleet: str | None) -> None:
     if lake is not None:
         check_lake(lake)
     store = None if store_path is None else str(store_path)
-    report = run("audit", store, lake=lake, fleet=fleet)
+    report = run(at, "audit", store, lake=lake, fleet=fleet)
     segments = count_text(report.details["segments"], "segment")
     files = count_text(report.details["lake_files"], "file of the lake", "files of the lake")
     tell(
@@ -416,32 +363,18 @@ def audit(store_path: Path | None, lake: str | None, fleet: str | None) -> None:
 
 
 @spark.command("restore")
-@click.argument("source", metavar="SOURCE")
-@arguments.store_argument
-@arguments.key_argument
-@click.option(
-    "--as", "into", type=arguments.Bytes(), metavar="KEY", help="Write to this stream instead."
-)
-@click.option("--store-id", metavar="UUID", help="Of the store, if the lake has several.")
-@click.option(
-    "--incarnation",
-    type=arguments.Number(min=1),
-    help="Number of the stream, if it was deleted and made again.",
-)
-@click.option(
-    "--start",
-    type=arguments.Id("from"),
-    default="-",
-    show_default=True,
-    help="First ID, or a time.",
-)
-@click.option(
-    "--end", type=arguments.Id("to"), default="+", show_default=True, help="Last ID, or a time."
-)
-@staging_option
-@job_options
 def restore(
-    source: str, store_path: Path, key: bytes, start: bytes, end: bytes, **options: Any
+    source: str,
+    store_path: StorePath,
+    key: bytes,
+    *,
+    into: bytes | None = None,
+    store_id: str | None = None,
+    incarnation: Positive | None = None,
+    start: From = b"-",
+    end: To = b"+",
+    staging: Staging | None = None,
+    at: Where,
 ) -> None:
     """Write entries of a lake back into a stream of STORE.
 
@@ -453,11 +386,29 @@ def restore(
     Examples:
       streamkeep spark restore orders.lake restored.store orders
       streamkeep spark restore orders.lake restored.store orders --as june --start 2024-06-01
+
+    Args:
+        into (--as KEY): Write to this stream instead.
+        store_id (UUID): Of the store, if the lake has several.
+        incarnation (N): Number of the stream, if it was deleted and made again.
+        start: First ID, or a time.
+        end: Last ID, or a time.
     """
     if not (Path(source) / "data.mdb").is_file():
         check_lake(source)
-    options |= {"start": start.decode(), "end": end.decode()}
-    report = run("restore", source, str(store_path), key, **options)
+    report = run(
+        at,
+        "restore",
+        source,
+        str(store_path),
+        key,
+        into=into,
+        store_id=store_id,
+        incarnation=incarnation,
+        start=start.decode(),
+        end=end.decode(),
+        staging=staging,
+    )
     first, last = report.details["first_id"], report.details["last_id"]
     span = f", {first} to {last}" if first else ""
     already = report.details["already"]
@@ -467,30 +418,16 @@ def restore(
 
 
 @spark.command("erase")
-@arguments.key_argument
-@click.argument("ids", metavar="ID...", nargs=-1, type=arguments.Bytes())
-@click.option(
-    "--store", "store_path", type=click.Path(path_type=Path), help="Erase from this store."
-)
-@click.option("--lake", metavar="LAKE", help="Erase from this lake.")
-@click.option(
-    "--store-id", metavar="UUID", help="Of the store whose entries are erased, if not --store."
-)
-@click.option(
-    "--where",
-    metavar="SQL",
-    help="Erase the entries of the lake that meet this condition, too: \"name = 'x'\".",
-)
-@arguments.yes_option
-@job_options
 def erase(
     key: bytes,
-    ids: tuple[bytes, ...],
-    store_path: Path | None,
-    lake: str | None,
-    where: str | None,
-    yes: bool,
-    **options: Any,
+    *,
+    ids: tuple[bytes, ...] = (),
+    store_path: Annotated[Path, click.Path(path_type=Path)] | None = None,
+    lake: str | None = None,
+    store_id: str | None = None,
+    where: str | None = None,
+    yes: Yes = False,
+    at: Where,
 ) -> None:
     """Erase entries from store, archive and lake, with proof.
 
@@ -503,6 +440,13 @@ def erase(
 
     \b
     Exit status: 4  an entry is still there: it is listed
+
+    Args:
+        ids (ID...):
+        store_path (--store): Erase from this store.
+        lake (LAKE): Erase from this lake.
+        store_id (UUID): Of the store whose entries are erased, if not --store.
+        where (SQL): Erase the entries of the lake that meet this condition, too: "name = 'x'".
     """
     if store_path is None and lake is None:
         raise click.UsageError("name what to erase from: --store, --lake, or both")
@@ -520,7 +464,7 @@ def erase(
     )
     texts = [one.decode(errors="backslashreplace") for one in ids]
     store = None if store_path is None else str(store_path)
-    report = run("erase", key, texts, store=store, lake=lake, where=where, **options)
+    report = run(at, "erase", key, texts, store=store, lake=lake, where=where, store_id=store_id)
     details = report.details
     tell(
         report,
@@ -531,36 +475,15 @@ def erase(
 
 
 @spark.command("report")
-@arguments.store_argument
-@click.option(
-    "--output",
-    "folder",
-    required=True,
-    metavar="DIR",
-    help="Folder for the files; index.html is the one to open.",
-)
-@stream_options
-@click.option(
-    "--measure",
-    "measures",
-    multiple=True,
-    metavar="FIELD",
-    help="Show this numeric field by hour of the day; may be given again.",
-)
-@click.option(
-    "--by",
-    multiple=True,
-    metavar="FIELD",
-    help="Show the measures by the values of this field, too; may be given again.",
-)
-@tail_export_option
-@job_options
 def report(
-    store_path: Path,
+    store_path: StorePath,
     folder: str,
-    streams: tuple[bytes, ...],
-    pattern: str | None,
-    **options: Any,
+    *,
+    chosen: Chosen,
+    measures: tuple[str, ...] = (),
+    by: tuple[str, ...] = (),
+    tail_export: TailExport | None = None,
+    at: Where,
 ) -> None:
     """Draw plots of streams on a page.
 
@@ -571,10 +494,15 @@ def report(
     Examples:
       streamkeep spark report orders.store --output report
       streamkeep spark report orders.store --output report --measure price --by sku
+
+    Args:
+        folder (--output DIR): Folder for the files; index.html is the one to open.
+        measures (--measure FIELD): Show this numeric field by hour of the day; may be given again.
+        by (FIELD): Show the measures by the values of this field, too; may be given again.
     """
-    options |= chosen(streams, pattern)
+    options = {"measures": measures, "by": by, "tail_export": tail_export, **chosen.options()}
     check_store(store_path)
-    done = run("report", str(store_path), folder, steps=False, **options)
+    done = run(at, "report", str(store_path), folder, steps=False, **options)
     tell(
         done,
         f"{done.details['page']}: {entries_text(done.entries)} of "
@@ -583,51 +511,21 @@ def report(
 
 
 @spark.command("tail")
-@arguments.store_argument
-@click.option(
-    "--to",
-    "target",
-    type=click.Choice(["console", "parquet", "delta", "store"]),
-    default="console",
-    show_default=True,
-    help="The target: this terminal, Parquet files, a Delta table, or another store.",
-)
-@click.option("--path", metavar="PATH", help="Of the files, the table or the store.")
-@stream_options
-@click.option("--from-start", is_flag=True, help="Begin with the oldest entry, archived or not.")
-@click.option("--once", is_flag=True, help="End when all present entries have been written.")
-@click.option(
-    "--every",
-    type=arguments.Duration(),
-    default="0",
-    show_default=True,
-    help="Wait this long from one batch to the next; 0 for as soon as possible.",
-)
-@click.option(
-    "--max-entries",
-    type=arguments.Number(min=1),
-    default=1_000_000,
-    show_default=True,
-    help="Take N entries at a time.",
-)
-@click.option(
-    "--checkpoint",
-    metavar="DIR",
-    help="Folder of its checkpoint; by default PATH.checkpoint.",
-)
-@data_loss_option
-@tail_export_option
-@staging_option
-@job_options
 def tail(
-    store_path: Path,
-    target: str,
-    path: str | None,
-    streams: tuple[bytes, ...],
-    pattern: str | None,
-    once: bool,
-    every: int,
-    **options: Any,
+    store_path: StorePath,
+    *,
+    target: Literal["console", "parquet", "delta", "store"] = "console",
+    path: str | None = None,
+    chosen: Chosen,
+    from_start: bool = False,
+    once: bool = False,
+    every: Ms = 0,
+    max_entries: Positive = 1_000_000,
+    checkpoint: str | None = None,
+    fail_on_data_loss: FailOnDataLoss = True,
+    tail_export: TailExport | None = None,
+    staging: Staging | None = None,
+    at: Where,
 ) -> None:
     """Follow streams with a streaming query, to files or a store.
 
@@ -639,11 +537,35 @@ def tail(
       streamkeep spark tail orders.store --from-start --once
       streamkeep spark tail orders.store --to delta --path orders.delta --from-start --once
       streamkeep spark tail orders.store --to store --path copy.store --from-start --once
+
+    Args:
+        target (--to): The target: this terminal, Parquet files, a Delta table, or another store.
+        path (PATH): Of the files, the table or the store.
+        from_start: Begin with the oldest entry, archived or not.
+        once: End when all present entries have been written.
+        every: Wait this long from one batch to the next; 0 for as soon as possible.
+        max_entries (N): Take N entries at a time.
+        checkpoint (DIR): Folder of its checkpoint; by default PATH.checkpoint.
     """
-    options |= chosen(streams, pattern)
+    options = chosen.options()
     if (path is None) != (target == "console"):
         raise click.UsageError(f"--to {target} takes {'no' if path else 'a'} --path")
     check_store(store_path)
-    options |= {"available_now": once, "every_s": every / 1000}
-    report = run("tail", str(store_path), target, path, steps=False, **options)
+    report = run(
+        at,
+        "tail",
+        str(store_path),
+        target,
+        path,
+        steps=False,
+        from_start=from_start,
+        available_now=once,
+        every_s=every / 1000,
+        max_entries=max_entries,
+        checkpoint=checkpoint,
+        fail_on_data_loss=fail_on_data_loss,
+        tail_export=tail_export,
+        staging=staging,
+        **options,
+    )
     tell(report, f"{entries_text(report.entries)} followed")

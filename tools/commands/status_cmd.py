@@ -21,7 +21,7 @@ from streamkeep.format.rows.backup import BackupRow
 from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.recovery.fsck.last_check import last_check
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Duration, Number, path_option, store_argument
+from streamkeep.tools.base.arguments import Ms, Natural, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.machine import processes_with
 from streamkeep.tools.base.opening import open_store
@@ -30,8 +30,7 @@ from streamkeep.tools.commands.queue_cmds import parked_texts
 from streamkeep.tools.commands.stat_cmd import durability
 
 if TYPE_CHECKING:
-    from streamkeep.engine.api.store import Store
-    from streamkeep.engine.api.views import Snapshot
+    from streamkeep.metrics.figures import Figures, StoreFigures
 
 LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full
@@ -44,34 +43,12 @@ class Problem(NamedTuple):
     text: str
 
 
-class Lag(NamedTuple):
-    """The group with the highest lag; an unknown lag counts as none."""
-
-    groups: int = 0
-    pending: int = 0
-    entries: int = 0
-    key: bytes = b""
-    group: bytes = b""
-
-
 @command()
-@store_argument
-@path_option(
-    "--backup",
-    "backup_path",
-    metavar="TARGET",
-    help="Look at the backup there, not at the newest one that STORE knows of.",
-)
-@click.option(
-    "--max-backup-age",
-    type=Duration(),
-    help="A newest backup that is older needs attention, and no backup at all.",
-)
-@click.option(
-    "--max-lag", type=Number(min=0), help="A group that has more entries to read needs attention."
-)
 def status(
-    store_path: Path, backup_path: Path | None, max_backup_age: int | None, max_lag: int | None
+    store_path: StorePath,
+    backup_path: Path | None = None,
+    max_backup_age: Ms | None = None,
+    max_lag: Natural | None = None,
 ) -> None:
     """Print what is known of STORE, in one look.
 
@@ -95,31 +72,50 @@ def status(
       streamkeep status orders.store
       streamkeep status orders.store --max-lag 100000 --json
       streamkeep status orders.store --backup backup.store --max-backup-age 1d
-    """
-    from streamkeep.jobs.queue import queue_names
 
-    problems = _check_problems(store_path)
+    Args:
+        backup_path (--backup TARGET): Look at the backup there, not at the newest one that STORE
+            knows of.
+        max_backup_age: A newest backup that is older needs attention, and no backup at all.
+        max_lag: A group that has more entries to read needs attention.
+    """
+    from streamkeep.metrics import figures_of
+
+    problems: list[Problem] = []
+    checked = last_check(store_path)
+    if checked is not None and checked.damaged():
+        counted = count_text(checked.errors, "error")
+        if checked.warnings:
+            counted += f" and {count_text(checked.warnings, 'warning')}"
+        following = f"next: streamkeep fsck {shlex.quote(str(store_path))}"
+        problems.append(Problem("damaged", f"the last check found {counted}; {following}"))
     newest: BackupRow | None = None
     facts: dict[str, Any] = {"path": str(store_path), "open_by": processes_with(store_path)}
     try:
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
-            figures = durability(store)
-            later = figures["last_commit"] - (store.durability().checkpoint_commit or 0)
-            facts |= {**figures, "commits_since_checkpoint": later}
-            facts |= _copies(store, problems)
-            facts |= _groups(snapshot, max_lag, problems)
-            facts |= _archive(store)
-            for name in queue_names(store):
-                texts = parked_texts(snapshot, name, store_path)
+            figures = figures_of(store)
+            later = figures.store.last_commit - (figures.store.checkpoint_commit or 0)
+            facts |= {**durability(store), "commits_since_checkpoint": later}
+            facts |= _copies(figures.store, problems)
+            facts |= _groups(figures, max_lag, problems)
+            kept = figures.archive
+            facts |= {"segments": kept.segments, "archived_entries": kept.entries}
+            facts |= {"archive_bytes": kept.bytes, "retired_entries": kept.retired_entries}
+            facts["retired_bytes"] = kept.retired_bytes
+            for queue in figures.queues:
+                texts = parked_texts(snapshot, queue.name, store_path)
                 problems += [Problem("parked", text) for text in texts]
             newest = last_backup(snapshot)
     except RecoveryNeededError as error:
         problems.append(Problem("recovering", str(error)))
     except StoreLockedError as error:
         problems.append(Problem("locked", str(error)))
-    facts |= _disk(store_path, problems)
+    disk = os.statvfs(store_path)
+    free = disk.f_bavail * disk.f_frsize
+    if free < LOW_DISK:
+        problems.append(Problem("full", f"the disk has {size_text(free)} left"))
+    facts |= {"data_bytes": (store_path / DATA_FILE).stat().st_size, "disk_free_bytes": free}
     facts |= _backup(backup_path, newest, max_backup_age, facts.get("last_commit"), problems)
-    checked = last_check(store_path)
     facts["last_check"] = None if checked is None else asdict(checked)
     state = problems[0].state if problems else "ok"
     if common.as_json():
@@ -135,20 +131,7 @@ def status(
 # --- what there is to say -----------------------------------------------------------------------
 
 
-def _check_problems(store: Path) -> list[Problem]:
-    """Return what the last check has found."""
-    found = last_check(store)
-    if found is None or not found.damaged():
-        return []
-    counted = count_text(found.errors, "error")
-    if found.warnings:
-        counted += f" and {count_text(found.warnings, 'warning')}"
-    text = f"the last check found {counted}; next: streamkeep fsck {shlex.quote(str(store))}"
-    return [Problem("damaged", text)]
-
-
-def _copies(store: Store, problems: list[Problem]) -> dict[str, Any]:
-    found = store.durability()
+def _copies(found: StoreFigures, problems: list[Problem]) -> dict[str, Any]:
     now_ms = time.time() * 1000
     for one in found.copies:
         age_ms = now_ms - one.shipped_ms
@@ -200,46 +183,23 @@ def _copy_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "follows", f"{redis['source']}: {done}{anew}"
 
 
-def _groups(snapshot: Snapshot, max_lag: int | None, problems: list[Problem]) -> dict[str, Any]:
-    streams, lag = 0, Lag()
-    for key in snapshot.scan_iter():
-        streams += 1
-        for one in snapshot.xinfo_groups(key):
-            unread = one["lag"] or 0
-            lag = lag._replace(groups=lag.groups + 1, pending=lag.pending + one["pending"])
-            if unread > lag.entries:
-                lag = lag._replace(entries=unread, key=key, group=one["name"])
-    if max_lag is not None and lag.entries > max_lag:
-        entries = entries_text(lag.entries)
-        where = f"group {quoting.named(lag.group)} of {quoting.named(lag.key)}"
-        problems.append(Problem("lagging", f"{where} has {entries} to read"))
+def _groups(figures: Figures, max_lag: int | None, problems: list[Problem]) -> dict[str, Any]:
+    """Return sums over the groups, and which has most to read; an unknown lag counts as none."""
+    groups = [(one, stream.key) for stream in figures.streams for one in stream.groups]
+    highest = max(groups, key=lambda one: one[0].lag or 0, default=None)
+    lag = 0 if highest is None else highest[0].lag or 0
+    if highest is not None and max_lag is not None and lag > max_lag:
+        where = f"group {quoting.named(highest[0].name)} of {quoting.named(highest[1])}"
+        problems.append(Problem("lagging", f"{where} has {entries_text(lag)} to read"))
+    lagging = highest if lag else None
     return {
-        "streams": streams,
-        "groups": lag.groups,
-        "pending": lag.pending,
-        "highest_lag": lag.entries,
-        "lagging_key": json_form.json_bytes(lag.key) if lag.entries else None,
-        "lagging_group": json_form.json_bytes(lag.group) if lag.entries else None,
+        "streams": len(figures.streams),
+        "groups": len(groups),
+        "pending": sum(one.pending for one, _ in groups),
+        "highest_lag": lag,
+        "lagging_key": json_form.json_bytes(lagging[1]) if lagging else None,
+        "lagging_group": json_form.json_bytes(lagging[0].name) if lagging else None,
     }
-
-
-def _archive(store: Store) -> dict[str, Any]:
-    found = store.archived_streams()
-    return {
-        "segments": sum(one.segments for one in found),
-        "archived_entries": sum(one.entries for one in found),
-        "archive_bytes": sum(one.size_bytes for one in found),
-        "retired_entries": sum(one.retired_entries for one in found),
-        "retired_bytes": sum(one.retired_bytes for one in found),
-    }
-
-
-def _disk(store: Path, problems: list[Problem]) -> dict[str, Any]:
-    disk = os.statvfs(store)
-    free = disk.f_bavail * disk.f_frsize
-    if free < LOW_DISK:
-        problems.append(Problem("full", f"the disk has {size_text(free)} left"))
-    return {"data_bytes": (store / DATA_FILE).stat().st_size, "disk_free_bytes": free}
 
 
 def _backup(
@@ -250,7 +210,13 @@ def _backup(
     problems: list[Problem],
 ) -> dict[str, Any]:
     """Return what is known of the backup at `target`, or of the newest that the store knows of."""
-    row = newest if target is None else _row_of(target)
+    row = newest
+    if target is not None:
+        with open_store(target, readonly=True) as store, store.snapshot() as snapshot:
+            row = source_of(snapshot)
+        if row is None:
+            hint = f"streamkeep backup STORE {shlex.quote(str(target))}"
+            raise Failure(f"{target}: not a backup", hint=hint, status=Exit.UNREADABLE)
     if row is None:
         if max_age is not None:
             problems.append(Problem("backup", "the store knows of no backup"))
@@ -269,15 +235,6 @@ def _backup(
             "commits_since": since,
         }
     }
-
-
-def _row_of(target: Path) -> BackupRow:
-    with open_store(target, readonly=True) as store, store.snapshot() as snapshot:
-        row = source_of(snapshot)
-    if row is None:
-        hint = f"streamkeep backup STORE {shlex.quote(str(target))}"
-        raise Failure(f"{target}: not a backup", hint=hint, status=Exit.UNREADABLE)
-    return row
 
 
 # --- text ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import shlex
 import time
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -16,6 +16,7 @@ from streamkeep.recovery.fsck.catalogue import CATALOGUE
 from streamkeep.recovery.fsck.findings import Severity
 from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.statuses import Exit, Failure
 
@@ -39,10 +40,9 @@ class Mode(click.ParamType):  # type: ignore[type-arg]  # generic in newer versi
 
 
 @command()
-@arguments.store_argument
-@click.option("--mode", type=Mode(), help="Mode of all files, such as 660 or 600.")
-@click.option("--group", help="Group of all files, by name or number; the mode is then 660.")
-def create(store_path: Path, mode: int | None, group: str | None) -> None:
+def create(
+    store_path: StorePath, mode: Annotated[int, Mode()] | None = None, group: str | None = None
+) -> None:
     """Create the empty store STORE, with a mode and a group.
 
     Commands that write create a missing store, too: then the umask decides which users may use it.
@@ -54,6 +54,10 @@ def create(store_path: Path, mode: int | None, group: str | None) -> None:
     Examples:
       streamkeep create shared.store --mode 660
       streamkeep create private.store --mode 600
+
+    Args:
+        mode: Mode of all files, such as 660 or 600.
+        group: Group of all files, by name or number; the mode is then 660.
     """
     import streamkeep
 
@@ -70,19 +74,13 @@ def create(store_path: Path, mode: int | None, group: str | None) -> None:
     output.line(f"{store_path}: created; its files have the mode {status.st_mode & 0o777:o}")
 
 
-def known_code(ctx: click.Context, param: click.Parameter, code: str | None) -> str | None:
-    """Return a code as it is listed; refuse one that is not."""
-    if code is not None and code.upper() not in CATALOGUE:
-        near = get_close_matches(code.upper(), CATALOGUE, 5, 0)
-        raise click.BadParameter(
-            f"no such code: {code}; near it are {', '.join(sorted(near))}", ctx, param
-        )
-    return code and code.upper()
-
-
 def explain(code: str) -> None:
     """Print a code's severity, meaning and advice."""
-    kind = CATALOGUE[code]
+    code = code.upper()
+    kind = CATALOGUE.get(code)
+    if kind is None:
+        near = ", ".join(sorted(get_close_matches(code, CATALOGUE, 5, 0)))
+        raise click.BadParameter(f"no such code: {code}; near it are {near}")
     severity = kind.severity.name.lower()
     if common.as_json():
         members = {"severity": severity, "meaning": kind.meaning, "advice": kind.advice}
@@ -94,23 +92,12 @@ def explain(code: str) -> None:
 
 
 @command(finishes=True)
-@arguments.optional_store
-@click.option(
-    "--quick",
-    is_flag=True,
-    help="Check all rows, checksums and counts, but entries only at both ends of each stream.",
-)
-@click.option(
-    "--stream", "key", type=arguments.Bytes(), metavar="KEY", help="Check only this stream."
-)
-@click.option(
-    "--explain",
-    "code",
-    metavar="CODE",
-    callback=known_code,
-    help="Explain a code such as SK201, and what to do; needs no STORE.",
-)
-def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | None) -> None:
+def fsck(
+    store_path: StorePath | None = None,
+    quick: bool = False,
+    key: bytes | None = None,
+    code: str | None = None,
+) -> None:
     """Check STORE for damage; never change its data.
 
     Every check runs to the end: one bad row does not hide the next. A store in use is checked as of
@@ -127,6 +114,11 @@ def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | No
       streamkeep fsck orders.store
       streamkeep fsck orders.store --quick --json
       streamkeep fsck --explain SK201
+
+    Args:
+        quick: Check all rows, checksums and counts, but entries only at both ends of each stream.
+        key (--stream KEY): Check only this stream.
+        code (--explain CODE): Explain a code such as SK201, and what to do; needs no STORE.
     """
     from streamkeep.recovery.fsck.last_check import note_check
     from streamkeep.recovery.fsck.store import check
@@ -165,47 +157,34 @@ def fsck(store_path: Path | None, quick: bool, key: bytes | None, code: str | No
         "nodes": moved.nodes,
         "size_bytes": moved.size_bytes,
     }
-    _conclude(store_path, figures, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    output.done(path=str(store_path), **figures, seconds=round(seconds, 3))
+    counted = [
+        count_text(counts[kind], kind.name.lower())
+        for kind in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+        if counts[kind]
+    ]
+    verdict = ", ".join(["damaged" if damaged else "clean", *counted])
+    streams, nodes = count_text(moved.streams, "stream"), count_text(moved.nodes, "node")
+    size = size_text(moved.size_bytes)
+    taken = output.span_text(seconds)
+    output.note(f"{store_path}: {verdict}; {streams}, {nodes}, {size} in {taken}")
     if damaged:
+        output.note(f"next: {_repair_of(store_path)}")
         click.get_current_context().exit(Exit.DAMAGED)
 
 
-def _conclude(path: Path, figures: dict[str, Any], seconds: float) -> None:
-    """Say what came of it, and what to do next."""
-    output.done(path=str(path), **figures, seconds=round(seconds, 3))
-    counted = [
-        count_text(figures[f"{name}s"], name, f"{name}s")
-        for name in ("error", "warning", "note")
-        if figures[f"{name}s"]
-    ]
-    streams = count_text(figures["streams"], "stream", "streams")
-    nodes = count_text(figures["nodes"], "node", "nodes")
-    size = size_text(figures["size_bytes"])
-    output.note(
-        f"{path}: {', '.join([figures['verdict'], *counted])}; {streams}, {nodes}, {size} in "
-        f"{output.span_text(seconds)}"
-    )
-    if figures["verdict"] == "damaged":
-        output.note(f"next: {_repair_of(path)}")
+Folder = Annotated[Path, click.Path(exists=True, file_okay=False, path_type=Path)]
 
 
 @command(finishes=True)
-@arguments.store_argument
-@arguments.path_option(
-    "--output",
-    "target",
-    metavar="NEW",
-    help="Write the repaired store here; the folder must not exist.",
-)
-@click.option("--dry-run", is_flag=True, help="Only report what would be lost; needs no --output.")
-@click.option(
-    "--scratch",
-    type=click.Path(exists=True, file_okay=False),
-    callback=arguments.path_of,
-    metavar="FOLDER",
-    help="Where --dry-run writes a temporary copy as large as STORE; by default next to it.",
-)
-def repair(store_path: Path, target: Path | None, dry_run: bool, scratch: Path | None) -> None:
+def repair(
+    store_path: StorePath,
+    target: Path | None = None,
+    dry_run: bool = False,
+    scratch: Annotated[Path, click.Path(exists=True, file_okay=False, path_type=Path)]
+    | None = None,
+) -> None:
     """Save the data of a damaged STORE into a new store.
 
     STORE is not changed. What can be derived is rebuilt without loss. Damaged macro nodes are read
@@ -223,6 +202,12 @@ def repair(store_path: Path, target: Path | None, dry_run: bool, scratch: Path |
     Examples:
       streamkeep repair orders.store --output orders.repaired
       streamkeep repair orders.store --dry-run
+
+    Args:
+        target (--output NEW): Write the repaired store here; the folder must not exist.
+        dry_run: Only report what would be lost; needs no --output.
+        scratch (FOLDER): Where --dry-run writes a temporary copy as large as STORE; by default next
+            to it.
     """
     from streamkeep.recovery.salvage import repair as repairs
 
@@ -233,7 +218,8 @@ def repair(store_path: Path, target: Path | None, dry_run: bool, scratch: Path |
     if scratch is not None and not dry_run:
         raise click.UsageError("--scratch is for --dry-run")
     began = time.perf_counter()
-    total = _pages(store_path)
+    data = store_path / DATA_FILE
+    total = data.stat().st_size // 4096 or None if data.exists() else None
     with output.progress("repairing", total, sized=False, unit="pages") as advance:
         done = 0
 
@@ -258,14 +244,6 @@ def _repair_of(store: Path) -> str:
     """Return the command that repairs a store."""
     target = shlex.quote(f"{str(store).rstrip('/')}.repaired")
     return f"streamkeep repair {shlex.quote(str(store))} --output {target}"
-
-
-def _pages(store: Path) -> int | None:
-    """Return about how many pages there are to read."""
-    try:
-        return (store / "data.mdb").stat().st_size // 4096 or None
-    except OSError:
-        return None
 
 
 def _show(
@@ -331,10 +309,7 @@ def _verdict(repaired: Repaired) -> str:
 
 
 @command()
-@arguments.store_argument
-@click.argument("target", metavar="TARGET", type=click.Path(), callback=arguments.path_of)
-@click.option("--no-verify", is_flag=True, help="Do not check the copy with fsck.")
-def backup(store_path: Path, target: Path, no_verify: bool) -> None:
+def backup(store_path: StorePath, target: Path, no_verify: bool = False) -> None:
     """Copy STORE, which may be in use, to the folder TARGET.
 
     The copy is of one moment, with the archive of that moment, and is an ordinary store, which
@@ -348,6 +323,9 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
     \b
     Example:
       streamkeep backup orders.store backup.store
+
+    Args:
+        no_verify: Do not check the copy with fsck.
     """
     from streamkeep.recovery.backups.backup import backup as copy_store
 
@@ -381,9 +359,7 @@ def backup(store_path: Path, target: Path, no_verify: bool) -> None:
 
 
 @command()
-@click.argument("backup_path", metavar="BACKUP", type=click.Path(), callback=arguments.path_of)
-@arguments.store_argument
-def restore(backup_path: Path, store_path: Path) -> None:
+def restore(backup_path: Path, store_path: StorePath) -> None:
     """Copy BACKUP, and put it where STORE was.
 
     The copy is checked with fsck before it gets the name STORE, which must not exist: close the
@@ -413,8 +389,7 @@ def restore(backup_path: Path, store_path: Path) -> None:
 
 
 @command()
-@arguments.store_argument
-def compact(store_path: Path) -> None:
+def compact(store_path: StorePath) -> None:
     """Copy the data file of STORE without its free pages.
 
     Returns to the disk the space of deleted and archived entries. No other process may have STORE

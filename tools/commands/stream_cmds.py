@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import click
 
 from streamkeep.format import quoting
 from streamkeep.format.core import json_form
 from streamkeep.format.core.json_form import json_bytes, pending_json
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base.arguments import From, Ms, Natural, StorePath, To
 from streamkeep.tools.base.command import command
-from streamkeep.tools.base.entry_output import print_entry
 from streamkeep.tools.base.opening import open_store
+from streamkeep.tools.commands.entry_cmds import print_entry
 
 if TYPE_CHECKING:
     from streamkeep.engine.api.views import Snapshot
@@ -24,9 +22,7 @@ if TYPE_CHECKING:
 
 
 @command()
-@arguments.store_argument
-@click.argument("pattern", metavar="[PATTERN]", type=arguments.Bytes(), default="*")
-def streams(store_path: Path, pattern: bytes) -> None:
+def streams(store_path: StorePath, pattern: bytes = b"*") -> None:
     """List the streams of STORE whose key matches PATTERN (KEYS).
 
     PATTERN is a glob as in Redis: * is any text, ? one character, [ab] one of these. Quote it, or
@@ -78,15 +74,7 @@ def stream_json(stat: StreamStat) -> dict[str, Any]:
 
 
 @command()
-@arguments.store_argument
-@arguments.key_argument
-@click.option("--full", is_flag=True, help="Print entries and groups, too.")
-@arguments.count_option(
-    "How many entries, and pending entries of each group, --full prints; 0 for all.",
-    least=0,
-    default=10,
-)
-def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
+def info(store_path: StorePath, key: bytes, full: bool = False, count: Natural = 10) -> None:
     """Print counters, first and last entry of KEY (XINFO STREAM).
 
     radix-tree-keys is the number of macro nodes, each of which holds many entries. The figures
@@ -97,6 +85,10 @@ def info(store_path: Path, key: bytes, full: bool, count: int) -> None:
     Examples:
       streamkeep info orders.store orders
       streamkeep info orders.store orders --full --count 3
+
+    Args:
+        full: Print entries and groups, too.
+        count (-n N): How many entries, and pending entries of each group, --full prints; 0 for all.
     """
     if not full:
         arguments.refuse_options("needs --full", "count")
@@ -259,29 +251,15 @@ _BATCH: Final = 1000
 
 
 @command()
-@arguments.store_argument
-@arguments.key_argument
-@arguments.group_argument
-@click.option("--start", type=arguments.Id("from"), help="From this ID or time on.")
-@click.option("--end", type=arguments.Id("to"), help="Up to this ID or time.")
-@arguments.count_option(f"Print at most N of them; {LISTED} by default, 0 for all.", least=0)
-@click.option(
-    "--idle",
-    type=arguments.Duration(),
-    help="Only entries that were delivered at least so long ago, or have no owner.",
-)
-@click.option(
-    "--consumer", type=arguments.Bytes(), metavar="CONSUMER", help="Only entries of this consumer."
-)
 def pending(
-    store_path: Path,
+    store_path: StorePath,
     key: bytes,
     group: bytes,
-    start: bytes | None,
-    end: bytes | None,
-    count: int | None,
-    idle: int | None,
-    consumer: bytes | None,
+    start: From | None = None,
+    end: To | None = None,
+    count: Natural | None = None,
+    idle: Ms | None = None,
+    consumer: bytes | None = None,
 ) -> None:
     """Print delivered entries that are not acknowledged (XPENDING).
 
@@ -294,6 +272,13 @@ def pending(
       streamkeep pending orders.store orders mail
       streamkeep pending orders.store orders mail --count 20
       streamkeep pending orders.store orders mail --consumer ann --idle 1m --json
+
+    Args:
+        start: From this ID or time on.
+        end: Up to this ID or time.
+        count (-n N): Print at most N of them; 100 by default, 0 for all.
+        idle: Only entries that were delivered at least so long ago, or have no owner.
+        consumer (CONSUMER): Only entries of this consumer.
     """
     with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
         if (start, end, count, idle, consumer) == (None,) * 5:

@@ -1,4 +1,4 @@
-"""top: a live table of streams, queues, rates and workers."""
+"""top, metrics: the figures of a store as a live table, and as Prometheus text."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import click
-
 from streamkeep.format import quoting
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, size_text
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import Duration, store_argument
+from streamkeep.tools.base.arguments import Ms, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.terminal import unguarded, visible
@@ -30,12 +28,7 @@ _LEAVE: Final = "\x1b[?25h\x1b[?1049l"
 
 
 @command()
-@store_argument
-@click.option(
-    "--interval", type=Duration(), default="1s", show_default=True, help="Time between two looks."
-)
-@click.option("--once", is_flag=True, help="Print one table, with rates over one interval.")
-def top(store_path: Path, interval: int, once: bool) -> None:
+def top(store_path: StorePath, interval: Ms = 1_000, once: bool = False) -> None:
     """Show streams, queues, rates and workers, live.
 
     Rates are those of the last interval. `oldest` is the age of the oldest delivery that is
@@ -47,6 +40,10 @@ def top(store_path: Path, interval: int, once: bool) -> None:
       streamkeep top jobs.store
       streamkeep top jobs.store --interval 5s
       streamkeep top jobs.store --once --json
+
+    Args:
+        interval: Time between two looks.
+        once: Print one table, with rates over one interval.
     """
     from streamkeep.metrics import figures_of
 
@@ -172,3 +169,48 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
             )
     headings = ("STREAM", "entries", "added", "group", "lag", "pending", "oldest", "alive")
     return head + output.table_lines(headings, rows, left=(0,), width=None)
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+@command()
+def metrics(store_path: StorePath, textfile: Path | None = None) -> None:
+    """Print the figures of STORE as Prometheus text.
+
+    Streams, groups, queues of jobs, workers, disk, archive. The FILE of --textfile is replaced at
+    once, so that the node exporter never reads a half of it. In an application,
+    `streamkeep.metrics.prometheus_text(store)` returns the same text.
+
+    \b
+    Examples:
+      streamkeep metrics orders.store
+      streamkeep metrics orders.store --textfile orders.prom
+
+    Args:
+        textfile (FILE): Write to FILE, for the textfile collector of the node exporter.
+    """
+    from streamkeep.metrics import figures_of, write_textfile
+    from streamkeep.metrics.prometheus import metrics_of, text_of
+
+    with open_store(store_path, readonly=True) as store:
+        if textfile is not None:
+            write_textfile(store, textfile)
+            output.done(path=str(textfile))
+            return
+        found = metrics_of(figures_of(store))
+    if common.as_json():
+        count = 0
+        for metric in found:
+            for labels, value in metric.samples:
+                if value is not None:
+                    shown = {
+                        name: json_bytes(one) if isinstance(one, bytes) else one
+                        for name, one in labels.items()
+                    }
+                    output.json_line("metric", name=metric.name, labels=shown, value=value)
+                    count += 1
+        output.summary(metrics=count)
+        return
+    for line in text_of(found).splitlines():
+        output.line(line)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import secrets
 import shlex
 import signal
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,10 +13,10 @@ import click
 
 from streamkeep.supported import install_hint
 from streamkeep.tools.base import common, output
-from streamkeep.tools.base.arguments import store_argument
+from streamkeep.tools.base.arguments import StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import open_store
-from streamkeep.tools.base.statuses import Exit, Failure
+from streamkeep.tools.base.statuses import Failure
 
 if TYPE_CHECKING:
     from streamkeep.server.http.serving import HttpServer
@@ -28,36 +26,15 @@ MIN_SECRET: Final = 16  # characters of a token that a user chooses
 
 
 @command()
-@store_argument
-@click.option(
-    "--bind", default=BIND, show_default=True, metavar="ADDRESS:PORT", help="Port 0: any."
-)
-@click.option("--write", is_flag=True, help="Let callers change the store; else it is read-only.")
-@click.option(
-    "--token-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Read the token from FILE; by default it is new at each start.",
-)
-@click.option(
-    "--host-name",
-    "host_names",
-    multiple=True,
-    metavar="NAME",
-    help="Also answer to this name; may be repeated.",
-)
-@click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Serve HTTPS: certificates.")
-@click.option("--tls-key", type=click.Path(), metavar="FILE", help="Serve HTTPS: the private key.")
-@click.option("--plain", is_flag=True, help="Serve other machines without TLS.")
 def ui(
-    store_path: Path,
-    bind: str,
-    write: bool,
-    token_file: Path | None,
-    host_names: tuple[str, ...],
-    tls_cert: str | None,
-    tls_key: str | None,
-    plain: bool,
+    store_path: StorePath,
+    bind: str = BIND,
+    write: bool = False,
+    token_file: Path | None = None,
+    host_names: tuple[str, ...] = (),
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    plain: bool = False,
 ) -> None:
     """Show STORE in a browser, until Ctrl-C.
 
@@ -75,21 +52,33 @@ def ui(
     Examples:
       streamkeep ui orders.store
       streamkeep ui orders.store --bind 127.0.0.1:0 --write
+
+    Args:
+        bind (ADDRESS:PORT): Port 0: any.
+        write: Let callers change the store; else it is read-only.
+        token_file (FILE): Read the token from FILE; by default it is new at each start.
+        host_names (--host-name NAME): Also answer to this name; may be repeated.
+        tls_cert (FILE): Serve HTTPS: certificates.
+        tls_key (FILE): Serve HTTPS: the private key.
+        plain: Serve other machines without TLS.
     """
     address, port = _place(bind)
-    tls = _tls(tls_cert, tls_key)
-    if tls is None and not plain and not _is_loopback(address):
-        hint = "--tls-cert and --tls-key, or --plain where the network is trusted"
-        raise Failure(f"{address} is reachable from other machines, without TLS", hint=hint)
-    token = secrets.token_urlsafe(24) if token_file is None else _token(token_file)
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key must be used together")
     try:
         from streamkeep.server.access import Access
         from streamkeep.server.http.app import create_app
         from streamkeep.server.http.serving import HttpServer
         from streamkeep.server.http.serving import bind as bind_sockets
+        from streamkeep.server.serve import is_loopback, tls_context
     except ImportError as error:
         text = f"the page needs packages that are not installed ({error.name})"
         raise Failure(text, hint=install_hint("server")) from None
+    tls = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
+    if tls is None and not plain and not is_loopback(address):
+        hint = "--tls-cert and --tls-key, or --plain where the network is trusted"
+        raise Failure(f"{address} is reachable from other machines, without TLS", hint=hint)
+    token = secrets.token_urlsafe(24) if token_file is None else _token(token_file)
     with open_store(store_path, readonly=not write) as store:
         app = create_app(store, Access(token), write=write, hosts=host_names)
         try:
@@ -128,28 +117,6 @@ def _place(bind: str) -> tuple[str, int]:
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise click.BadParameter(f"{bind!r} is not ADDRESS:PORT", param_hint="--bind")
     return (address.strip("[]") if colon else "127.0.0.1"), int(port)
-
-
-def _is_loopback(address: str) -> bool:
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
-def _tls(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    if cert is None and key is None:
-        return None
-    if cert is None or key is None:
-        raise click.UsageError("--tls-cert and --tls-key must be used together")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise Failure(f"{cert}, {key}: {error}", status=Exit.USAGE) from None
-    return context
 
 
 def _token(path: Path) -> str:

@@ -9,20 +9,20 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 
-from streamkeep.tools.base.arguments import Duration, Number
+from streamkeep.tools.base.arguments import Flags, Ms, Number, SizeBytes
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import as_json
+from streamkeep.tools.base.opening import on_signals
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.base.terminal import unguarded
-from streamkeep.tools.commands.retention_cmd import Size
 
 if TYPE_CHECKING:
     from streamkeep.jobs.queue import Queue
@@ -32,60 +32,30 @@ _LOOK_S: Final = 0.5
 _SKIPPED: Final = {"node_modules", "__pycache__", "site-packages"}
 _RELOADING: Final = "STREAMKEEP_RELOADING"
 
+Mode = Annotated[
+    str,
+    Flags(
+        {
+            "THREADS": "Run them in threads. The default.",
+            "PROCESSES": "Run each in its own process.",
+            "ASYNCIO": "Run them in one event loop.",
+        }
+    ),
+]
+
 
 @command(finishes=True)
-@click.argument("target", metavar="MODULE:QUEUE")
-@click.option(
-    "-c",
-    "--concurrency",
-    type=Number(1, 1000),
-    default=1,
-    show_default=True,
-    help="Run this many jobs at a time.",
-)
-@click.option("--threads", "mode", flag_value="threads", help="Run them in threads. The default.")
-@click.option("--processes", "mode", flag_value="processes", help="Run each in its own process.")
-@click.option("--asyncio", "mode", flag_value="asyncio", help="Run them in one event loop.")
-@click.option(
-    "--queues",
-    metavar="NAMES",
-    help="Work on these queues of the module, by name, separated by commas, instead of QUEUE.",
-)
-@click.option(
-    "--grace",
-    type=Duration(),
-    default="30s",
-    show_default=True,
-    help="How long running jobs may go on after SIGTERM or Ctrl-C.",
-)
-@click.option(
-    "--max-memory",
-    type=Size(),
-    default="none",
-    metavar="SIZE",
-    help="Replace a process that has more memory, during a job or after it; only with --processes.",
-)
-@click.option("--reload", is_flag=True, help="Start again when a .py file below . has changed.")
-@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
-@click.option(
-    "--until-idle", is_flag=True, help="Run what is due, one job after the other, then end."
-)
-@click.option(
-    "--ship",
-    metavar="TARGET",
-    help="Keep a copy of the store in a folder or a bucket, as `streamkeep ship` does.",
-)
 def work(
     target: str,
-    concurrency: int,
-    mode: str | None,
-    queues: str | None,
-    grace: int,
-    max_memory: int,
-    reload: bool,
-    log_json: bool,
-    until_idle: bool,
-    ship: str | None,
+    concurrency: Annotated[int, Number(1, 1000)] = 1,
+    mode: Mode | None = None,
+    queues: str | None = None,
+    grace: Ms = 30_000,
+    max_memory: SizeBytes = -1,
+    reload: bool = False,
+    log_json: bool = False,
+    until_idle: bool = False,
+    ship: str | None = None,
 ) -> None:
     """Take jobs of a queue and run their handlers.
 
@@ -107,11 +77,24 @@ def work(
       streamkeep work shop.tasks:queue
       streamkeep work shop.tasks:queue -c 4 --processes --max-memory 500M
       streamkeep work shop.tasks:queue --queues mail,thumbnails --asyncio -c 100
+
+    Args:
+        target (MODULE:QUEUE):
+        concurrency (-c): Run this many jobs at a time.
+        queues (NAMES): Work on these queues of the module, by name, separated by commas, instead of
+            QUEUE.
+        grace: How long running jobs may go on after SIGTERM or Ctrl-C.
+        max_memory (SIZE): Replace a process that has more memory, during a job or after it; only
+            with --processes.
+        reload: Start again when a .py file below . has changed.
+        log_json: Log one JSON object per line.
+        until_idle: Run what is due, one job after the other, then end.
+        ship (TARGET): Keep a copy of the store in a folder or a bucket, as `streamkeep ship` does.
     """
-    chosen = mode or "threads"
+    chosen = (mode or "threads").lower()
     if max_memory >= 0 and chosen != "processes":
         raise click.UsageError("--max-memory needs --processes, which replaces a process")
-    if until_idle and (mode not in (None, "threads") or concurrency > 1):
+    if until_idle and (chosen != "threads" or concurrency > 1):
         raise click.UsageError(
             "--until-idle runs one job after the other, in this process; leave out -c and the mode"
         )
@@ -138,7 +121,7 @@ def work(
             if until_idle:
                 worker.run_until_idle()
             else:
-                _on_signals(worker.stop)
+                on_signals(worker.stop)
                 worker.run()
         for queue in found:
             queue.close()
@@ -177,17 +160,12 @@ def _run_processes(
         report=report,
         in_child=in_child,
     )
-    _on_signals(pool.stop)
+    on_signals(pool.stop)
     if not pool.run():
         raise Failure(
             "the processes of the worker ended again and again before they could work",
             hint="see the log above; the same with --threads shows the error in one process",
         )
-
-
-def _on_signals(stop: Callable[[], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, frame: stop())
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -284,7 +262,7 @@ def _work_again_and_again() -> None:
         if child:
             child[0].send_signal(signal.SIGTERM)
 
-    _on_signals(stop)
+    on_signals(stop)
     while not stops:
         before = _sources()
         # A session of its own: the terminal sends Ctrl-C to this process only.

@@ -186,7 +186,7 @@ async def serve(store: Store[bytes], options: Options) -> None:
     server.turns.query_limit = options.query_buffer_limit
     settings.allow_flush = options.allow_flush
     server.primary.target = TARGETS[options.replica_format]
-    context = _tls(options)
+    context = None if options.tls is None else tls_context(*options.tls)
     with contextlib.ExitStack() as stack:
         sockets = list(_sockets(options, stack, settings.shown))
         listening = []
@@ -241,10 +241,8 @@ async def _start_http(
     return http
 
 
-def _tls(options: Options) -> ssl.SSLContext | None:
-    if options.tls is None:
-        return None
-    certificate, key, authority = options.tls
+def tls_context(certificate: Path, key: Path, authority: Path | None = None) -> ssl.SSLContext:
+    """Return the TLS of a server; its clients' certificates must be of the authority, if any."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -264,8 +262,12 @@ def _sockets(
     options: Options, stack: contextlib.ExitStack, shown: dict[str, str]
 ) -> Iterator[socket.socket]:
     """Yield the sockets to listen on; `shown` gets what CONFIG GET says of them."""
-    handed = list(_handed_over())
-    for one in handed:
+    handed = 0
+    if os.environ.get("LISTEN_PID") == str(os.getpid()):  # systemd has opened them
+        handed = int(os.environ.get("LISTEN_FDS", "0"))
+    for descriptor in range(_FIRST_HANDED, _FIRST_HANDED + handed):
+        os.set_inheritable(descriptor, False)
+        one = socket.socket(fileno=descriptor)
         if one.family != socket.AF_UNIX:
             host, port = one.getsockname()[:2]
             check_reach(f"the socket {host}:{port} of systemd", host, options)
@@ -331,16 +333,6 @@ def _remove_dead_socket(path: Path) -> None:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
-
-
-def _handed_over() -> Iterator[socket.socket]:
-    """Yield the sockets that systemd has opened for this process."""
-    if os.environ.get("LISTEN_PID") != str(os.getpid()):
-        return
-    count = int(os.environ.get("LISTEN_FDS", "0"))
-    for descriptor in range(_FIRST_HANDED, _FIRST_HANDED + count):
-        os.set_inheritable(descriptor, False)
-        yield socket.socket(fileno=descriptor)
 
 
 def _notify(state: str) -> None:
