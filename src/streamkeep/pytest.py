@@ -27,7 +27,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.system.clock import ManualClock, clock_replaced
 from streamkeep.format.core.durations import Duration, milliseconds
 from streamkeep.jobs import Queue, Worker
-from streamkeep.jobs.times import unix_ms
+from streamkeep.jobs.options import unix_ms
 
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 _MARK = "queue_worker"

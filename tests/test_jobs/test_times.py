@@ -9,7 +9,7 @@ import pytest
 
 from streamkeep.format.core.durations import milliseconds
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.jobs.times import Backoff, backoff_of, unix_ms
+from streamkeep.jobs.options import Backoff, backoff_of, unix_ms
 
 
 @pytest.mark.parametrize(

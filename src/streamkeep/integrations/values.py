@@ -21,7 +21,7 @@ from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
 from streamkeep.integrations.address import Address
-from streamkeep.jobs.lazy_store import LazyStore
+from streamkeep.jobs.core import LazyStore
 
 Result = TypeVar("Result")
 Reader = Transaction[Any] | Snapshot[Any]

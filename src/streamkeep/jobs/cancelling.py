@@ -15,26 +15,13 @@ from streamkeep.jobs.ended_entries import is_delivered
 from streamkeep.jobs.options import DEFAULT_RESULT_TTL_MS
 from streamkeep.jobs.state import Step, find_place, number_in, place_key
 
-WAITING: Final = "waiting"
-RUNNING: Final = "running"
-RETRYING: Final = "retrying"
-PARKED: Final = "parked"
-DELAYED_STATE: Final = "delayed"
-HELD_STATE: Final = "held"
-DONE_STATE: Final = "done"
-UNKNOWN: Final = "unknown"
+# What callers see of each; the others have the same name.
 STATES: Final[dict[str, layout.JobState]] = {
-    WAITING: "waiting",
-    HELD_STATE: "waiting",
-    PARKED: "waiting",
-    DELAYED_STATE: "delayed",
-    RETRYING: "delayed",
-    RUNNING: "running",
-    DONE_STATE: "done",
-    "failed": "failed",
-    "cancelled": "cancelled",
-}
-HAS_ENDED: Final = frozenset((DONE_STATE, "failed", "cancelled", UNKNOWN))
+    "held": "waiting", "parked": "waiting", "retrying": "delayed",
+    "waiting": "waiting", "delayed": "delayed", "running": "running",
+    "done": "done", "failed": "failed", "cancelled": "cancelled",
+}  # fmt: skip
+HAS_ENDED: Final = frozenset(("done", "failed", "cancelled", "unknown"))
 
 
 class Found(NamedTuple):
@@ -65,8 +52,8 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: 
             data = reader.row_get(names.space, layout.NUMBERED + layout.pack_time(number))
             fields = {} if data is None else layout.unpack_fields(data)
             if where[:1] == b"h":
-                return Found(HELD_STATE, fields)
-            return Found(DELAYED_STATE, fields, due_ms=layout.unpack_time(where[1:]))
+                return Found("held", fields)
+            return Found("delayed", fields, due_ms=layout.unpack_time(where[1:]))
     found = find_place(reader, names, job_id)
     if found is not None:
         place, fields = found
@@ -75,37 +62,37 @@ def find(reader: Transaction[Any] | Snapshot[Any], names: layout.Names, job_id: 
         if rows:
             consumer = rows[0]["consumer"]
             text = consumer.decode() if isinstance(consumer, bytes) else str(consumer)
-            state = RUNNING
+            state = "running"
             if not text:
                 parked = reader.row_get(names.space, layout.parked_key(fields, place))
-                state = RETRYING if parked is None else PARKED
+                state = "retrying" if parked is None else "parked"
             return Found(state, fields, place, 0, text, int(rows[0]["times_delivered"]))
         if not is_delivered(reader, name, place):
-            return Found(WAITING, fields, place)
+            return Found("waiting", fields, place)
     ended = ending.load_result(reader, names.space, job_id)
     if ended is not None and ended.expires_ms > reader.txn.now_ms():
         return Found(ending.ENDS[ended.state], {})
-    return Found(UNKNOWN if found is None else DONE_STATE, {})  # see `ended_entries`
+    return Found("unknown" if found is None else "done", {})  # see `ended_entries`
 
 
 def cancel(step: Step, job_id: str) -> bool:
     """Remove a job that has not started; return False if it has, or if there is none."""
     found = find(step.txn, step.names, job_id)
-    if found.state == DELAYED_STATE:
+    if found.state == "delayed":
         number = number_in(job_id)
         step.unschedule(layout.due_key(found.due_ms, layout.DELAYED, layout.pack_time(number)))
         step.take_numbered(number)
         step.counters.delayed -= 1
         ending.give_up_names(step, found.fields)
-    elif found.state == HELD_STATE:
+    elif found.state == "held":
         where = step.row(place_key(job_id))
         assert where is not None
         cancel_held(step, where[1:])
         ending.give_up_names(step, found.fields)
-    elif found.state == WAITING and found.place is not None:
+    elif found.state == "waiting" and found.place is not None:
         step.txn.xdel(step.stream(found.place.priority), found.place.entry_id)
         ending.forget(step, found.place, found.fields, 1)
-    elif found.state == PARKED and found.place is not None and not found.deliveries:
+    elif found.state == "parked" and found.place is not None and not found.deliveries:
         step.delete_row(layout.parked_key(found.fields, found.place))
         step.counters.parked -= 1
         name = step.stream(found.place.priority)

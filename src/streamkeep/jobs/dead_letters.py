@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
@@ -35,7 +35,11 @@ def has_strays(step: Step) -> bool:
 
 def schedule_strays(step: Step) -> int:
     """Make strays due now; return how many there were."""
-    known = _scheduled(step.txn, step.space)
+    known = {place for _, place in retries(step.txn, step.space)}
+    known |= {
+        layout.unpack_place(key[-layout.PLACE_SIZE :])
+        for key, _ in rows_below(step.txn, step.space, layout.PARKED)
+    }
     count = 0
     for priority in step.settings.streams:
         name = step.stream(priority)
@@ -51,14 +55,6 @@ def schedule_strays(step: Step) -> int:
     return count
 
 
-def _scheduled(reader: Transaction[Any] | Snapshot[Any], space: bytes) -> set[layout.Place]:
-    """Return the entries that rows of the queue lead to."""
-    found = {place for _, place in retries(reader, space)}
-    return found | {
-        layout.unpack_place(key[-17:]) for key, _ in rows_below(reader, space, layout.PARKED)
-    }
-
-
 def retries(
     reader: Transaction[Any] | Snapshot[Any], space: bytes
 ) -> Iterator[tuple[bytes, layout.Place]]:
@@ -69,26 +65,11 @@ def retries(
                 yield key, layout.unpack_place(row.reference)
 
 
-Result = TypeVar("Result")
-
 AT_ONCE: Final = 100  # in one transaction
 TRIES: Final = 10  # to find a job that runs again and again in the meantime
 _CONSUMER: Final = b"(purge)"
 _OF_LETTERS: Final = frozenset(
-    (
-        b"job",
-        b"from",
-        b"reason",
-        b"error",
-        b"message",
-        b"traceback",
-        b"attempts",
-        b"deaths",
-        b"queued",
-        b"failed",
-        layout.BEGUN,
-        layout.WORKER,
-    )
+    b"job from reason error message traceback attempts deaths queued failed begun worker".split()
 )
 
 
@@ -199,21 +180,14 @@ def _ids(named: tuple[str | Letter, ...], letters: list[Letter]) -> set[str]:
     return ids.union(by_name[one].id for one in named if isinstance(one, str) and one in by_name)
 
 
-def change_all(
-    step: state.Step, letters: list[Letter], change: Callable[[state.Step, Letter], bool]
-) -> int:
+def change_all(step: Step, letters: list[Letter], change: Callable[[Step, Letter], bool]) -> int:
     return sum(change(step, one) for one in letters)
 
 
-def _is_there(step: state.Step, letter: Letter) -> bool:
-    """Return whether it is still there; another call may have removed it."""
-    return bool(step.txn.xrange(step.names.dead, letter.id, letter.id, 1))
-
-
-def requeue(step: state.Step, letter: Letter) -> bool:
+def requeue(step: Step, letter: Letter) -> bool:
     limits.check_open(step)  # it may be full: nobody put these jobs just now
-    if not _is_there(step, letter):
-        return False
+    if not step.txn.xrange(step.names.dead, letter.id, letter.id, 1):
+        return False  # another call has removed it
     fields = {name: value for name, value in letter.fields.items() if name not in _OF_LETTERS}
     fields.pop(layout.ID, None)  # it is a new job
     fields.pop(layout.EXPIRES, None)
@@ -226,11 +200,11 @@ def requeue(step: state.Step, letter: Letter) -> bool:
     return drop(step, letter)
 
 
-def drop(step: state.Step, letter: Letter) -> bool:
+def drop(step: Step, letter: Letter) -> bool:
     return bool(step.txn.xdel(step.names.dead, letter.id))
 
 
-def purge_waiting(step: state.Step) -> int:
+def purge_waiting(step: Step) -> int:
     """Remove jobs that wait in the streams."""
     removed = 0
     for priority in step.settings.streams:
@@ -248,7 +222,7 @@ def purge_waiting(step: state.Step) -> int:
     return removed
 
 
-def purge_numbered(step: state.Step) -> int:
+def purge_numbered(step: Step) -> int:
     """Remove jobs that are delayed or held, and those that have just come into a stream."""
     removed = purge_waiting(step)
     numbered = step.rows(layout.NUMBERED, layout.NUMBERED + b"\xff" * 8, AT_ONCE)
@@ -256,24 +230,24 @@ def purge_numbered(step: state.Step) -> int:
     return removed + cancel_all(step, ids)
 
 
-def cancel_all(step: state.Step, job_ids: list[str]) -> int:
+def cancel_all(step: Step, job_ids: list[str]) -> int:
     return sum(cancelling.cancel(step, one) for one in job_ids)
 
 
-def hurry(step: state.Step, job_id: str, key: bytes | None) -> bool | None:
+def hurry(step: Step, job_id: str, key: bytes | None) -> bool | None:
     """Let a job start now; return False if it does not wait for a time, None if it has run since.
 
     Args:
         key: of the row that says when it is retried.
     """
     found = cancelling.find(step.txn, step.names, job_id)
-    if found.state == cancelling.DELAYED_STATE:
+    if found.state == "delayed":
         reference = layout.pack_time(state.number_in(job_id))
         step.unschedule(layout.due_key(found.due_ms, layout.DELAYED, reference))
         step.schedule(step.now_ms, layout.DELAYED, reference)
         step.put_row(state.place_key(job_id), b"s" + layout.pack_time(step.now_ms))
         return True
-    if found.state != cancelling.RETRYING or found.place is None:
+    if found.state != "retrying" or found.place is None:
         return False
     if key is None or step.row(key) is None:
         return None  # it has run again since
@@ -286,7 +260,7 @@ def hurry(step: state.Step, job_id: str, key: bytes | None) -> bool | None:
 def parked(reader: Snapshot[Any] | Transaction[Any], names: layout.Names) -> list[str]:
     """Return the IDs of the jobs whose task no worker has known that took them."""
     found: list[str] = []
-    for key, _ in state.rows_below(reader, names.space, layout.PARKED):
+    for key, _ in rows_below(reader, names.space, layout.PARKED):
         place = layout.unpack_place(key[-layout.PLACE_SIZE :])
         entries = reader.xrange(names.streams[place.priority], place.entry_id, place.entry_id, 1)
         found += [state.job_id_of(place, one.fields) for one in entries]

@@ -22,18 +22,7 @@ from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.ended_entries import AT_ONCE
 from streamkeep.jobs.errors import JobLostError, QueueError
 from streamkeep.jobs.failures import plain
-from streamkeep.jobs.layout import (
-    Fields,
-    JobState,
-    Names,
-    Place,
-    due_key,
-    pack_fields,
-    pack_time,
-    part_of,
-    short,
-    unpack_time,
-)
+from streamkeep.jobs.layout import Fields, JobState, Names, Place
 from streamkeep.jobs.state import Step, job_id_of
 
 if TYPE_CHECKING:
@@ -160,9 +149,9 @@ def forget(step: Step, place: Place, fields: Fields, deliveries: int) -> None:
 def give_up_names(step: Step, fields: Fields) -> None:
     """Remove the rows under the names of a job."""
     if layout.ID in fields:
-        step.delete_row(layout.PLACE + short(fields[layout.ID]))
+        step.delete_row(layout.PLACE + layout.short(fields[layout.ID]))
     if layout.UNIQUE_NAME in fields:
-        step.delete_row(layout.UNIQUE + short(fields[layout.UNIQUE_NAME]))
+        step.delete_row(layout.UNIQUE + layout.short(fields[layout.UNIQUE_NAME]))
 
 
 def _tell(step: Step, job_id: str) -> None:
@@ -298,9 +287,9 @@ def begin_run(
     if not policy.max_runtime_ms:
         return b""
     due_ms = step.now_ms + policy.max_runtime_ms + RUN_GRACE_MS
-    reference = place.pack() + pack_time(deliveries)
+    reference = place.pack() + layout.pack_time(deliveries)
     step.schedule(due_ms, layout.RUNTIME, reference, json.dumps(policy.pack()).encode())
-    return due_key(due_ms, layout.RUNTIME, reference)
+    return layout.due_key(due_ms, layout.RUNTIME, reference)
 
 
 def extend(step: Step, job: Taken, policy: Policy) -> Taken:
@@ -329,24 +318,23 @@ def _facts(place: Place, fields: Fields, consumer: bytes, begun_ms: int, attempt
 
 def put_result(step: Step, job_id: str, stored: Stored, facts: Fields) -> None:
     """Store a result with facts about its job, and remove some that have expired."""
-    key = part_of(job_id, "the ID of a job")
-    value = b"".join(
-        (pack_time(stored.expires_ms), stored.state, stored.codec.encode(), _SEPARATOR, stored.data)
-    )
+    key = layout.part_of(job_id, "the ID of a job")
+    expires = layout.pack_time(stored.expires_ms)
+    value = b"".join((expires, stored.state, stored.codec.encode(), _SEPARATOR, stored.data))
     step.put_row(layout.RESULT + key, value)
     kept = {layout.ID: job_id.encode(), layout.ENDED: b"%d" % step.now_ms, **facts}
-    step.put_row(layout.EXPIRY + pack_time(stored.expires_ms) + key, pack_fields(kept))
+    step.put_row(layout.EXPIRY + expires + key, layout.pack_fields(kept))
     remove_expired(step, _EXPIRED_AT_ONCE)
 
 
 def remove_expired(step: Step, count: int) -> int:
     """Remove results that have expired, at most `count`; return how many there were."""
-    last = layout.EXPIRY + pack_time(step.now_ms)
+    last = layout.EXPIRY + layout.pack_time(step.now_ms)
     found = step.rows(layout.EXPIRY, last, count)
     for key, _ in found:
         step.delete_row(key)
         value = step.row(layout.RESULT + key[9:])
-        if value is not None and unpack_time(value) == unpack_time(key[1:9]):
+        if value is not None and layout.unpack_time(value) == layout.unpack_time(key[1:9]):
             step.delete_row(layout.RESULT + key[9:])
     return len(found)
 
@@ -354,9 +342,9 @@ def remove_expired(step: Step, count: int) -> int:
 def parse_result(data: bytes) -> Stored:
     """Return what the row of a result holds."""
     codec, _, rest = data[9:].partition(_SEPARATOR)
-    return Stored(unpack_time(data), data[8:9], codec.decode(), rest)
+    return Stored(layout.unpack_time(data), data[8:9], codec.decode(), rest)
 
 
 def load_result(reader: Any, space: bytes, job_id: object) -> Stored | None:
-    data = reader.row_get(space, layout.RESULT + part_of(job_id, "the ID of a job"))
+    data = reader.row_get(space, layout.RESULT + layout.part_of(job_id, "the ID of a job"))
     return None if data is None else parse_result(data)

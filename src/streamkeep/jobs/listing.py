@@ -17,17 +17,7 @@ from streamkeep.jobs import cancelling, layout
 from streamkeep.jobs.codecs import JSON
 from streamkeep.jobs.dead_letters import Letter, letters
 from streamkeep.jobs.ending import ENDS, parse_result
-from streamkeep.jobs.layout import (
-    PARKED,
-    PLACE_SIZE,
-    Fields,
-    JobState,
-    Names,
-    Place,
-    number_of,
-    place_of,
-    unpack_time,
-)
+from streamkeep.jobs.layout import Fields, JobState, Names, Place, place_of, unpack_time
 from streamkeep.jobs.limits import oldest_waiting
 from streamkeep.jobs.state import Step, delivered_up_to, job_id_of, load_settings, rows_below
 
@@ -108,7 +98,7 @@ def _listed(state: JobState, place: Place, fields: Fields, **more: Any) -> Liste
 
 def _number(fields: Fields, name: bytes) -> int:
     try:
-        return number_of(fields, name)
+        return layout.number_of(fields, name)
     except ValueError:  # of an entry of another program
         return 0
 
@@ -167,19 +157,16 @@ def _delayed(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[List
                 yield _numbered(snapshot, names, "delayed", number, due.due_ms)
             elif due.kind == layout.RETRY:
                 place = layout.unpack_place(due.reference)
-                one = _entry(snapshot, names, "delayed", place, due_ms=due.due_ms, retries=True)
-                yield one._replace(attempts=_deliveries(snapshot, names, place))
+                name, entry_id = names.streams[place.priority], place.entry_id
+                rows = snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
+                attempts = int(rows[0]["times_delivered"]) if rows else 0
+                more = {"due_ms": due.due_ms, "retries": True, "attempts": attempts}
+                yield _entry(snapshot, names, "delayed", place, **more)
 
 
 def _parked(snapshot: Snapshot[Any], names: Names, count: int) -> Iterator[Listed]:
     for key, _ in islice(rows_below(snapshot, names.space, layout.PARKED), count):
         yield _entry(snapshot, names, "waiting", layout.unpack_place(key[-layout.PLACE_SIZE :]))
-
-
-def _deliveries(snapshot: Snapshot[Any], names: Names, place: Place) -> int:
-    name, entry_id = names.streams[place.priority], place.entry_id
-    rows = snapshot.xpending_range(name, layout.GROUP, entry_id, entry_id, 1)
-    return int(rows[0]["times_delivered"]) if rows else 0
 
 
 def _ended(wanted: str) -> Callable[[Snapshot[Any], Names, int], Iterator[Listed]]:
@@ -236,7 +223,7 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
     if found.place is not None:
         if state == "running":
             return _running_job(snapshot, names, found.place)
-        retries = found.state == cancelling.RETRYING
+        retries = found.state == "retrying"
         more = {"attempts": found.deliveries, "retries": retries}
         return _listed(state, found.place, found.fields, **more)
     if found.fields:
@@ -248,7 +235,7 @@ def job_in(snapshot: Snapshot[Any], names: Names, job_id: str) -> Listed | None:
         for letter in letters(snapshot, names.dead):
             if letter.job == job_id:
                 return of_letter(letter)
-        return Listed(job_id, "done", {}) if found.state == cancelling.DONE_STATE else None
+        return Listed(job_id, "done", {}) if found.state == "done" else None
     key = layout.EXPIRY + data[:8] + part
     facts = snapshot.row_get(names.space, key) or b""
     listed = _with_result(snapshot, names, key, facts)
@@ -413,7 +400,7 @@ def unknown_tasks(snapshot: Snapshot[Any], names: Names) -> dict[str, int]:
     Of the first ten thousand jobs. A name of more than 100 bytes is cut.
     """
     found: dict[str, int] = {}
-    for key, _ in islice(rows_below(snapshot, names.space, PARKED), _MOST_PARKED):
-        task = key[2:-PLACE_SIZE].decode(errors="replace")
+    for key, _ in islice(rows_below(snapshot, names.space, layout.PARKED), _MOST_PARKED):
+        task = key[2 : -layout.PLACE_SIZE].decode(errors="replace")
         found[task] = found.get(task, 0) + 1
     return found

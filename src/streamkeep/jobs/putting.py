@@ -17,9 +17,8 @@ from streamkeep.jobs.errors import QueueError, QueueFullError
 from streamkeep.jobs.job import Job, current
 from streamkeep.jobs.job_transaction import collecting
 from streamkeep.jobs.layout import Fields
-from streamkeep.jobs.options import Options, check_priority, fields_of
+from streamkeep.jobs.options import Options, check_priority, fields_of, unix_ms
 from streamkeep.jobs.state import Step, load_settings
-from streamkeep.jobs.times import unix_ms
 from streamkeep.jobs.tracing import outgoing
 
 MOST_PAYLOAD: Final = 16 << 20

@@ -23,15 +23,10 @@ from streamkeep.jobs.errors import NoSuchJobError
 from streamkeep.jobs.job import Job, end_jobs
 from streamkeep.jobs.layout import QUEUES_SPACE
 from streamkeep.jobs.listing import Listed, Minute, QueueStats, WorkerFacts, stats_of
-from streamkeep.jobs.options import (
-    Options,
-    Policy,
-    check_options,
-)
+from streamkeep.jobs.options import Backoff, Options, Policy, backoff_of, check_options
 from streamkeep.jobs.periodic import Rule
 from streamkeep.jobs.putting import put_all
 from streamkeep.jobs.state import EVERYONE, Settings, Step, load_settings
-from streamkeep.jobs.times import Backoff, backoff_of
 from streamkeep.jobs.waiting import take
 
 Parameters = ParamSpec("Parameters")

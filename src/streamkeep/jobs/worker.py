@@ -210,7 +210,12 @@ class Worker:
                 if not self._busy():
                     break
                 if self._now or time.monotonic() >= deadline:
-                    self._give_back()
+                    with self._lock:
+                        runs = list(self._runs)
+                    for run in runs:
+                        if self._abandon(run):
+                            self._return(run)
+                            run.cancel()
                     break
             left = min(_TICK_S, deadline - time.monotonic(), self._end_late())
             if self._max_memory and self._exits and self._runs:
@@ -282,15 +287,6 @@ class Worker:
                 self._threads.discard(run.thread)
             run.abandoned = True
             return True
-
-    def _give_back(self) -> None:
-        """Give the jobs that still run back to their queues; this counts as no attempt."""
-        with self._lock:
-            runs = list(self._runs)
-        for run in runs:
-            if self._abandon(run):
-                self._return(run)
-                run.cancel()
 
     def _return(self, run: worker_runs.Run) -> None:
         if self._end_outside(run, run.job.give_back):

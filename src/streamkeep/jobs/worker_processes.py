@@ -166,7 +166,10 @@ class Processes:
         deadline = float("inf")
         while True:
             if not self._stops:
-                self._fill()
+                missing = self._concurrency - len(self._children)
+                while missing > 0 and time.monotonic() >= self._wait_until:
+                    self._start()
+                    missing -= 1
             elif told < min(self._stops, 2):
                 told = min(self._stops, 2)
                 grace_s = self._grace_s if told == 1 else 0.0
@@ -227,11 +230,6 @@ class Processes:
                 self._report.note(event["ended"], -1)
 
     # --- children -------------------------------------------------------------------------------
-
-    def _fill(self) -> None:
-        """Start children until there are enough."""
-        while len(self._children) < self._concurrency and time.monotonic() >= self._wait_until:
-            self._start()
 
     def _start(self) -> None:
         orders_read, orders = os.pipe()

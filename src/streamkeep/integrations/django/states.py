@@ -15,7 +15,7 @@ from streamkeep.jobs.layout import CODEC, GROUP, PAYLOAD, Fields, Names
 
 READY: Final = "READY"
 RUNNING: Final = "RUNNING"
-_RUNNING: Final = cancelling.RUNNING
+_RUNNING: Final = "running"
 
 
 def resolve(snapshot: Snapshot[Any], record: Record, *, search: bool = True) -> Record:
