@@ -192,6 +192,10 @@ class Access:
                 raise ArgumentError(f"a line of users is `user NAME RULE ...`, not {line!r}")
             self.users[words[1].encode()] = User(words[1].encode(), words[2:])
 
+    def rules(self) -> list[bytes]:
+        """Return the users as ACL LIST shows them."""
+        return [user.rules() for _, user in sorted(self.users.items())]
+
     @property
     def default(self) -> User:
         """The user of clients that have not named one."""

@@ -228,29 +228,6 @@ def run_object_freq(txn: Txn, words: list[bytes], shape: int) -> object:
     )
 
 
-OBJECT_HELP: Final = (
-    "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-    "ENCODING <key>",
-    "    Return the kind of internal representation used in order to store the value",
-    "    associated with a <key>.",
-    "FREQ <key>",
-    "    Return the access frequency index of the <key>. The returned integer is",
-    "    proportional to the logarithm of the recent access frequency of the key.",
-    "IDLETIME <key>",
-    "    Return the idle time of the <key>, that is the approximated number of",
-    "    seconds elapsed since the last access to the key.",
-    "REFCOUNT <key>",
-    "    Return the number of references of the value associated with the specified",
-    "    <key>.",
-    "HELP",
-    "    Print this help.",
-)
-
-
-def run_object_help(txn: Txn, words: list[bytes], shape: int) -> object:
-    return [Status(line) for line in OBJECT_HELP]
-
-
 def run_memory_usage(txn: Txn, words: list[bytes], shape: int) -> object:
     """MEMORY USAGE: the bytes of the stream's nodes on disk."""
     if len(words) > 3:

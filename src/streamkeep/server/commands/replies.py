@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from streamkeep.engine.commands.reply_budget import SentEntries
+from streamkeep.format.core.errors import CommandError
 from streamkeep.format.core.id_codec import id_text
 
 
@@ -33,6 +34,14 @@ class Named:
 
     def __init__(self, streams: list[list[Any]]) -> None:
         self.streams = streams
+
+
+class CodedError(CommandError):
+    """An error of Redis whose first word is not ERR; it is the first word of the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.redis_code = text.partition(" ")[0]
 
 
 OK: Final = Status("OK")

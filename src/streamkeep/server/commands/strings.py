@@ -28,7 +28,7 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import ArgumentError, CommandError, CorruptionError
 from streamkeep.format.core.keys import pack_number
-from streamkeep.server.commands.replies import OK
+from streamkeep.server.commands.replies import OK, CodedError
 from streamkeep.server.commands.words import integer, option, syntax, text_of
 
 STRINGS: Final = b"redis.strings"
@@ -38,21 +38,9 @@ _STAMP: Final = struct.Struct(">q")
 MOST_MS: Final = (1 << 63) - 1
 
 
-class WrongTypeError(CommandError):
-    """The key holds the other kind of value."""
-
-    redis_code = "WRONGTYPE"
-
-
-class NoScriptError(CommandError):
-    """No script with this digest is known."""
-
-    redis_code = "NOSCRIPT"
-
-
-def wrong_type() -> WrongTypeError:
+def wrong_type() -> CodedError:
     """Return the error for a key of the other kind."""
-    return WrongTypeError("WRONGTYPE Operation against a key holding the wrong kind of value")
+    return CodedError("WRONGTYPE Operation against a key holding the wrong kind of value")
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -359,8 +347,13 @@ def run_evalsha(txn: WriteTxn, words: list[bytes], shape: int) -> object:
     """EVALSHA of a script of a lock."""
     kind = KNOWN_DIGESTS.get(words[1].lower())
     if kind is None:
-        raise NoScriptError("NOSCRIPT No matching script. Please use EVAL.")
+        raise CodedError("NOSCRIPT No matching script. Please use EVAL.")
     return _run_script(txn, kind, *_keys_and_args(words))
+
+
+def is_known(digest: bytes) -> bool:
+    """Return whether EVALSHA runs a script (SCRIPT EXISTS)."""
+    return digest.lower() in KNOWN_DIGESTS
 
 
 def load_script(script: bytes) -> bytes:

@@ -175,7 +175,6 @@ SPECS: Final = (
     Spec("object|refcount", 3, READS, 2, 2, 1, keys.run_object_refcount, rights=(0,)),
     Spec("object|idletime", 3, READS, 2, 2, 1, keys.run_object_idletime, rights=(0,)),
     Spec("object|freq", 3, READS, 2, 2, 1, keys.run_object_freq, rights=(0,)),
-    Spec("object|help", 2, READS, run=keys.run_object_help),
     Spec("memory", -2, READS, container=True),
     Spec("memory|usage", -3, READS, 2, 2, 1, keys.run_memory_usage, rights=(0,)),
 )
@@ -186,15 +185,15 @@ SERVER_SPECS: Final = (
     Spec("flushall", -1, FREES, run=keys.run_flush),
     Spec("set", -3, WRITES, 1, 1, 1, strings.run_set),
     Spec("get", 2, READS, 1, 1, 1, strings.run_get),
-    Spec("expire", -3, WRITES, 1, 1, 1, strings.run_expire),
-    Spec("pexpire", -3, WRITES, 1, 1, 1, strings.run_expire),
-    Spec("expireat", -3, WRITES, 1, 1, 1, strings.run_expire),
-    Spec("pexpireat", -3, WRITES, 1, 1, 1, strings.run_expire),
+    *(
+        Spec(name, -3, WRITES, 1, 1, 1, strings.run_expire)
+        for name in ("expire", "pexpire", "expireat", "pexpireat")
+    ),
     Spec("persist", 2, WRITES, 1, 1, 1, strings.run_persist),
-    Spec("ttl", 2, READS, 1, 1, 1, strings.run_ttl),
-    Spec("pttl", 2, READS, 1, 1, 1, strings.run_ttl),
-    Spec("expiretime", 2, READS, 1, 1, 1, strings.run_ttl),
-    Spec("pexpiretime", 2, READS, 1, 1, 1, strings.run_ttl),
+    *(
+        Spec(name, 2, READS, 1, 1, 1, strings.run_ttl)
+        for name in ("ttl", "pttl", "expiretime", "pexpiretime")
+    ),
     Spec("eval", -3, WRITES, SCRIPT, 0, 0, strings.run_eval, rights=(READ | WRITE,)),
     Spec("evalsha", -3, WRITES, SCRIPT, 0, 0, strings.run_evalsha, rights=(READ | WRITE,)),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.store import Store
@@ -144,21 +145,15 @@ def entry_json(entry: Entry[bytes], *, as_pairs: bool = False) -> dict[str, Any]
     """Return an entry as a JSON object; see the module."""
     members: dict[str, Any] = {"id": entry.id.decode()}
     pairs = entry.pairs
-    fields = None if as_pairs else _object(pairs)
-    if fields is None:
+    fields: dict[str, Any] = {}
+    if not as_pairs:
+        with suppress(UnicodeDecodeError):
+            fields = {field.decode(): json_bytes(value) for field, value in pairs}
+    if as_pairs or len(fields) != len(pairs):
         members["pairs"] = json_pairs(pairs)
     else:
         members["fields"] = fields
     return members
-
-
-def _object(pairs: list[tuple[bytes, bytes]]) -> dict[str, Any] | None:
-    """Return pairs as an object; None where that would lose something."""
-    try:
-        fields = {field.decode(): json_bytes(value) for field, value in pairs}
-    except UnicodeDecodeError:
-        return None
-    return fields if len(fields) == len(pairs) else None
 
 
 def entry_line(entry: Entry[bytes], *, as_pairs: bool = False) -> bytes:

@@ -42,7 +42,39 @@ async def health(call: Call) -> Found:
 @route("GET /store", "info", whole=True, heavy=True)
 def store_facts(call: Call) -> Found:
     """Sizes, disk, durability, archive, backup and the last check."""
-    return {"write": _writes(call), **_facts(call.store), "check": checker_of(call.state).report()}
+    store = call.store
+    durability, whole = store.durability(), store_figures(store)
+    last = durability.last_recovery
+    kept = archive_figures(store)._asdict()
+    path = store.path.absolute()
+    backup = None
+    with store.snapshot() as snapshot:
+        if (row := last_backup(snapshot)) is not None:
+            since = whole.last_commit - row.commit_number - 1  # without that of the backup
+            backup = {"time_ms": row.time_ms, "commits_since": max(0, since)}
+    return {
+        "write": _writes(call),
+        "version": streamkeep.__version__,
+        "name": path.name,
+        "uuid": store.uuid,
+        "sync": store.sync_mode,
+        **{name: one for name, one in whole._asdict().items() if name in _SHOWN},
+        "path": os.fsencode(path).decode("utf-8", "replace"),
+        "low_disk": whole.disk_free_bytes < LOW_DISK,
+        "last_recovery": None if last is None else last._asdict(),
+        "failures": list(durability.failures),
+        "old_readers": [
+            {"process": one.process, "commits": one.behind}
+            for one in durability.readers
+            if one.behind >= _MANY_COMMITS
+        ],
+        "archive": {"size_bytes": kept.pop("bytes"), **kept},
+        "backup": backup,
+        "copies": [one._asdict() for one in whole.copies],
+        "redis": None if whole.redis is None else whole.redis._asdict(),
+        "check": checker_of(call.state).report(),
+        "time_ms": now_ms(),
+    }
 
 
 @route("GET /store/survey", "scan xinfo|stream", heavy=True)
@@ -85,47 +117,6 @@ def metrics(call: Call) -> Response:
 def _writes(call: Call) -> bool:
     """Return whether the page is to offer changes."""
     return call.state.write and call.user.may_write
-
-
-# --- facts --------------------------------------------------------------------------------------
-
-
-def _facts(store: Store[bytes]) -> Found:
-    durability, whole = store.durability(), store_figures(store)
-    last = durability.last_recovery
-    kept = archive_figures(store)._asdict()
-    path = store.path.absolute()
-    return {
-        "version": streamkeep.__version__,
-        "name": path.name,
-        "uuid": store.uuid,
-        "sync": store.sync_mode,
-        **{name: one for name, one in whole._asdict().items() if name in _SHOWN},
-        "path": os.fsencode(path).decode("utf-8", "replace"),
-        "low_disk": whole.disk_free_bytes < LOW_DISK,
-        "last_recovery": None if last is None else last._asdict(),
-        "failures": list(durability.failures),
-        "old_readers": [
-            {"process": one.process, "commits": one.behind}
-            for one in durability.readers
-            if one.behind >= _MANY_COMMITS
-        ],
-        "archive": {"size_bytes": kept.pop("bytes"), **kept},
-        "backup": _backup(store, whole.last_commit),
-        "copies": [one._asdict() for one in whole.copies],
-        "redis": None if whole.redis is None else whole.redis._asdict(),
-        "time_ms": now_ms(),
-    }
-
-
-def _backup(store: Store[bytes], last_commit: int) -> dict[str, int] | None:
-    """Return the time of the newest backup that the store knows of, and the commits since."""
-    with store.snapshot() as snapshot:
-        row = last_backup(snapshot)
-    if row is None:
-        return None
-    since = last_commit - row.commit_number - 1  # without the commit that recorded the backup
-    return {"time_ms": row.time_ms, "commits_since": max(0, since)}
 
 
 # --- fsck ---------------------------------------------------------------------------------------

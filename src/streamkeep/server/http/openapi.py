@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any, Final
 
 import streamkeep
@@ -77,7 +76,15 @@ def document(root_path: str = "") -> dict[str, Any]:
 def _operation(route: Route) -> dict[str, Any]:
     found: dict[str, Any] = {
         "summary": " ".join((inspect.getdoc(route.serve) or "").split()),
-        "parameters": list(_parameters(route)),
+        "parameters": [
+            *(
+                _parameter(name, "path", _MEANINGS[name])
+                for name in ("KEY", "GROUP", "NAME")
+                if f"{{{name}}}" in route.path
+            ),
+            *(_parameter(name, "query", _MEANINGS[name]) for name in route.query.split()),
+            *(_parameter(name, "header", told) for name, told in route.headers.items()),
+        ],
         "responses": {
             str(route.status): {
                 "description": "done",
@@ -96,16 +103,6 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.open:
         found["security"] = []
     return found
-
-
-def _parameters(route: Route) -> Iterator[dict[str, Any]]:
-    for name in ("KEY", "GROUP", "NAME"):
-        if f"{{{name}}}" in route.path:
-            yield _parameter(name, "path", _MEANINGS[name])
-    for name in route.query.split():
-        yield _parameter(name, "query", _MEANINGS[name])
-    for name, meaning in route.headers.items():
-        yield _parameter(name, "header", meaning)
 
 
 def _parameter(name: str, place: str, meaning: str) -> dict[str, Any]:

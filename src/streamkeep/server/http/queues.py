@@ -13,7 +13,7 @@ from streamkeep.format.core.times import id_bound
 from streamkeep.jobs import JobFailedError, Queue, QueueError, queue_names
 from streamkeep.jobs.dead_letters import Letter, letter_of, matches
 from streamkeep.jobs.layout import Fields
-from streamkeep.jobs.listing import Listed, call_text, job_in, unknown_tasks
+from streamkeep.jobs.listing import Listed, call_text, job_in, of_letter, unknown_tasks
 from streamkeep.server.http.entries import SEARCH_S, Page, Wanted, read_page
 from streamkeep.server.http.overview import now_ms, sees_queue
 from streamkeep.server.http.routes import Call, Found, route
@@ -279,23 +279,15 @@ def _row(queue: Queue, one: Listed, *, whole: bool = False) -> Found:
 
 
 def _letter_row(queue: Queue, letter: Letter, *, whole: bool = False) -> Found:
-    fields = letter.fields
     return {
-        **_call(fields, whole),
-        "id": letter.job,
+        **_row(queue, of_letter(letter), whole=whole),
         "letter": letter.id,
-        "state": "failed",
         "entry": {"key": json_bytes(queue.core.names.dead), "id": letter.id},
         "reason": _cut(letter.reason),
         "error": _cut(letter.error),
         "message": letter.message if whole else _cut(letter.message),
         **({"traceback": letter.traceback} if whole else {}),
-        "attempts": letter.attempts,
         "deaths": letter.deaths,
-        "queued_ms": letter.queued_ms,
-        "begun_ms": int(fields.get(b"begun", b"0")),
-        "ended_ms": letter.failed_ms,
-        "worker": fields.get(b"worker", b"").decode("utf-8", "replace"),
     }
 
 

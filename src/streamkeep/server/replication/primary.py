@@ -149,7 +149,13 @@ class Primary:
             position: bytes of it that the replica has.
         """
         if self.before is None:
-            self._start()
+            self._begin_id()
+            control = self.environment.context.control
+            self._erasures = 0 if control is None else control.erasures()
+            self._log = Log(self.environment)
+            self.before = self._log.first
+            self._mark()
+            self._schedule(_STEP_S)
         replica.attached = True
         replica.greets = bool(feed)
         replica.moved = time.time()
@@ -309,15 +315,6 @@ class Primary:
 
     # --- the feed ---------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        self._begin_id()
-        control = self.environment.context.control
-        self._erasures = 0 if control is None else control.erasures()
-        self._log = Log(self.environment)
-        self.before = self._log.first
-        self._mark()
-        self._schedule(_STEP_S)
-
     def _schedule(self, wait_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -375,7 +372,11 @@ class Primary:
         if done and not self._is_held():
             stale = now - self._began > _FRESH_S
             if self._step is None and (newest != self.before.commit_number or stale):
-                self._begin_step(now)
+                self._began = now
+                after = self._after = self.environment.begin_read()
+                feed.read(after.commit_number)
+                changes = feed.take()
+                self._step = Step(self.before, after, changes, self.target, self.losses).commands()
             done = self._step is None or self._go_on(now + self._slice_s)
         # Busy clients leave it a slice in each of their turns: it takes more if that is too little.
         self._slice_s = _SLICE_S if done else min(2 * self._slice_s, _MOST_SLICE_S)
@@ -387,15 +388,6 @@ class Primary:
         if online:
             return min(online) > _AHEAD
         return any(one.snapshot is not None for one in self.replicas)
-
-    def _begin_step(self, now: float) -> None:
-        assert self._log is not None
-        assert self.before is not None
-        self._began = now
-        after = self._after = self.environment.begin_read()
-        self._log.read(after.commit_number)
-        changes = self._log.take()
-        self._step = Step(self.before, after, changes, self.target, self.losses).commands()
 
     def _go_on(self, until: float) -> bool:
         """Go on with a step; return whether it has ended."""
@@ -410,7 +402,15 @@ class Primary:
             if piece is None or self._size > _TRANSACTION:
                 self._send()
             if piece is None:
-                self._end_step()
+                before, self.before = self.before, self._after
+                self._step = self._after = None
+                self._mark()
+                if before is not None:
+                    self._release(before)
+                self._say_losses()
+                for replica in self.replicas:
+                    if replica.position < 0:
+                        self._greet(replica)
                 break
             if self._is_held():
                 break
@@ -432,17 +432,6 @@ class Primary:
         if len(self._marks) > 2 * _MARKS:
             del self._marks[:_MARKS]
         self._tell()
-
-    def _end_step(self) -> None:
-        before, self.before = self.before, self._after
-        self._step = self._after = None
-        self._mark()
-        if before is not None:
-            self._release(before)
-        self._say_losses()
-        for replica in self.replicas:
-            if replica.position < 0:
-                self._greet(replica)
 
     def _feed(self, data: bytes) -> None:
         """Add to the feed, and forget what no replica may ask for."""

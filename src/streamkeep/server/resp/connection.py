@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.node import RESP
+from streamkeep.server.commands.replies import CodedError
 from streamkeep.server.commands.table import Spec, find
 from streamkeep.server.commands.words import option
 from streamkeep.server.resp import server_commands
 from streamkeep.server.resp.encoder import encode
-from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, CodedError
+from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE
 from streamkeep.server.resp.requests import WORD_BYTES
 from streamkeep.server.resp.transactions import drop_transaction
 from streamkeep.server.resp.turn import Turn, failure_line
@@ -175,7 +176,7 @@ class Connection(ClientState, asyncio.Protocol):
             spec = find(words, TABLE)
             self.last_command = spec.name
             if not self.authenticated and spec.name not in server_commands.WITHOUT_PASSWORD:
-                raise _NotAuthenticated(NO_AUTH)
+                raise CodedError(NO_AUTH)
             if self.authenticated:
                 self.user.check(spec, words)
             if self.queued is not None and spec.name in server_commands.NOT_IN_TRANSACTION:
@@ -239,7 +240,3 @@ class Connection(ClientState, asyncio.Protocol):
 def _size(words: list[bytes]) -> int:
     """Return about how much memory a command needs."""
     return sum(map(len, words)) + int(WORD_BYTES) * len(words)
-
-
-class _NotAuthenticated(CommandError):
-    redis_code = "NOAUTH"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands.table import Spec
 from streamkeep.server.resp.turn import Turn
 
@@ -25,11 +24,3 @@ TABLE: Final[dict[bytes, Spec]] = {}  # every command that the server knows
 
 
 ALREADY: Final = object()
-
-
-class CodedError(CommandError):
-    """An error of Redis whose first word is not ERR; it is the first word of the text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.redis_code = text.partition(" ")[0]

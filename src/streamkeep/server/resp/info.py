@@ -22,12 +22,13 @@ from streamkeep.server.commands.keys import count_keys
 from streamkeep.server.commands.words import text_of
 from streamkeep.server.resp.handlers import REDIS_VERSION
 
-# --- what was slow --------------------------------------------------------------------------------
-
-
 if TYPE_CHECKING:
     from streamkeep.server.resp.connection import Connection
+    from streamkeep.server.resp.server import Server
+    from streamkeep.server.resp.turn import Turn
     from streamkeep.server.resp.turns import Turns
+
+# --- what was slow --------------------------------------------------------------------------------
 
 _MOST_WORDS: Final = 32
 _MOST_BYTES: Final = 128  # of a word that is kept
@@ -155,13 +156,6 @@ def _shortened(words: list[bytes]) -> list[bytes]:
 
 
 # --- counters, and the text of INFO ---------------------------------------------------------------
-
-
-if TYPE_CHECKING:
-    from streamkeep.server.resp.connection import Connection
-    from streamkeep.server.resp.server import Server
-    from streamkeep.server.resp.turn import Turn
-    from streamkeep.server.resp.turns import Calls, Turns
 
 _SECTIONS: Final = (
     "server", "clients", "memory", "persistence", "stats", "replication", "cpu", "errorstats",
@@ -384,7 +378,12 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         ]
     if name == "commandstats":
         return [
-            (f"cmdstat_{one}", _calls_line(calls))
+            (
+                f"cmdstat_{one}",
+                f"calls={calls.count},usec={int(calls.nanos) // 1000},"
+                f"usec_per_call={int(calls.nanos) / 1000 / max(int(calls.count), 1):.2f},"
+                f"rejected_calls={calls.rejected},failed_calls={calls.failed}",
+            )
             for one, calls in sorted(server.turns.calls.items())
             if calls.count or calls.rejected
         ]
@@ -395,15 +394,6 @@ def _lines(name: str, server: Server, turn: Turn) -> list[tuple[str, object]]:
         expires = f"expires={server.expiry.count},avg_ttl=0,subexpiry=0"
         return [("db0", f"keys={count},{expires}")] if count else []
     return []
-
-
-def _calls_line(calls: Calls) -> str:
-    micros = int(calls.nanos) // 1000
-    each = int(calls.nanos) / 1000 / max(int(calls.count), 1)
-    return (
-        f"calls={calls.count},usec={micros},usec_per_call={each:.2f},"
-        f"rejected_calls={calls.rejected},failed_calls={calls.failed}"
-    )
 
 
 def metrics_of(server: Server) -> list[Metric]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.access import REFUSED_S, Access
 from streamkeep.server.commands.read import Waiting
-from streamkeep.server.commands.replies import Named
+from streamkeep.server.commands.replies import CodedError, Named
 from streamkeep.server.commands.table import READS, Spec
 from streamkeep.server.replication.primary import Primary
 from streamkeep.server.resp import info
@@ -46,12 +46,6 @@ _IDLE_CHECK_S: Final = 1.0
 _COPIES_POLL_S: Final = 0.02
 
 log = logging.getLogger("streamkeep.server")
-
-
-class WrongPasswordError(CommandError):
-    """AUTH with a wrong name or password."""
-
-    redis_code = "WRONGPASS"
 
 
 class Server:
@@ -147,9 +141,7 @@ class Server:
             client.waits_for_disk += 1  # for the time of a pause, without a disk
             client.stopped = True
             self.loop.call_later(REFUSED_S, self._synced, [client], False, None, None)
-            raise WrongPasswordError(
-                "WRONGPASS invalid username-password pair or user is disabled."
-            )
+            raise CodedError("WRONGPASS invalid username-password pair or user is disabled.")
         client.user = user
         client.authenticated = True
         client.renew_plain()
@@ -210,13 +202,6 @@ class Server:
         except Exception:
             log.exception("%s: what a turn asked for failed", self.store.path)
 
-    def note_error(self, reply: bytes) -> None:
-        self.statistics.note_error(reply)
-
-    def note_slow(self, client: Connection, words: list[bytes], nanos: int) -> None:
-        """Note a command that took long."""
-        self.slow.note(client, words, nanos)
-
     def refuse(self, client: Connection, error: ProtocolError) -> None:
         """End the connection of a client that did not send a command."""
         client.reply(error_text(f"ERR Protocol error: {error}"))
@@ -236,14 +221,6 @@ class Server:
         client.out.clear()
         client.out_size = client.unsent = client.kept = client.reserved = 0
         client.recount()
-
-    def wait_for_room(self, client: Connection, size: int) -> None:
-        """Have a client go on when there is room for a reply of this size."""
-        self.memory.wait(client, size)
-
-    def relieve(self) -> None:
-        """Close connections: clients need too much memory."""
-        self.memory.relieve()
 
     def attempt(
         self, client: Connection, spec: Spec, words: list[bytes], waiting: Waiting, turn: Turn

@@ -10,10 +10,10 @@ from streamkeep.engine.commands.keys import iter_keys
 from streamkeep.format.core.errors import CommandError
 from streamkeep.server.commands import table
 from streamkeep.server.commands.replies import OK, Status
-from streamkeep.server.commands.strings import KNOWN_DIGESTS, load_script
+from streamkeep.server.commands.strings import is_known, load_script
 from streamkeep.server.commands.summaries import SUMMARIES
 from streamkeep.server.commands.words import integer, option, syntax, text_of, wrong_subcommand
-from streamkeep.server.resp import client_commands, info, replica_commands, transactions
+from streamkeep.server.resp import client_commands, info, transactions
 from streamkeep.server.resp.handlers import ALREADY, HANDLERS, TABLE, Handler
 from streamkeep.server.resp.turn import Turn
 
@@ -48,8 +48,8 @@ def visible(client: Connection, words: list[bytes], turn: Turn) -> object:
 # --- the server ---------------------------------------------------------------------------------
 
 
-def _time() -> tuple[int, int]:
-    return divmod(time.time_ns() // 1000, 1_000_000)
+def _time(client: Connection, words: list[bytes], turn: Turn) -> object:
+    return [b"%d" % part for part in divmod(time.time_ns() // 1000, 1_000_000)]
 
 
 def _wait(client: Connection, words: list[bytes], turn: Turn) -> object:
@@ -124,10 +124,6 @@ def _script_flush(client: Connection, words: list[bytes], turn: Turn) -> object:
     return OK
 
 
-def _script_exists(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return [int(word.lower() in KNOWN_DIGESTS) for word in words[2:]]
-
-
 def _function_flush(client: Connection, words: list[bytes], turn: Turn) -> object:
     if len(words) > 3:
         raise wrong_subcommand(words)
@@ -162,10 +158,6 @@ def _slowlog_get(client: Connection, words: list[bytes], turn: Turn) -> object:
 def _slowlog_reset(client: Connection, words: list[bytes], turn: Turn) -> object:
     client.server.slow.entries.clear()
     return OK
-
-
-def _acl_list(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return [user.rules() for _, user in sorted(client.server.access.users.items())]
 
 
 # --- COMMAND ------------------------------------------------------------------------------------
@@ -229,80 +221,13 @@ def _described(spec: table.Spec) -> list[object]:
     ]
 
 
-def _help(client: Connection, words: list[bytes], turn: Turn) -> object:
-    return [Status(line) for line in _HELP[option(words[0])].splitlines()]
-
-
-_HELP: Final = {
-    b"CLIENT": """\
-CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
-GETREDIR
-    Return the client ID we are redirecting to when tracking is enabled.
-GETNAME
-    Return the name of the current connection.
-ID
-    Return the ID of the current connection.
-INFO
-    Return information about the current client connection.
-KILL <ip:port>
-    Kill connection made from <ip:port>.
-KILL <option> <value> [<option> <value> [...]]
-    Kill connections. Options are:
-    * ADDR (<ip:port>|<unixsocket>:0)
-      Kill connections made from the specified address
-    * LADDR (<ip:port>|<unixsocket>:0)
-      Kill connections made to specified local address
-    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)
-      Kill connections by type.
-    * USER <username>
-      Kill connections authenticated by <username>.
-    * SKIPME (YES|NO)
-      Skip killing current connection (default: yes).
-LIST [options ...]
-    Return information about client connections. Options:
-    * TYPE (NORMAL|MASTER|REPLICA|PUBSUB)
-      Return clients of specified type.
-REPLY (ON|OFF|SKIP)
-    Control the replies sent to the current connection.
-SETINFO <option> <value>
-    Set client meta attr. Options are:
-    * LIB-NAME: the client lib name.
-    * LIB-VER: the client lib version.
-SETNAME <name>
-    Assign the name <name> to the current connection.
-UNBLOCK <clientid> [TIMEOUT|ERROR]
-    Unblock the specified blocked client.
-TRACKINGINFO
-    Report tracking status for the current connection.
-NO-EVICT (ON|OFF)
-    Protect current client connection from eviction.
-HELP
-    Print this help.
-""",
-    b"CONFIG": """\
-CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
-GET <pattern>
-    Return parameters matching the glob-like <pattern> and their values.
-SET <directive> <value>
-    Set the configuration <directive> to <value>.
-RESETSTAT
-    Reset statistics reported by the INFO command.
-REWRITE
-    Rewrite the configuration file.
-HELP
-    Print this help.
-""",
-}
-
-
 # --- the table ----------------------------------------------------------------------------------
 
 _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     *client_commands.COMMANDS,
-    *replica_commands.COMMANDS,
     *transactions.COMMANDS,
     ("client|unpause", 2, lambda client, words, turn: OK),
-    ("time", 1, lambda client, words, turn: [b"%d" % part for part in _time()]),
+    ("time", 1, _time),
     ("wait", 3, _wait),
     ("waitaof", 4, _waitaof),
     ("lastsave", 1, lambda client, words, turn: int(client.server.statistics.last_save)),
@@ -314,7 +239,7 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("config|resetstat", 2, _config_resetstat),
     ("config|rewrite", 2, _config_rewrite),
     ("script|load", 3, lambda client, words, turn: load_script(words[2])),
-    ("script|exists", -3, _script_exists),
+    ("script|exists", -3, lambda client, words, turn: [int(is_known(one)) for one in words[2:]]),
     ("script|flush", -2, _script_flush),
     ("function|flush", -2, _function_flush),
     ("function|list", -2, _function_list),
@@ -326,9 +251,7 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("latency|reset", -2, lambda client, words, turn: client.server.slow.forget(words[2:])),
     ("acl|whoami", 2, lambda client, words, turn: client.user.name),
     ("acl|users", 2, lambda client, words, turn: sorted(client.server.access.users)),
-    ("acl|list", 2, _acl_list),
-    ("client|help", 2, _help),
-    ("config|help", 2, _help),
+    ("acl|list", 2, lambda client, words, turn: client.server.access.rules()),
     ("command", -1, _command_info),
     ("command|count", 2, lambda *request: len(_command_names(*request))),
     ("command|list", -2, _command_names),
@@ -337,18 +260,17 @@ _COMMANDS: Final[tuple[tuple[str, int, Handler], ...]] = (
     ("command|getkeys", -3, _command_getkeys),
 )
 _CONTAINERS: Final = ("client", "config", "script", "function", "slowlog", "latency", "acl")
-
-
-def _spec(name: str, arity: int) -> table.Spec:
-    keys = (1, -1, 1) if name == "watch" else (0, 0, 0)
-    return table.Spec(name, arity, table.READS, *keys, container=name == "command")
+_KEYS: Final = {"watch": (1, -1, 1)}
 
 
 ALL_SPECS: Final = (
     *table.SPECS,
     *table.SERVER_SPECS,
     *(table.Spec(name, -2, table.READS, container=True) for name in _CONTAINERS),
-    *(_spec(name, arity) for name, arity, _ in _COMMANDS),
+    *(
+        table.Spec(name, arity, table.READS, *_KEYS.get(name, ()), container=name == "command")
+        for name, arity, _ in _COMMANDS
+    ),
 )
 TABLE.update(table.by_name(ALL_SPECS))
 HANDLERS.update({name: handler for name, _, handler in _COMMANDS})

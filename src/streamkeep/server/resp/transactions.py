@@ -14,21 +14,21 @@ from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.node.ranges import MOST_SENT
-from streamkeep.server.commands.replies import NIL_ARRAY, OK
+from streamkeep.server.commands.replies import NIL_ARRAY, OK, CodedError
 from streamkeep.server.commands.strings import deadline_of, find_string
 from streamkeep.server.commands.table import READS, Spec
 from streamkeep.server.resp.encoder import Sent, encode, error_line
-from streamkeep.server.resp.handlers import ALREADY, HANDLERS, CodedError, Handler
+from streamkeep.server.resp.handlers import ALREADY, HANDLERS, Handler
 from streamkeep.server.resp.turn import Step, Turn, failure_line, run_one
-
-# --- watched keys ---------------------------------------------------------------------------------
-
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from streamkeep.engine.notify.wait_table import Event
     from streamkeep.server.resp.connection import Connection
+
+
+# --- watched keys ---------------------------------------------------------------------------------
 
 
 class Watches:
@@ -88,10 +88,6 @@ def state_of(txn: Txn, key: bytes) -> object:
 
 
 # --- transactions ---------------------------------------------------------------------------------
-
-
-if TYPE_CHECKING:
-    from streamkeep.server.resp.connection import Connection
 
 
 class Exec(Step):

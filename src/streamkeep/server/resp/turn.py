@@ -373,7 +373,7 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
             del client.out[replies:]
             client.out_size = before
             client.again = words
-            turns.host.wait_for_room(client, int(size))
+            turns.host.memory.wait(client, int(size))
             return False
         called = turn.called
         if called is not None:
@@ -383,5 +383,5 @@ def run_commands(turn: Turn, client: ClientState, most: i64, defers: bool) -> bo
             if len(client.out) > replies and is_error(client.out[replies]):
                 called.failed += 1
         if nanos >= turns.slow_ns:
-            turns.host.note_slow(client, words, int(nanos))
+            turns.host.slow.note(client, words, int(nanos))
     return True

@@ -128,7 +128,7 @@ class ClientState:
             turns = self.turns
             for reply in out:
                 if is_error(reply):
-                    turns.host.note_error(reply)
+                    turns.host.statistics.note_error(reply)
             data = out[0] if len(out) == 1 else b"".join(out)
             turns.bytes_out += len(data)
             self.moved += len(data)
@@ -277,7 +277,7 @@ class Turns:
     def check_memory(self) -> None:
         """Bound the memory that clients need."""
         if self.held > 2 * self.most_held:
-            self.host.relieve()
+            self.host.memory.relieve()
 
     def run(self) -> None:
         """Run what all ready clients have sent."""

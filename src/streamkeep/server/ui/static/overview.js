@@ -3,36 +3,41 @@
 import { get, query } from "./api.js";
 import { sparkline } from "./charts.js";
 import { count, el, fill, idMs, keyed, many, named, percent, rate, setText, size, span, textOf, time } from "./dom.js";
-import { button, cell, empty, link, repeat, section, table } from "./ui.js";
+import { button, empty, link, repeat, rows, section } from "./ui.js";
 
 const SPANS = [["5 min", 300e3], ["1 hour", 3600e3], ["1 day", 86400e3], ["1 week", 604800e3]];
-const COLUMNS = [
-  { title: "Stream", class: "wide" },
-  { title: "Activity", class: "spark-cell" },
-  { title: "Rate", class: "num" },
-  { title: "Entries", class: "num" },
-  { title: "Newest", class: "num" },
-  { title: "Groups", class: "num" },
-  { title: "Lag", class: "num", hint: "entries that the slowest group has not been given" },
-  { title: "Pending", class: "num", hint: "entries that were delivered, and not acknowledged" },
-];
 const before = new Map(); // key: when and how many entries had been added, for rates
+let edges = [], asked = 0, late = new Set(); // of the newest reply
+const COLUMNS = [
+  { title: "Stream", class: "wide", make: (one) => el("a", { href: `#/stream?key=${percent(one.key)}` }, named(one.key)) },
+  { title: "Activity", class: "spark-cell", show: (one) => sparkline(one.spark, edges, one.first_ms) },
+  { title: "Rate", class: "num", text: (one) => rate(rateOf(one)) },
+  { title: "Entries", class: "num", text: (one) => count(one.length), tip: (one) => `${size(one.size_bytes)}; ${count(one.entries_added)} added in all` },
+  { title: "Newest", class: "num", show: (one, now) => time(one.last_ms, now) },
+  { title: "Groups", class: "num", text: (one) => one.groups ? count(one.groups) : "–" },
+  { title: "Lag", class: "num", hint: "entries that the slowest group has not been given", warn: (one) => late.has(`unread ${percent(one.key)}`),
+    text: (one) => one.groups ? (one.exact_waiting || !one.waiting ? "" : "≈ ") + count(one.waiting) : "–" },
+  { title: "Pending", class: "num", hint: "entries that were delivered, and not acknowledged", warn: (one) => late.has(`pending ${percent(one.key)}`),
+    text: (one) => one.groups ? count(one.pending) : "–",
+    tip: (one, now) => one.oldest_pending_id === null ? "" : `the oldest entry is ${span(now - idMs(one.oldest_pending_id))} old` },
+];
 
 export function overview(main, state, signal, address) {
   const tiles = el("dl", { class: "tiles" });
   const stuck = el("ul", { class: "stuck" });
   const calm = el("div");
-  const { box, body, table: list } = table("Streams", COLUMNS);
+  const list = rows("Streams", COLUMNS, { keyOf: (one) => percent(one.key), none: () => filter.value
+    ? empty("No key contains this.", "A pattern may have * for any characters.")
+    : empty("The store has no streams yet.", "The first entry that is added to a key makes its stream.") });
   const filter = el("input", { type: "search", placeholder: "Filter by key", "aria-label": "Filter streams by key",
     id: "filter", autocomplete: "off", spellcheck: "false", value: address.match === undefined ? "" : textOf(address.match) });
   const spans = el("select", { "aria-label": "Time that the activity shows" },
     SPANS.map(([title, ms]) => el("option", { value: ms, selected: ms === (Number(address.span) || 3600e3) }, title)));
-  const none = el("div");
   const more = button("Show more streams", () => { wanted += 50; again(); }, { hidden: true });
   let wanted = 50;
   const attention = section("Needs attention", { id: "attention" }, calm, stuck);
   fill(main, el("h1", { class: "hidden" }, "Overview"), tiles, attention,
-    section("Streams", { id: "streams", tools: [filter, spans] }, box, none, more));
+    section("Streams", { id: "streams", tools: [filter, spans] }, list.box, more));
 
   async function refresh() {
     const [survey, streams] = await Promise.all([
@@ -44,14 +49,10 @@ export function overview(main, state, signal, address) {
     showTiles(tiles, survey);
     showStuck(calm, stuck, survey);
     attention.classList.toggle("alert", survey.stuck.length > 0);
-    keyed(body, streams.streams, (one) => percent(one.key), () => row());
-    const late = new Set(survey.stuck.map((one) => `${one.kind} ${percent(one.key ?? "")}`));
-    body.childNodes.forEach((one, at) => one.refresh(streams.streams[at], streams, late));
-    list.hidden = streams.streams.length === 0;
+    late = new Set(survey.stuck.map((one) => `${one.kind} ${percent(one.key ?? "")}`));
+    [edges, asked] = [streams.edges_ms, streams.time_ms];
+    list.show(streams.streams, asked);
     more.hidden = streams.next === null;
-    fill(none, streams.streams.length ? null : filter.value
-      ? empty("No key contains this.", "A pattern may have * for any characters.")
-      : empty("The store has no streams yet.", "The first entry that is added to a key makes its stream."));
   }
 
   const again = repeat(signal, 5, refresh);
@@ -64,33 +65,12 @@ export function overview(main, state, signal, address) {
   spans.addEventListener("change", changed);
 }
 
-function row() {
-  const link = el("a", {});
-  const cells = Object.fromEntries(COLUMNS.map((one) => [one.title, cell(one)]));
-  cells.Stream.append(link);
-  const made = el("tr", {}, Object.values(cells));
-  made.refresh = (one, all, stuck) => {
-    if (!all) return;
-    if (!link.firstChild) link.append(named(one.key));
-    link.href = `#/stream?key=${percent(one.key)}`;
-    fill(cells.Activity, sparkline(one.spark, all.edges_ms, one.first_ms));
-    const key = percent(one.key);
-    const old = before.get(key);
-    const seconds = old && (all.time_ms - old.time) / 1000;
-    if (!old || seconds > 4) before.set(key, { time: all.time_ms, added: one.entries_added, rate: old?.rate ?? null });
-    if (old && seconds > 4) before.get(key).rate = Math.max(0, one.entries_added - old.added) / seconds;
-    setText(cells.Rate, rate(before.get(key).rate ?? recent(one.spark, all.edges_ms)));
-    setText(cells.Entries, count(one.length));
-    cells.Entries.title = `${size(one.size_bytes)}; ${count(one.entries_added)} added in all`;
-    fill(cells.Newest, time(one.last_ms, all.time_ms));
-    setText(cells.Groups, one.groups ? count(one.groups) : "–");
-    setText(cells.Lag, one.groups ? (one.exact_waiting || !one.waiting ? "" : "≈ ") + count(one.waiting) : "–");
-    setText(cells.Pending, one.groups ? count(one.pending) : "–");
-    cells.Pending.title = one.oldest_pending_id === null ? "" : `the oldest entry is ${span(all.time_ms - idMs(one.oldest_pending_id))} old`;
-    cells.Lag.classList.toggle("warn", stuck.has(`unread ${key}`));
-    cells.Pending.classList.toggle("warn", stuck.has(`pending ${key}`));
-  };
-  return made;
+function rateOf(one) {
+  const key = percent(one.key), old = before.get(key), seconds = old && (asked - old.time) / 1000;
+  if (!old || seconds > 4) {
+    before.set(key, { time: asked, added: one.entries_added, rate: old ? Math.max(0, one.entries_added - old.added) / seconds : null });
+  }
+  return before.get(key).rate ?? recent(one.spark, edges);
 }
 
 // Until the page has seen two states of a stream, the rate is that of its last short bucket.
@@ -101,7 +81,7 @@ function recent(counts, edges) {
 
 function showTiles(tiles, survey) {
   const about = survey.complete ? "" : "at least ";
-  const rows = [
+  const facts = [
     ["Streams", count(survey.streams)],
     ["Entries", about + count(survey.entries), survey.archived ? `and ${count(survey.archived)} archived` : ""],
     ["Groups", about + count(survey.groups)],
@@ -109,7 +89,7 @@ function showTiles(tiles, survey) {
     ["Entry data", about + size(survey.size_bytes)],
     ["Free on disk", size(survey.disk_free_bytes)],
   ];
-  keyed(tiles, rows, ([title]) => title, ([title]) => {
+  keyed(tiles, facts, ([title]) => title, ([title]) => {
     const value = el("dd"), note = el("dd", { class: "quiet" });
     const made = el("div", {}, el("dt", {}, title), value, note);
     made.refresh = ([, text, more = ""]) => { setText(value, text); setText(note, more); };

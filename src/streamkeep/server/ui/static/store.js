@@ -2,9 +2,11 @@
 
 import { get, post } from "./api.js";
 import { ago, clock, count, el, entries, fill, many, size, time } from "./dom.js";
-import { button, cell, command, empty, facts, problem, repeat, section, table } from "./ui.js";
+import { button, command, empty, facts, problem, repeat, rows, section } from "./ui.js";
 
-const FINDINGS = [{ title: "Severity" }, { title: "Code" }, { title: "Where", class: "wide" }, { title: "Problem", class: "wide" }];
+const FINDINGS = [{ title: "Severity", make: (one) => one.severity }, { title: "Code", make: (one) => el("code", {}, one.code) },
+  { title: "Where", class: "wide", make: (one) => one.where },
+  { title: "Problem", class: "wide", make: (one) => [one.problem, one.advice && el("p", { class: "quiet" }, one.advice)] }];
 
 export function store(main, state, signal) {
   const problems = el("ul", { class: "stuck" });
@@ -90,10 +92,7 @@ function showCheck(parent, found) {
   fill(parent, el("p", { class: last.errors + last.warnings || last.failed ? "verdict bad" : "verdict good" }, verdict,
     el("span", { class: "quiet" }, ` ${last.quick ? "Quick check" : "Full check"}, ${ago(last.ended_ms, found.time_ms)}.`)));
   if (!last.findings.length) return;
-  const { box, body } = table("Findings", FINDINGS);
-  for (const one of last.findings) {
-    body.append(el("tr", {}, cell(FINDINGS[0], one.severity), cell(FINDINGS[1], el("code", {}, one.code)),
-      cell(FINDINGS[2], one.where), cell(FINDINGS[3], one.problem, one.advice && el("p", { class: "quiet" }, one.advice))));
-  }
-  parent.append(box);
+  const list = rows("Findings", FINDINGS, { keyOf: (one) => String(last.findings.indexOf(one)), none: "" });
+  list.show(last.findings, 0);
+  parent.append(...list.box);
 }

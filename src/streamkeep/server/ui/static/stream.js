@@ -4,7 +4,7 @@ import { follow, get, post, put, query, streamPath, groupPath } from "./api.js";
 import { bars } from "./charts.js";
 import { clock, count, el, entries, fill, idMs, isTime, many, named, percent, size, span, textOf, time } from "./dom.js";
 import { csvOf, entryItem, fieldsBox, linesOf, save, when } from "./entry.js";
-import { ask, button, cell, command, empty, facts, link, missing, notice, problem, repeat, rows, section, table } from "./ui.js";
+import { ask, button, command, empty, facts, link, missing, notice, problem, repeat, rows, section } from "./ui.js";
 
 const PAGE = 50;
 const TAIL = 500; // entries that a live tail keeps on the page
@@ -16,7 +16,8 @@ export function stream(main, state, signal, address) {
   const head = el("div", { class: "title" });
   const figures = el("div", { class: "chart" });
   const ranges = el("div", { class: "segmented", role: "group", "aria-label": "Time that the chart shows" });
-  const groups = el("div");
+  const groups = rows("Consumer groups", GROUPS, { keyOf: (one) => percent(one.name),
+    none: () => empty("No consumer groups.", "A group shares the entries of a stream among its consumers, each entry to one of them.") });
   const list = el("ol", { class: "entries", "aria-label": "Entries" });
   const grid = el("div"), choice = el("div", { class: "tools columns-choice" });
   const views = el("div", { class: "segmented", role: "group", "aria-label": "How entries are shown" },
@@ -36,7 +37,7 @@ export function stream(main, state, signal, address) {
     section("Over time", { id: "time", tools: ranges }, figures),
     section("Entries", { id: "entries", tools: [tail, views, button("CSV", () => download("csv"), { title: "Download as CSV" }),
       button("JSON Lines", () => download("jsonl"), { title: "Download as JSON Lines" })] }, form.box, said, choice, list, grid, more),
-    section("Consumer groups", { id: "groups", tools: state.write ? button("Create a group", createGroup) : null }, groups),
+    section("Consumer groups", { id: "groups", tools: state.write ? button("Create a group", createGroup) : null }, groups.box),
     state.write ? appendForm() : null);
   signal.addEventListener("abort", () => { loading?.abort(); following?.abort(); });
 
@@ -46,7 +47,7 @@ export function stream(main, state, signal, address) {
     const info = await get(streamPath(key, "info"), signal);
     if (signal.aborted) return;
     showHead(head, info);
-    showGroups(groups, info);
+    groups.show(info.groups.map((one) => ({ ...one, key: info.key })), info.time_ms);
   }, () => missing(main, "stream", key, "#/", "All streams"));
 
   // --- the chart ---------------------------------------------------------------------------------
@@ -299,26 +300,12 @@ function showHead(head, info) {
   ]));
 }
 
-const GROUP_COLUMNS = [{ title: "Group", class: "wide" }, { title: "Lag", class: "num" }, { title: "Pending", class: "num" },
-  { title: "Oldest pending", class: "num" }, { title: "Consumers", class: "num" }, { title: "Last delivered" }];
-
-function showGroups(parent, info) {
-  if (!info.groups.length) {
-    fill(parent, empty("No consumer groups.", "A group shares the entries of a stream among its consumers, each entry to one of them."));
-    return;
-  }
-  const { box, body } = table("Consumer groups", GROUP_COLUMNS);
-  const [name, lag, pending, oldest, consumers, last] = GROUP_COLUMNS;
-  for (const one of info.groups) {
-    body.append(el("tr", {},
-      cell(name, el("a", { href: `#/group?key=${percent(info.key)}&group=${percent(one.name)}` }, named(one.name))),
-      cell(lag, one.lag === null && one.waiting ? el("span", { title: "estimated: entries were deleted, or the group began in the middle" }, `≈ ${count(one.waiting)}`) : count(one.waiting)),
-      cell(pending, count(one.pending)),
-      cell(oldest, one.oldest_pending === null ? "–" : one.oldest_pending.idle_ms === null ? "to be claimed" : `${span(one.oldest_pending.idle_ms)} ago`),
-      cell(consumers, count(one.consumers)),
-      cell(last, el("code", {}, one.last_delivered_id))));
-  }
-  const focused = document.activeElement?.getAttribute?.("href");
-  fill(parent, box);
-  if (focused) [...parent.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus();
-}
+const GROUPS = [
+  { title: "Group", class: "wide", make: (one) => el("a", { href: `#/group?key=${percent(one.key)}&group=${percent(one.name)}` }, named(one.name)) },
+  { title: "Lag", class: "num", text: (one) => (one.lag === null && one.waiting ? "≈ " : "") + count(one.waiting),
+    tip: (one) => one.lag === null && one.waiting ? "estimated: entries were deleted, or the group began in the middle" : "" },
+  { title: "Pending", class: "num", text: (one) => count(one.pending) },
+  { title: "Oldest pending", class: "num", text: (one) => one.oldest_pending === null ? "–" : one.oldest_pending.idle_ms === null ? "to be claimed" : `${span(one.oldest_pending.idle_ms)} ago` },
+  { title: "Consumers", class: "num", text: (one) => count(one.consumers) },
+  { title: "Last delivered", show: (one) => el("code", {}, one.last_delivered_id) },
+];

@@ -11,7 +11,7 @@ export function section(title, { note = null, tools = null, id = null } = {}, ..
 }
 
 // A table whose cells carry the name of their column, which phones show beside them.
-export function table(caption, columns) {
+function table(caption, columns) {
   const body = el("tbody");
   const made = el("table", { class: "data" }, el("caption", { class: "hidden" }, caption),
     el("thead", {}, el("tr", {}, columns.map((one) =>
@@ -19,11 +19,8 @@ export function table(caption, columns) {
   return { box: el("div", { class: "table-box" }, made), body, table: made };
 }
 
-export function cell(column, ...children) {
-  return el("td", { class: column.class ?? null, "data-title": column.title }, ...children);
-}
-
-// A table that is refreshed in place. A column has `make(item)`, for what stays, and `text(item, now)`.
+// A table that is refreshed in place. A column has `make(item)` for what stays, and for what changes
+// `text(item, now)` or `show(item, now)` for nodes, `tip(item, now)` and `warn(item)`.
 // With `detail(item)`, which returns a promise of nodes, a button in the first cell opens a row below.
 export function rows(caption, columns, { keyOf, none, detail = null }) {
   const { box, body, table: made } = table(caption, columns);
@@ -45,7 +42,7 @@ export function rows(caption, columns, { keyOf, none, detail = null }) {
 
   function make(item) {
     const key = keyOf(item);
-    const cells = columns.map((one) => cell(one, one.make?.(item)));
+    const cells = columns.map((one) => el("td", { class: one.class ?? null, "data-title": one.title }, one.make?.(item)));
     if (detail) {
       const opener = button([...cells[0].childNodes], () => toggle(item, key, opener), { class: "opener", "aria-expanded": "false" });
       cells[0].append(opener);
@@ -54,6 +51,8 @@ export function rows(caption, columns, { keyOf, none, detail = null }) {
     row.refresh = () => {};
     row.show = (now, time) => columns.forEach((one, at) => {
       if (one.text) setText(cells[at], one.text(now, time));
+      if (one.show) fill(cells[at], one.show(now, time));
+      if (one.tip) cells[at].title = one.tip(now, time);
       if (one.warn) cells[at].classList.toggle("warn", one.warn(now));
     });
     return row;
