@@ -209,18 +209,21 @@ class Outbox:
                     if txn.row_get(self._space, key) is not None:
                         continue
                     txn.row_put(self._space, key, b"")
+                self._append_row(txn, row)
                 fresh += 1
-                if self._put is not None:
-                    self._put(row)
-                    continue
-                assert self._stream is not None
-                shown = {name: one for name, one in row.items() if one is not None}
-                if self._columns is None and len(shown) > 1:
-                    shown.pop(self._id)
-                txn.xadd(self._stream, {name: _text(one) for name, one in shown.items()})
             if self._keep:
                 txn.row_put(self._space, _POSITION, str(rows[-1][self._id]).encode())
         return fresh
+
+    def _append_row(self, txn: Transaction[bytes], row: Row) -> None:
+        if self._put is not None:
+            self._put(row)
+            return
+        assert self._stream is not None
+        shown = {name: one for name, one in row.items() if one is not None}
+        if self._columns is None and len(shown) > 1:
+            shown.pop(self._id)
+        txn.xadd(self._stream, {name: _text(one) for name, one in shown.items()})
 
     # --- what was not forgotten -----------------------------------------------------------------
 
