@@ -262,12 +262,8 @@ def _sockets(
     options: Options, stack: contextlib.ExitStack, shown: dict[str, str]
 ) -> Iterator[socket.socket]:
     """Yield the sockets to listen on; `shown` gets what CONFIG GET says of them."""
-    handed = 0
-    if os.environ.get("LISTEN_PID") == str(os.getpid()):  # systemd has opened them
-        handed = int(os.environ.get("LISTEN_FDS", "0"))
-    for descriptor in range(_FIRST_HANDED, _FIRST_HANDED + handed):
-        os.set_inheritable(descriptor, False)
-        one = socket.socket(fileno=descriptor)
+    handed = list(_handed_over())
+    for one in handed:
         if one.family != socket.AF_UNIX:
             host, port = one.getsockname()[:2]
             check_reach(f"the socket {host}:{port} of systemd", host, options)
@@ -333,6 +329,16 @@ def _remove_dead_socket(path: Path) -> None:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
+
+
+def _handed_over() -> Iterator[socket.socket]:
+    """Yield the sockets that systemd has opened for this process."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return
+    count = int(os.environ.get("LISTEN_FDS", "0"))
+    for descriptor in range(_FIRST_HANDED, _FIRST_HANDED + count):
+        os.set_inheritable(descriptor, False)
+        yield socket.socket(fileno=descriptor)
 
 
 def _notify(state: str) -> None:
