@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from streamkeep.engine.tables.existing import existing_stream
+from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.format import quoting
-from streamkeep.format.core.entry import StreamId
 from streamkeep.format.humanize import calendar, entries_text, size_text, time_text
+from streamkeep.format.node.node import live_ids
 from streamkeep.format.time_buckets import Plan, plan_buckets
 from streamkeep.supported import install_hint
 from streamkeep.tools.base import common, output
@@ -207,52 +209,27 @@ def _show_chart(plan: Plan, counts: list[int]) -> None:
 
 # --- entries over time: counted in buckets, drawn in the terminal or as a picture --------------
 
-_BATCH: Final = 4096
-
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
 def count_entries(
     snapshot: Snapshot, keys: Sequence[bytes], plan: Plan, advance: Callable[[int, int], None]
 ) -> list[int]:
-    """Count the entries of streams in each bucket; reads all of them."""
+    """Count the entries of streams in each bucket; reads the IDs of all of them."""
     counts = [0] * (len(plan.edges) - 1)
     done = 0
     for key in keys:
-        start = b"-"
-        while batch := snapshot.xrange(key, start, count=_BATCH):
-            _count_batch(batch, 0, len(batch), plan.edges, counts)
-            done += len(batch)
+        walk = NodeWalk(snapshot.txn, existing_stream(snapshot.txn, key))
+        more = walk.stream.record.length > 0 and walk.first()
+        while more:
+            ids = live_ids(walk.load(), walk.ms, walk.seq)
+            for ms, _ in ids:  # the nearest bucket, should the stream's counters be wrong
+                place = bisect_right(plan.edges, ms) - 1
+                counts[min(max(place, 0), len(counts) - 1)] += 1
+            done += len(ids)
             advance(done, done)
-            start = b"(" + batch[-1].id
-            if len(batch) < _BATCH or batch[-1].id == bytes(StreamId(_TOP, _TOP)):
-                break
+            more = walk.next()
     return counts
-
-
-_TOP: Final = (1 << 64) - 1
-
-
-def _count_batch(
-    batch: Sequence[Any], start: int, end: int, edges: Sequence[int], counts: list[int]
-) -> None:
-    """Count ascending entries: halve until a part lies in one bucket, so few IDs are parsed."""
-    if start == end:
-        return
-    first = _bucket(batch[start].id, edges)
-    last = _bucket(batch[end - 1].id, edges)
-    if first == last:
-        counts[first] += end - start
-        return
-    middle = (start + end) // 2
-    _count_batch(batch, start, middle, edges, counts)
-    _count_batch(batch, middle, end, edges, counts)
-
-
-def _bucket(entry_id: bytes, edges: Sequence[int]) -> int:
-    """Return the bucket of an ID; the nearest one, should the stream's counters be wrong."""
-    ms = int(entry_id[: entry_id.index(b"-")])
-    return min(max(bisect_right(edges, ms) - 1, 0), len(edges) - 2)
 
 
 def bars(plan: Plan, counts: Sequence[int], width: int, *, blocks: bool) -> Iterator[str]:
