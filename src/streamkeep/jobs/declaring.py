@@ -6,19 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from streamkeep.format.core.errors import ArgumentError
-from streamkeep.format.core.values import as_given, whole
+from streamkeep.format.core.values import as_given
 from streamkeep.jobs import periodic as rules_of
 from streamkeep.jobs.core import Core
-from streamkeep.jobs.options import (
-    PUT_WITH,
-    Options,
-    TaskOptions,
-    check_priority,
-    check_task_options,
-)
+from streamkeep.jobs.options import TaskOptions, check_task_options
 from streamkeep.jobs.periodic import Missed, Rule
 from streamkeep.jobs.putting import prepare
-from streamkeep.jobs.task import Task, check_errors
+from streamkeep.jobs.task import Task
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -60,29 +54,11 @@ class Declaring:
             ArgumentError: the queue has another task of that name in this program.
         """
         given = check_task_options(options)
-        policy = self.core.policy.with_options(given)
-        check_priority(given.get("priority"))
-        retry_on = check_errors(given.get("retry_on", Exception), "retry_on")
-        give_up_on = check_errors(given.get("give_up_on", ()), "give_up_on")
-        concurrency = whole(given.get("concurrency", 0), "concurrency", 0)
-        of_jobs: Options = {}
-        for option in PUT_WITH:
-            if option in given:
-                of_jobs[option] = given[option]
 
         def make(made_of: Callable[..., Any]) -> Task[Any, Any]:
             if not callable(made_of):
                 raise ArgumentError(f"a task is made of a function, not of {as_given(made_of)}")
-            task: Task[Any, Any] = Task(
-                self.core.queue,
-                made_of,
-                name=given.get("name") or made_of.__name__,
-                policy=policy,
-                retry_on=retry_on,
-                give_up_on=give_up_on,
-                concurrency=concurrency,
-                options=of_jobs,
-            )
+            task: Task[Any, Any] = Task(self.core.queue, made_of, given)
             known = self.core.tasks.get(task.name)
             if known is not None and not _same_function(known.call, made_of):
                 raise ArgumentError(

@@ -106,7 +106,6 @@ class TaskOptions(SharedOptions, total=False):
     concurrency: int
 
 
-NO_OPTIONS: Final = Options()
 _OF_A_JOB: Final = SharedOptions.__annotations__.keys() | Options.__annotations__.keys()
 _OF_A_TASK: Final = SharedOptions.__annotations__.keys() | TaskOptions.__annotations__.keys()
 _PutWith = Literal["key", "unique", "priority", "expires"]

@@ -9,9 +9,17 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
 
 from streamkeep.format.core.errors import ArgumentError
+from streamkeep.format.core.values import whole
 from streamkeep.jobs.job import Job
 from streamkeep.jobs.layout import CONCURRENCY, TASK, Fields
-from streamkeep.jobs.options import Errors, Options, Policy, check_options
+from streamkeep.jobs.options import (
+    PUT_WITH,
+    Errors,
+    Options,
+    TaskOptions,
+    check_options,
+    check_priority,
+)
 from streamkeep.jobs.putting import put_all
 
 if TYPE_CHECKING:
@@ -34,26 +42,22 @@ class Task(Generic[Parameters, Result]):
     """
 
     def __init__(
-        self,
-        queue: Queue,
-        function: Callable[Parameters, Result],
-        *,
-        name: str,
-        policy: Policy,
-        retry_on: Errors,
-        give_up_on: Errors,
-        concurrency: int,
-        options: Options,
+        self, queue: Queue, function: Callable[Parameters, Result], options: TaskOptions
     ) -> None:
+        """Take the options of `Queue.task`; raise ArgumentError for a wrong one."""
         self.queue = queue
         self.call = function
-        self.name = name
-        self.policy = policy
-        self.concurrency = concurrency
+        self.name = options.get("name") or function.__name__
+        self.policy = queue.core.policy.with_options(options)
+        self.concurrency = whole(options.get("concurrency", 0), "concurrency", 0)
         self.is_async = inspect.iscoroutinefunction(function)
-        self._retry_on = retry_on
-        self._give_up_on = give_up_on
-        self.put_options = options
+        self._retry_on = check_errors(options.get("retry_on", Exception), "retry_on")
+        self._give_up_on = check_errors(options.get("give_up_on", ()), "give_up_on")
+        check_priority(options.get("priority"))
+        self.put_options: Options = {}
+        for option in PUT_WITH:
+            if option in options:
+                self.put_options[option] = options[option]
         self._shapes: set[tuple[object, ...]] = set()  # of calls that the function takes
         update_wrapper(self, function)
 

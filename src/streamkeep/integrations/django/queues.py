@@ -49,7 +49,7 @@ from streamkeep.jobs.failures import (
 )
 from streamkeep.jobs.job import current
 from streamkeep.jobs.layout import HEADERS, PRIORITIES, TASK, place_of, short
-from streamkeep.jobs.options import NO_OPTIONS, Options
+from streamkeep.jobs.options import Options
 from streamkeep.jobs.putting import collect, plan_put, put_when_room
 from streamkeep.jobs.state import job_id_of
 
@@ -147,16 +147,7 @@ class TaskCore(Core):
                     log.error("the task %r cannot be imported: %r", path, error)
                 self.possible.failed |= {path.encode(), short(path.encode())}
                 return None
-            known = self.tasks[path] = QueueTask(
-                self.queue,
-                task.func,
-                name=path,
-                policy=self.policy,
-                retry_on=Exception,
-                give_up_on=(),
-                concurrency=0,
-                options=NO_OPTIONS,
-            )
+            known = self.tasks[path] = QueueTask(self.queue, task.func, {"name": path})
         return known
 
     # --- run ------------------------------------------------------------------------------------
