@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import ROW_CHECKSUM_SIZE, digest64, row_checksum
@@ -23,17 +23,29 @@ from streamkeep.format.rows import batches, extension, group_records, nacks, pro
 from streamkeep.format.segment import index, manifest
 
 _NUMBER: Final = Layout("number", (Field("number", "Q", ""),))
-_ROWS: Final[dict[int, tuple[Layout, str]]] = {  # layout, and name of the bytes after it
+_PAGE_KEY: Final = Layout("page key", (Field("ms", "Q", ""), Field("seq", "Q", "")))
+_GARBAGE: Final = Layout("garbage", (Field("kind", "B", ""), Field("number", "Q", "")))
+# The parts of a row: layouts, of which NACK is repeated, and the name of the bytes after them.
+_ROWS: Final[dict[int, tuple[Layout | str, ...]]] = {
     keys.KEYS: (_NUMBER, "name"),
+    keys.GROUPS: (group_records.GROUP_RECORD, nacks.NACK, "name"),
     keys.CONSUMERS: (group_records.CONSUMER_RECORD, "name"),
+    keys.PEL: (nacks.NACK,),
+    keys.PEL_ORDER: (_PAGE_KEY,),
     keys.PRODUCERS: (producers.PRODUCER_ROW, "name"),
-    keys.PEL_ORDER: (Layout("page key", (Field("ms", "Q", ""), Field("seq", "Q", ""))), ""),
     keys.IDEMPOTENCY: (producers.MESSAGE_ROW, "message ID"),
     keys.IDEMPOTENCY_ORDER: (producers.MESSAGE_ROW, "message ID"),
-    keys.GARBAGE: (Layout("garbage", (Field("kind", "B", ""), Field("number", "Q", ""))), ""),
+    keys.GARBAGE: (_GARBAGE,),
     keys.SEGMENTS: (manifest.SEGMENT_RECORD, "path and key"),
-    keys.ERASURES: (manifest.ERASURE, ""),
+    keys.ERASURES: (manifest.ERASURE,),
 }
+# Layouts whose checksum is that of the fields before it, and the size of these.
+_SEALED: Final = {
+    layout: layout.offset("checksum")
+    for layout in (journal.FILE_HEADER, checkpoint.SLOT, index.TRAILER)
+}
+_COUNTS: Final = ((0, 4), (4, 2))  # of a listpack: offset and size
+_SLOTS: Final = ("own fields", "tombstone, own fields", "same fields", "tombstone, same fields")
 _MAX_TEXT: Final = 48  # bytes of a string that are shown as text
 
 
@@ -50,17 +62,15 @@ class _Bytes:
     """Bytes that are taken piece by piece, up to `end`."""
 
     def __init__(self, data: bytes, base: int) -> None:
-        self.data = data
-        self.base = base
-        self.at = 0
-        self.end = len(data)
+        self.data, self.base, self.at, self.end = data, base, 0, len(data)
         self.pieces: list[Piece] = []
 
     def take(self, size: int, name: str, value: str | None = None) -> None:
         """Add the next bytes, with their meaning; None for themselves as text."""
         part = self.data[self.at : min(self.at + size, self.end)]
-        text = _quoted(part) if value is None else value
-        self.pieces.append(Piece(self.base + self.at, part, name, text))
+        self.pieces.append(
+            Piece(self.base + self.at, part, name, _quoted(part) if value is None else value)
+        )
         self.at += len(part)
 
     def rest(self, name: str, value: str | None = None) -> None:
@@ -75,30 +85,30 @@ class _Bytes:
             if self.end - self.at < field.size:
                 raise CorruptionError("", f"{layout.name}: {prefix}{field.name} is truncated")
             part = self.data[self.at : self.at + field.size]
+            text = f"{int.from_bytes(part, 'big', signed=field.code == 'q')}"
+            if field.code.endswith("s"):
+                text = _quoted(part) if part.isascii() and part.strip(b"\0") else part.hex()
             meaning = "  " + field.meaning.replace("`", "") if field.meaning else ""
-            self.take(field.size, prefix + field.name, _value(field, part) + meaning)
-        found = layout.struct.unpack_from(self.data, start)
-        return dict(zip((field.name for field in layout.fields), found, strict=True))
+            self.take(field.size, prefix + field.name, text + meaning)
+        values = layout.struct.unpack_from(self.data, start)
+        found = dict(zip((field.name for field in layout.fields), values, strict=True))
+        computed = digest64(self.data[start : start + _SEALED.get(layout, 0)])
+        if layout in _SEALED and found["checksum"] != int.from_bytes(computed, "big"):
+            raise CorruptionError("", f"the checksum is wrong, computed {computed.hex()}")
+        return found
 
     def checksum(self, computed: bytes) -> None:
         """Add the checksum that comes next, compared with the computed one."""
         right = self.data.startswith(computed, self.at)
-        self.take(
-            len(computed), "checksum", "right" if right else f"WRONG, computed {computed.hex()}"
-        )
+        told = "right" if right else f"WRONG, computed {computed.hex()}"
+        self.take(len(computed), "checksum", told)
 
-    def element(self, name: str, after: str = "") -> bytes:
-        """Add the next element of a listpack; return it."""
+    def element(self, name: str, show: Callable[[int], str] | None = None, after: str = "") -> Any:
+        """Add the next element of a listpack; return its text, or, with `show`, its number."""
         stop = int(checked_step(self.data, self.at, self.end - 1))
-        found = Reader(self.data, self.at, self.end - 1).string()
-        self.take(stop - self.at, name, _quoted(found) + after)
-        return found
-
-    def number(self, name: str, show: Callable[[int], str] = str) -> int:
-        """Add the next element of a listpack, which must be an integer; return it."""
-        stop = int(checked_step(self.data, self.at, self.end - 1))
-        found = int(Reader(self.data, self.at, self.end - 1).integer())
-        self.take(stop - self.at, name, show(found))
+        reader = Reader(self.data, self.at, self.end - 1)
+        found = _quoted(reader.string()) if show is None else int(reader.integer())
+        self.take(stop - self.at, name, f"{found if show is None else show(found)}{after}")
         return found
 
     def within(self, end: int, walk: Callable[[_Bytes], None]) -> None:
@@ -112,18 +122,11 @@ class _Bytes:
         self.end = outer
 
 
-class _Describe(Protocol):
-    def __call__(self, data: bytes, base: int = 0) -> list[Piece]: ...
-
-
-def _describing(walk: Callable[[_Bytes], None]) -> _Describe:
-    def describe(data: bytes, base: int = 0) -> list[Piece]:
-        """Return the pieces of bytes; `base` is their offset in the file."""
-        found = _Bytes(data, base)
-        found.within(len(data), walk)
-        return found.pieces
-
-    return describe
+def _described(walk: Callable[[_Bytes], None], data: bytes, base: int = 0) -> list[Piece]:
+    """Return the pieces of bytes; `base` is their offset in the file."""
+    found = _Bytes(data, base)
+    found.within(len(data), walk)
+    return found.pieces
 
 
 def _quoted(data: bytes) -> str:
@@ -131,17 +134,48 @@ def _quoted(data: bytes) -> str:
     return text if len(data) <= _MAX_TEXT else f"{text} and {len(data) - _MAX_TEXT:,} more bytes"
 
 
-def _value(field: Field, part: bytes) -> str:
-    if field.code.endswith("s"):
-        return _quoted(part) if part.isascii() and part.strip(b"\0") else part.hex()
-    return f"{int.from_bytes(part, 'big', signed=field.code == 'q')}"
+# --- rows, and the nodes in them ------------------------------------------------------------------
 
 
-# --- envelopes, and the nodes in them -------------------------------------------------------------
+def describe_row(table: int, db_key: bytes, value: bytes) -> list[Piece]:
+    """Return the pieces of the value of a row; `table` is an index in `keys.TABLES`."""
+    if table in (keys.STREAMS, keys.NODES, keys.RETIRED):
+        return describe_envelope(value)
+
+    def walk(found: _Bytes) -> None:
+        end = found.end - ROW_CHECKSUM_SIZE
+        if end < 0:
+            raise CorruptionError("", f"{found.end} bytes, expected {ROW_CHECKSUM_SIZE} or more")
+        found.within(end, partial(_row, _parts_of(table, db_key, end)))
+        found.checksum(row_checksum(table, db_key, value[:end]))
+
+    return _described(walk, value)
 
 
-@_describing
-def describe_envelope(found: _Bytes) -> None:
+def _parts_of(table: int, db_key: bytes, size: int) -> tuple[Layout | str, ...]:
+    if table == keys.META and db_key.startswith(batches.PREFIX):
+        return batches.BATCH_ROW, "application"
+    is_number = table == keys.META and size == _NUMBER.size
+    if table in (keys.CONSUMERS, keys.PRODUCERS) and not keys.is_name_key(db_key):
+        is_number, table = keys.is_lease_key(db_key), keys.META
+    return (_NUMBER,) if is_number else _ROWS.get(table, ("body",))
+
+
+def _row(parts: tuple[Layout | str, ...], found: _Bytes) -> None:
+    head: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(part, str):
+            found.rest(part)
+        elif part is nacks.NACK:  # of a group in its row, or a page of them
+            end, number = found.at + head.get("inline_size", found.end - found.at), 0
+            while found.at < end:
+                found.fields(part, f"NACK {number} ")
+                number += 1
+        else:
+            head = found.fields(part)
+
+
+def _envelope(found: _Bytes) -> None:
     head = found.fields(ENVELOPE)
     end = found.end - CHECKSUM_SIZE
     listpack_at = found.at + head["record_size"]
@@ -171,125 +205,51 @@ def _stream_record(found: _Bytes) -> None:
 
 def _node(ms: int, seq: int, found: _Bytes) -> None:
     """Add a listpack; `ms` and `seq` are the key of the macro node."""
-    size = found.end - found.at
-    total = int.from_bytes(found.data[found.at : found.at + 4], "little")
+    start, size = found.at, found.end - found.at
+    total, count = (int.from_bytes(found.data[start + at :][:n], "little") for at, n in _COUNTS)
     found.take(4, "total-bytes", f"{total}" + ("" if total == size else f", found {size}"))
-    count = int.from_bytes(found.data[found.at : found.at + 2], "little")
     found.take(2, "num-elements", "unknown" if count == 65535 else str(count))
     if found.at >= found.end:
         raise CorruptionError("", f"{size} bytes, less than an empty listpack")
-    found.number("master count")
-    found.number("master deleted")
-    width = found.number("master num-fields")
-    names = [_quoted(found.element(f"master field {number}")) for number in range(width)]
-    found.number("master end")
-    slot = 0
+    found.element("master count", str)
+    found.element("master deleted", str)
+    width = found.element("master num-fields", str)
+    names = [found.element(f"master field {number}") for number in range(width)]
+    found.element("master end", str)
+    number = 0
     while found.at < found.end - 1:
-        _slot(found, f"slot {slot} ", names, ms, seq)
-        slot += 1
+        _slot(found, f"slot {number} ", names, ms, seq)
+        number += 1
     found.take(1, "end", "" if found.data[found.at] == 0xFF else "not FF")
 
 
 def _slot(found: _Bytes, slot: str, names: list[str], ms: int, seq: int) -> None:
-    words = ("own fields", "tombstone, own fields", "same fields", "tombstone, same fields")
-    flags = found.number(slot + "flags", lambda bits: f"{bits}  {words[bits & 3]}")
-    ms = (ms + found.number(slot + "ms-diff")) % (1 << 64)
-    found.number(slot + "seq-diff", lambda diff: f"{diff}  ID {ms}-{(seq + diff) % (1 << 64)}")
-    if flags & 2:
-        for name in names:
-            found.element(slot + "value", f"  of {name}")
-    else:
-        for _ in range(found.number(slot + "num-fields")):
-            found.element(slot + "field")
-            found.element(slot + "value")
-    found.number(slot + "lp-count")
-
-
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def describe_row(table: int, db_key: bytes, value: bytes) -> list[Piece]:
-    """Return the pieces of the value of a row; `table` is an index in `keys.TABLES`."""
-    if table in (keys.STREAMS, keys.NODES, keys.RETIRED):
-        return describe_envelope(value)
-
-    @_describing
-    def describe(found: _Bytes) -> None:
-        end = found.end - ROW_CHECKSUM_SIZE
-        if end < 0:
-            raise CorruptionError("", f"{found.end} bytes, expected {ROW_CHECKSUM_SIZE} or more")
-        found.within(end, partial(_body, table, db_key))
-        found.checksum(row_checksum(table, db_key, value[:end]))
-
-    return describe(value)
-
-
-def _body(table: int, db_key: bytes, found: _Bytes) -> None:
-    layout, after = _ROWS.get(table, (None, ""))
-    if table in (keys.CONSUMERS, keys.PRODUCERS) and not keys.is_name_key(db_key):
-        layout, after = (_NUMBER if keys.is_lease_key(db_key) else None), ""
-    elif table == keys.META and db_key.startswith(batches.PREFIX):
-        layout, after = batches.BATCH_ROW, "application"
-    elif table == keys.META and found.end == _NUMBER.size:
-        layout = _NUMBER
-    if table == keys.GROUPS:
-        head = found.fields(group_records.GROUP_RECORD)
-        _nacks(found, found.at + head["inline_size"])
-        found.rest("name")
-    elif table == keys.PEL:
-        _nacks(found, found.end)
-    elif layout is not None:
-        found.fields(layout)
-        if after:
-            found.rest(after)
-    else:
-        found.rest("body")
-
-
-def _nacks(found: _Bytes, end: int) -> None:
-    number = 0
-    while found.at < end:
-        found.fields(nacks.NACK, f"NACK {number} ")
-        number += 1
+    flags = found.element(slot + "flags", lambda bits: f"{bits}  {_SLOTS[bits & 3]}")
+    ms = (ms + found.element(slot + "ms-diff", str)) % (1 << 64)
+    found.element(slot + "seq-diff", lambda diff: f"{diff}  ID {ms}-{(seq + diff) % (1 << 64)}")
+    for name in names if flags & 2 else ():
+        found.element(slot + "value", after=f"  of {name}")
+    for _ in range(0 if flags & 2 else found.element(slot + "num-fields", str)):
+        found.element(slot + "field")
+        found.element(slot + "value")
+    found.element(slot + "lp-count", str)
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _sealed(found: _Bytes, layout: Layout, prefix: str = "") -> bool:
-    """Add a layout with a checksum of the fields before it; return whether it is right."""
-    start = found.at
-    stated = found.fields(layout, prefix)["checksum"]
-    sealed = found.data[start : start + layout.offset("checksum")]
-    if stated == int.from_bytes(digest64(sealed), "big"):
-        return True
-    found.take(0, "damage", f"the checksum is wrong, computed {digest64(sealed).hex()}")
-    return False
-
-
-@_describing
-def describe_journal(found: _Bytes) -> None:
-    data = found.data
-    if not _sealed(found, journal.FILE_HEADER):
-        found.rest("damage", "no record can be checked")
-        return
-    chain = journal.first_chain(data[: found.at])
-    number = 0
-    while found.end - found.at >= journal.RECORD_HEADER.size:
-        size, checksum = journal.RECORD_HEADER.struct.unpack_from(data, found.at)
-        start = found.at + journal.RECORD_HEADER.size
-        body = data[start : start + size]
-        whole = len(body) == size >= _NUMBER.size
-        if not whole or journal.record_checksum(body, chain) != checksum:
-            break
-        found.fields(journal.RECORD_HEADER, f"record {number} ")
-        found.take(8, f"record {number} commit number", str(int.from_bytes(body[:8], "big")))
-        found.within(start + size, partial(_operations, body, f"record {number} "))
-        chain, number = checksum, number + 1
-    zeros = not data[found.at :].strip(b"\0")
-    found.rest(
-        "rest", "zeros: reserved space" if zeros else "no valid record: old bytes or a torn write"
-    )
+def _journal(found: _Bytes) -> None:
+    found.fields(journal.FILE_HEADER)
+    chain, number = journal.first_chain(found.data), 0
+    while (record := journal.read_record(found.data, found.at, chain)) is not None:
+        prefix = f"record {number} "
+        found.fields(journal.RECORD_HEADER, prefix)
+        found.take(8, prefix + "commit number", str(record.commit_number))
+        found.within(record.end, partial(_operations, record.body, prefix))
+        chain, number = record.chain, number + 1
+    old = found.data[found.at :].strip(b"\0")
+    told = "no valid record: old bytes or a torn write" if old else "zeros: reserved space"
+    found.rest("rest", told)
 
 
 def _operations(body: bytes, prefix: str, found: _Bytes) -> None:
@@ -302,10 +262,9 @@ def _operations(body: bytes, prefix: str, found: _Bytes) -> None:
         found.take(change.size(), prefix + journal.OPERATIONS[change.kind], text)
 
 
-@_describing
-def describe_checkpoint(found: _Bytes) -> None:
+def _checkpoint(found: _Bytes) -> None:
     def slot(number: int, found: _Bytes) -> None:
-        _sealed(found, checkpoint.SLOT, f"slot {number} ")
+        found.fields(checkpoint.SLOT, f"slot {number} ")
         found.rest("unused", "")
 
     for number in range(checkpoint.SLOTS):
@@ -313,14 +272,18 @@ def describe_checkpoint(found: _Bytes) -> None:
     found.rest("rest", "after the last slot")
 
 
-@_describing
-def describe_segment_end(found: _Bytes) -> None:
-    """Add an index frame with its trailer and seek table."""
+def _segment_end(found: _Bytes) -> None:
     head = found.fields(index.INDEX_HEADER)
     found.take(head["key_size"], "key")
     for number in range(head["block_count"]):
         found.fields(index.INDEX_ROW, f"block {number} ")
     found.checksum(digest64(found.data[: found.at]))
-    _sealed(found, index.TRAILER)
-    rest = found.end - found.at
-    found.rest("seek table", f"{rest:,} bytes in zstd's seekable format")
+    found.fields(index.TRAILER)
+    found.rest("seek table", f"{found.end - found.at:,} bytes in zstd's seekable format")
+
+
+# Each takes bytes, and their offset in the file, if they are not all of it.
+describe_envelope: Final = partial(_described, _envelope)
+describe_journal: Final = partial(_described, _journal)
+describe_checkpoint: Final = partial(_described, _checkpoint)
+describe_segment_end: Final = partial(_described, _segment_end)  # index frame, trailer, seek table
