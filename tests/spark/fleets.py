@@ -11,7 +11,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.distribution.units import Report
 from streamkeep.pipeline.jobs.audit import audit
 from streamkeep.pipeline.jobs.to_lake import fleet_to_lake
-from streamkeep.pipeline.lake.executor.parquet import read_file
+from streamkeep.pipeline.lake.executor import read_file
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.storage.places import file_system
 

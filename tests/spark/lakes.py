@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from streamkeep.engine.api.store import Store
 from streamkeep.pipeline.jobs.executor import audit as audit_worker
-from streamkeep.pipeline.lake.executor.parquet import FileWriter
+from streamkeep.pipeline.lake.executor import FileWriter
 from streamkeep.pipeline.lake.files import (
     LakeFile,
     Origin,
@@ -17,8 +17,7 @@ from streamkeep.pipeline.lake.files import (
 )
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.storage.places import file_system
-from streamkeep.pipeline.store_fleet.pieces import Positions
-from streamkeep.pipeline.store_fleet.progress_files import POSITIONS
+from streamkeep.pipeline.store_fleet.pieces import POSITIONS, Positions
 
 DAY_MS = 86_400_000
 KEY = b"orders"
@@ -63,7 +62,7 @@ def committed(lake: Lake, files: list[LakeFile]) -> Lake:
 
 def problems_of(lake: Lake, *files: LakeFile) -> list[str]:
     """Return what an audit says of files."""
-    task = audit_worker.Task("", (), lake.uri, files)
+    task = audit_worker.Task((), lake.uri, files)
     return [text for line in audit_worker.look_at(task) for text in json.loads(line)["problems"]]
 
 

@@ -23,7 +23,7 @@ from streamkeep.format.core.entry import StreamId  # noqa: E402
 from streamkeep.format.core.errors import ValueMismatchError  # noqa: E402
 from streamkeep.format.node import tombstones  # noqa: E402
 from streamkeep.format.node.builder import NodeBuilder  # noqa: E402
-from streamkeep.pipeline.source.executor.batches import SPARK_TERMS  # noqa: E402
+from streamkeep.pipeline.source.executor import SPARK_TERMS  # noqa: E402
 
 Slot = tuple[tuple[int, int], list[bytes]]
 TOP = (1 << 64) - 1

@@ -26,7 +26,7 @@ from conftest import assert_sound
 from fork_server import Server, forking
 from spark.killed_jobs import ATTEMPTS, Plan
 from streamkeep.engine.api.store import Store
-from streamkeep.pipeline.lake.executor.parquet import read_file
+from streamkeep.pipeline.lake.executor import read_file
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.storage.places import file_system, sweep
 from tiers import slow_but

@@ -24,7 +24,7 @@ from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
 from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
 from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
 from streamkeep.pipeline.lake import table  # noqa: E402
-from streamkeep.pipeline.lake.executor.parquet import FileWriter, read_file  # noqa: E402
+from streamkeep.pipeline.lake.executor import FileWriter, read_file  # noqa: E402
 from streamkeep.pipeline.lake.files import (  # noqa: E402
     LakeConflictError,
     LakeError,

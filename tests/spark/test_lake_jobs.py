@@ -25,9 +25,9 @@ from streamkeep.pipeline.jobs import audit as audit_job  # noqa: E402
 from streamkeep.pipeline.jobs import compact as compact_job  # noqa: E402
 from streamkeep.pipeline.jobs import erase as erase_job  # noqa: E402
 from streamkeep.pipeline.jobs import restore as restore_job  # noqa: E402
-from streamkeep.pipeline.jobs.executor import compact as compact_worker  # noqa: E402
+from streamkeep.pipeline.jobs.executor import rewrite as compact_worker  # noqa: E402
 from streamkeep.pipeline.jobs.to_lake import to_lake  # noqa: E402
-from streamkeep.pipeline.lake.executor.parquet import read_file  # noqa: E402
+from streamkeep.pipeline.lake.executor import read_file  # noqa: E402
 from streamkeep.pipeline.lake.files import (  # noqa: E402
     LakeError,
     LakeFile,
@@ -61,7 +61,8 @@ def test_groups_are_neighbours_of_one_partition() -> None:
 def test_merging_keeps_entries_and_order(lake: Lake) -> None:
     files = [*write(lake, [(5, 0), (5, 1)]), *write(lake, [(6, 0)]), *write(lake, [(7, 0)])]
     task = compact_worker.Task(lake.uri, lake.entry_schema.serialize().to_pybytes(), tuple(files))
-    merged = [LakeFile.from_json(line) for line in compact_worker.merge_files(task)]
+    (line,) = compact_worker.rewrite_files(task)
+    merged = [LakeFile.from_json(text) for text in json.loads(line)["files"]]
     assert [(one.entries, one.first, one.last) for one in merged] == [
         (4, StreamId(5, 0), StreamId(7, 0))
     ]

@@ -40,7 +40,7 @@ from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake import newest
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, day_of
 from streamkeep.pipeline.lake.table import Lake
-from streamkeep.pipeline.source.executor import nodes as executor
+from streamkeep.pipeline.source import executor
 from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.storage.places import StorageError, file_system, log_settings
 

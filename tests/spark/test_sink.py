@@ -33,9 +33,9 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import IdTooSmallError, UntrustedFileError
 from streamkeep.pipeline.options import OptionError, parse_write
+from streamkeep.pipeline.sink import executor as stage
 from streamkeep.pipeline.sink.apply import apply_staged
-from streamkeep.pipeline.sink.executor import stage
-from streamkeep.pipeline.sink.executor.rows import RowError, RowReader
+from streamkeep.pipeline.sink.executor import RowError, RowReader
 from streamkeep.pipeline.sink.identity import BatchError
 from streamkeep.pipeline.sink.staged import Run, Staged, StagedFileMissingError
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter, StreamkeepWriter

@@ -68,8 +68,8 @@ def test_workers_that_are_killed_are_replaced_and_nothing_comes_twice(
     lake = str(tmp_path / "lake")
     for module, work, failpoint in (
         (to_lake_job, "write_pieces", "lake:file-named"),
-        (compact_job, "merge_files", "lake:file-written"),
-        (erase_job, "rewrite_file", "lake:file-named"),
+        (compact_job, "rewrite_files", "lake:file-written"),
+        (erase_job, "rewrite_files", "lake:file-named"),
         (restore_job, "make_nodes", "stage:written"),
     ):
         made = dying(getattr(module, work), failpoint, tmp_path)

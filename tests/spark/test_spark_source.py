@@ -146,7 +146,7 @@ def test_filters_are_not_pushed_down(spark: SparkSession, orders: Store[bytes]) 
 def test_workers_do_not_collect_what_they_imported_and_others_are_left_alone() -> None:
     program = """if True:
         import gc, sys
-        from streamkeep.pipeline.source.executor import batches
+        from streamkeep.pipeline.source import executor as batches
         assert gc.get_freeze_count() == 0
         batches.freeze_imports()
         frozen = gc.get_freeze_count()

@@ -34,9 +34,8 @@ from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
 from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.options import parse_read
+from streamkeep.pipeline.source import executor, segment_folder, stores
 from streamkeep.pipeline.source import pins as pins_module
-from streamkeep.pipeline.source import segment_files, segment_folder, stores
-from streamkeep.pipeline.source.executor import nodes as executor
 from streamkeep.pipeline.source.plan import cut_stream, pin_now, plan_pins
 from streamkeep.pipeline.source.slices import Slice, join
 from streamkeep.pipeline.source.stores import stream_nodes
@@ -91,11 +90,11 @@ def filled(store: Store[bytes], count: int) -> list[str]:
     return ids
 
 
-def read(store: Store[bytes], slices: list[Slice], source: str) -> list[str]:
+def read(store: Store[bytes], slices: list[Slice]) -> list[str]:
     """Return the IDs that tasks read."""
     found = []
     for one in slices:
-        nodes = executor.read_nodes(store, one, source)
+        nodes = executor.read_nodes(store, one)
         for batch in record_batches(RowShape(DEFAULT_SCHEMA, one.key), nodes, one.start, one.end):
             found += batch.column("id").to_pylist()
     return found
@@ -106,7 +105,7 @@ def plan(store: Store[bytes], source: str, size: int = 1 << 30, **more: str) -> 
     options = parse_read({"path": str(store.path), "subscribe": "s", "source": source, **more})
     with store.snapshot() as snapshot:
         pins = pins_module.pin_streams(snapshot.txn, options)
-        return [one for pin in pins for one in cut_stream(snapshot.txn, pin, source, size)]
+        return [one for pin in pins for one in cut_stream(snapshot.txn, pin, options, size)]
 
 
 @pytest.fixture
@@ -142,13 +141,13 @@ def test_all_parts_are_joined_without_gap_or_duplicate(
         expected = [one for one in ids if low <= StreamId.parse(one).ms <= high]
         between = {"startingOffsets": f"{low}", "endingOffsets": f"{high}"}
         slices = plan(store, "auto", size, **between)
-        assert read(store, slices, "auto") == expected
+        assert read(store, slices) == expected
         edges = [(one.start, one.end) for one in slices]
         assert all(a[1].next() == b[0] for a, b in pairwise(edges))
         archived_ids = set(ids[: 10 * min(archived, 11)]) & set(expected)
         live = [one for one in ids[10 * min(archived + retired, 11) :] if one in expected]
-        assert read(store, plan(store, "live", size, **between), "live") == live
-        found = read(store, plan(store, "archive", size, **between), "archive")
+        assert read(store, plan(store, "live", size, **between)) == live
+        found = read(store, plan(store, "archive", size, **between))
         assert set(found) == archived_ids
 
 
@@ -210,12 +209,12 @@ def test_a_segment_that_is_missing_or_damaged_is_named(small: Store[bytes]) -> N
     whole = first.read_bytes()
     first.write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
     with pytest.raises(CorruptionError, match=r"block 0 of segment .*checksum"):
-        read(small, slices, "auto")
+        read(small, slices)
     first.write_bytes(whole)
     second.rename(second.with_suffix(".away"))
     small.close()  # which closes the open file
     with Store(small.path, readonly=True) as again, pytest.raises(MissingSegmentError):
-        read(again, slices, "auto")
+        read(again, slices)
     second.with_suffix(".away").rename(second)
 
 
@@ -223,10 +222,10 @@ def test_the_archive_of_a_deleted_stream(small: Store[bytes], tmp_path: Path) ->
     ids = filled(small, 100)
     move_nodes(small, 3, 0)
     small.delete("s")
-    assert read(small, plan(small, "archive"), "archive") == ids[:30]
+    assert read(small, plan(small, "archive")) == ids[:30]
     small.xadd("s", {"n": "new"}, id="5-0")
-    assert read(small, plan(small, "archive"), "archive") == []
-    assert read(small, plan(small, "auto"), "auto") == ["5-0"]
+    assert read(small, plan(small, "archive")) == []
+    assert read(small, plan(small, "auto")) == ["5-0"]
 
 
 def test_trimmed_entries_of_a_stream_that_is_not_archived_stay_unseen(
@@ -234,7 +233,7 @@ def test_trimmed_entries_of_a_stream_that_is_not_archived_stay_unseen(
 ) -> None:
     ids = filled(small, 100)
     small.xtrim("s", maxlen=35, approximate=False)
-    assert read(small, plan(small, "auto"), "auto") == ids[65:]
+    assert read(small, plan(small, "auto")) == ids[65:]
 
 
 def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[bytes]) -> None:
@@ -243,7 +242,7 @@ def test_a_stream_that_was_made_again_is_not_taken_for_the_old_one(small: Store[
     small.delete("s")
     filled(small, 10)
     with pytest.raises(stores.StreamReplacedError, match="load\\(\\) the DataFrame again"):
-        read(small, slices, "auto")
+        read(small, slices)
 
 
 def test_a_streaming_read_goes_through_the_archive(small: Store[bytes]) -> None:
@@ -271,7 +270,7 @@ def test_a_streaming_read_goes_through_the_archive(small: Store[bytes]) -> None:
         assert report(txn, options, half, half, {})["s"]["entriesBehind"] == 145
         number = more[b"s"].number
     one = Slice(b"s", number, half[b"s"].id.next(), more[b"s"].id, 1)
-    assert read(small, [one], "auto") == ids[55:155]
+    assert read(small, [one]) == ids[55:155]
     assert one.end < MAX_ID
 
 
@@ -297,9 +296,9 @@ def test_history_as_the_engine_tells_it(open_store: Callable[..., Store[bytes]])
             store.archive()
         expected = [str(one.id, "ascii") for one in store.xrange("s", history=True)]
         size = rng.choice([1, 300, 5000])
-        assert read(store, plan(store, "auto", size), "auto") == expected
+        assert read(store, plan(store, "auto", size)) == expected
         live = [str(one.id, "ascii") for one in store.xrange("s")]
-        assert read(store, plan(store, "live", size), "live") == live
+        assert read(store, plan(store, "live", size)) == live
         low, high = (StreamId(ms, 0) for ms in sorted(rng.choices(range(next_ms + 2), k=2)))
         for source, there in (("auto", expected), ("live", live)):
             with store.snapshot() as snapshot:
@@ -333,7 +332,7 @@ def test_a_query_loses_nothing_that_is_archived_before_it_comes(
             if start is not None:
                 check_nothing_lost(snapshot.txn, options, b"s", start)
         low = StreamId(0, 0) if start is None else start.id.next()
-        found += read(store, [Slice(b"s", more[b"s"].number, low, more[b"s"].id, 1)], "auto")
+        found += read(store, [Slice(b"s", more[b"s"].number, low, more[b"s"].id, 1)])
         positions = more
     assert found == ids
 
@@ -355,13 +354,14 @@ def test_a_folder_of_segments_without_its_store(
             ({"startingOffsets": "1100", "endingOffsets": "1250"}, ids[100:251]),
         ):
             options = parse_read({"path": root, "subscribe": "s", **between})
-            assert segment_files.is_folder(root)
+            assert stores.is_folder(root)
             pins = segment_folder.pin_folder(options)
             for size in (None, 1, 2000):
-                slices = segment_folder.cut_folder(segment_folder.list_segments(root), pins, size)
+                streams = segment_folder.list_segments(root)
+                slices = segment_folder.cut_folder(root, streams, pins, size)
                 found = []
                 for one in join(slices):
-                    nodes = executor.read_file(root, one)
+                    nodes = executor.read_file(one)
                     shape = RowShape(DEFAULT_SCHEMA, one.key)
                     for batch in record_batches(shape, nodes, one.start, one.end):
                         found += batch.column("id").to_pylist()
@@ -369,7 +369,7 @@ def test_a_folder_of_segments_without_its_store(
     for path in (tmp_path / "copy").glob("*/*.seg"):
         path.unlink()
     with pytest.raises(MissingSegmentError, match=r"load\(\) the DataFrame again"):
-        list(executor.read_file(root, slices[0]))
+        list(executor.read_file(slices[0]))
     with pytest.raises(NotAStoreError, match="neither a store nor a folder with segments"):
         segment_folder.pin_folder(options)
 
@@ -412,12 +412,12 @@ def test_a_host_without_the_path_says_so(
         ("nowhere", "no"),
         ("shared", r"there is an archive\); next: run where"),
     ):
-        elsewhere = replace(options, path=str(tmp_path / name))
+        elsewhere = replace(one, path=str(tmp_path / name))
         with (
             pytest.raises(NotOnExecutorError, match=rf"on host .* does not have .*{name}.*{why}"),
-            executor.nodes_of(elsewhere) as nodes,
+            executor.nodes_of() as nodes,
         ):
-            list(nodes(one))
+            list(nodes(elsewhere))
 
 
 def test_of_segments_that_overlap_the_newest_counts(tmp_path: Path) -> None:

@@ -18,14 +18,15 @@ from spark.in_process import InProcess
 from streamkeep.arrow.batches import DEFAULT_SCHEMA
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.archive.archiver import ArchiveOptions
-from streamkeep.format.core.errors import MissingSegmentError, UnreachableError
+from streamkeep.format.core.errors import UnreachableError
 from streamkeep.pipeline.data_source import StreamkeepSource
 from streamkeep.pipeline.jobs.to_lake import to_lake
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read
-from streamkeep.pipeline.source.executor import nodes as executor
+from streamkeep.pipeline.source import executor
 from streamkeep.pipeline.source.reader import StreamkeepReader
 from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
+from streamkeep.pipeline.storage.places import NotOnExecutorError
 
 SCHEMA = from_arrow_schema(DEFAULT_SCHEMA)
 
@@ -103,7 +104,7 @@ def test_a_segment_out_of_reach_is_named(orders: Store[bytes], tmp_path: Path) -
     parts = exported.partitions()
     archive = Path(orders.path) / "archive"
     archive.rename(tmp_path / "elsewhere")
-    with pytest.raises(MissingSegmentError, match=r"segment .*\.seg.*no longer in .*archive"):
+    with pytest.raises(NotOnExecutorError, match=r"does not have the folder .*archive that the"):
         [rows(exported.read(part)) for part in parts]
     (tmp_path / "elsewhere").rename(archive)
 

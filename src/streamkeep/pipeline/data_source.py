@@ -96,7 +96,7 @@ class StreamkeepSource(DataSource):
 
     def schema(self) -> types.StructType:
         """Return the columns of a read without `.schema(...)`."""
-        from streamkeep.pipeline.source.segment_files import is_folder
+        from streamkeep.pipeline.source.stores import is_folder
 
         options = self._reading()
         origin = ["stream"]
@@ -128,7 +128,7 @@ class StreamkeepSource(DataSource):
 
     def streamReader(self, schema: types.StructType) -> DataSourceStreamReader:
         """Return the object that plans and reads micro-batches."""
-        from streamkeep.pipeline.source.segment_files import is_folder
+        from streamkeep.pipeline.source.stores import is_folder
         from streamkeep.pipeline.source.stream_reader import StreamkeepStreamReader
 
         options = self._reading()

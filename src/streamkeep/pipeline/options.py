@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -66,6 +66,7 @@ _NO_PATH: Final = (
     "'STORE', subscribe = 'KEY'), because Spark does not pass the options of a table to a source "
     "in Python"
 )
+EVERY_KEY: Final = "(?s).*"  # a pattern
 _SAMPLE: Final = 1000  # entries
 _FIELDS_AS: Final = ("array", "map", "none")
 _NUMBERS: Final = re.compile(r"\d{1,20}")
@@ -157,7 +158,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     path = fleet or given.required("path", _NO_PATH)
     subscribe, pattern = given.text("subscribe"), given.text("subscribePattern")
     if fleet is not None and subscribe is None and pattern is None:
-        pattern = "(?s).*"
+        pattern = EVERY_KEY
     if (subscribe is None) == (pattern is None):
         raise OptionError("one of the options 'subscribe' and 'subscribePattern' is required")
     keys = None
@@ -233,6 +234,30 @@ def with_full_paths(options: ReadOptions) -> ReadOptions:
 
     export = None if options.tail_export is None else plain(options.tail_export)
     return replace(options, path=located(options.path), tail_export=export)
+
+
+def read_options(
+    place: str,
+    streams: Sequence[str] | None,
+    pattern: str | None,
+    *,
+    fleet: bool = False,
+    tail_export: str | None = None,
+    fail_on_data_loss: bool = True,
+) -> ReadOptions:
+    """Return the options of the data source for a job on streams of a store, or of a fleet."""
+    given = {"fleet" if fleet else "path": place, **subscription(streams, pattern)}
+    given["failOnDataLoss"] = str(fail_on_data_loss)
+    if tail_export is not None:
+        given["tailExport"] = tail_export
+    return with_full_paths(parse_read(given))
+
+
+def subscription(streams: Sequence[str] | None, pattern: str | None) -> dict[str, str]:
+    """Return the options of the data source that select streams; without either, all."""
+    if streams is not None:
+        return {"subscribe": json.dumps(list(streams))}
+    return {"subscribePattern": pattern if pattern is not None else EVERY_KEY}
 
 
 _OF_CATALOG: Final = "option."

@@ -1,1 +1,1 @@
-"""How work is distributed: cutting it into tasks, running these, and trying a commit again."""
+"""How work is distributed: cutting it into tasks, and running these."""

@@ -11,13 +11,13 @@ unique names, which are valid only after the driver has committed them.
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -79,18 +79,15 @@ class Report:
         }
 
 
-class Stopwatch:
-    """Sets the duration of a job in its report."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-
-    def __enter__(self) -> Report:
-        self._start = time.monotonic()
-        return self._report
-
-    def __exit__(self, *error: object) -> None:
-        self._report.seconds = time.monotonic() - self._start
+@contextmanager
+def timed(job: str) -> Iterator[Report]:
+    """Provide the report of a job, and set its duration when the block ends."""
+    report = Report(job)
+    start = time.monotonic()
+    try:
+        yield report
+    finally:
+        report.seconds = time.monotonic() - start
 
 
 def cores_of(spark: SparkSession) -> int:
@@ -118,51 +115,31 @@ def run_units(
     if not units:
         return []
     count = len(units)
-    if getattr(spark, "_sc", None) is not None:
-        return _run_each(spark, units, work, progress)
-
-    # Spark Connect has no RDDs. The units are rows of a DataFrame, so a task gets only its own.
-    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number, unit in zip(*(one.to_pylist() for one in batch.columns), strict=True):
-                lines = work(pickle.loads(unit))
-                yield pa.RecordBatch.from_pydict(
-                    {"number": [number] * len(lines), "result": lines}, schema=_RESULT
-                )
-
-    rows = {"number": range(count), "unit": [pickle.dumps(unit) for unit in units]}
-    frame = spark.createDataFrame(pa.table(rows, schema=_UNITS)).repartition(count)
-    frame = frame.mapInArrow(QuickAckCall(each), "number bigint, result string")
-    from pyspark.errors import PySparkException
-
+    packed = [pickle.dumps(unit) for unit in units]
     try:
         with _ProgressThread(spark, count, progress):
-            found = sorted(frame.collect(), key=lambda row: row.number)
-            return [row.result for row in found]
-    except PySparkException as error:
-        ours = _OURS.findall(str(error))
-        if not ours:
-            raise  # an error of Spark itself
-        raise TaskError(f"on a worker: {ours[-1]}") from error
+            if getattr(spark, "_sc", None) is not None:
 
+                def each(mine: Iterable[bytes]) -> Iterator[str]:
+                    for one in mine:
+                        yield from work(pickle.loads(one))
 
-def _run_each(
-    spark: SparkSession,
-    units: Sequence[Unit],
-    work: Callable[[Unit], list[str]],
-    progress: Progress | None,
-) -> list[str]:
-    """Do what `run_units` does; each task carries only its own unit."""
-    count = len(units)
+                parts = spark.sparkContext.parallelize(packed, count)
+                return list(parts.mapPartitions(QuickAckCall(each)).collect())
 
-    def each(mine: Iterable[bytes]) -> Iterator[str]:
-        for one in mine:
-            yield from work(pickle.loads(one))
+            # Spark Connect has no RDDs. The units are rows of a DataFrame.
+            def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                for batch in batches:
+                    values = (column.to_pylist() for column in batch.columns)
+                    for number, unit in zip(*values, strict=True):
+                        lines = work(pickle.loads(unit))
+                        columns = {"number": [number] * len(lines), "result": lines}
+                        yield pa.RecordBatch.from_pydict(columns, schema=_RESULT)
 
-    parts = spark.sparkContext.parallelize([pickle.dumps(unit) for unit in units], count)
-    try:
-        with _ProgressThread(spark, count, progress):
-            return list(parts.mapPartitions(QuickAckCall(each)).collect())
+            table = pa.table({"number": range(count), "unit": packed}, schema=_UNITS)
+            frame = spark.createDataFrame(table).repartition(count)
+            frame = frame.mapInArrow(QuickAckCall(rows), "number bigint, result string")
+            return [row.result for row in sorted(frame.collect(), key=lambda row: row.number)]
     except Exception as error:  # py4j's class has no types
         ours = _OURS.findall(str(error))
         if not ours:
@@ -210,8 +187,3 @@ class _ProgressThread:
             if done != reported:
                 reported = done
                 self._progress(min(done, self._count), self._count)
-
-
-def facts(lines: Sequence[str]) -> list[Any]:
-    """Return lines of JSON as values."""
-    return [json.loads(line) for line in lines]

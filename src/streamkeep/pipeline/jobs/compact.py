@@ -10,13 +10,13 @@ those of Delta's OPTIMIZE, are written again, so that they have checksums and or
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
-from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.jobs.executor.compact import Task, merge_files
+from streamkeep.pipeline.distribution.units import Progress, Report, run_units, timed
+from streamkeep.pipeline.jobs.executor.rewrite import Task, rewrite_files
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeFile, attempts
 from streamkeep.pipeline.lake.table import Lake
 
@@ -58,30 +58,26 @@ def compact(
         StorageError: the storage cannot be reached.
         LakeConflictError: other jobs replaced some of the files in every try.
     """
-    with Stopwatch(Report(NAME)) as report:
+    with timed(NAME) as report:
         report.details = {"files_replaced": 0, "bytes_replaced": 0}
         for _ in attempts(lake):
             table = Lake.open(lake)
-            tasks = _tasks(table, target_bytes, fill=fill)
+            schema = table.entry_schema.serialize().to_pybytes()
+            lacking = table.lacking_columns() if fill else set()
+            chosen = groups(table.files(), target_bytes, lacking)
+            tasks = [Task(table.uri, schema, group) for group in chosen]
             try:
                 with table.reading([file for task in tasks for file in task.files], NAME):
-                    lines = run_units(spark, tasks, merge_files, progress)
+                    lines = run_units(spark, tasks, rewrite_files, progress)
             except LakeConflictError:
                 continue
-            merged = [LakeFile.from_json(line) for line in lines]
+            merged = [LakeFile.from_json(json.loads(line)["files"][0]) for line in lines]
             table, lost = _commit(table, list(zip(tasks, merged, strict=True)), report)
             if not lost:
                 break
         swept = table.sweep(retention_hours)
         report.details |= {"files_swept": len(swept), "lake_version": table.version}
     return report
-
-
-def _tasks(table: Lake, target_bytes: int, *, fill: bool) -> list[Task]:
-    schema = table.entry_schema.serialize().to_pybytes()
-    lacking = table.lacking_columns() if fill else set()
-    merged = groups(table.files(), target_bytes, lacking)
-    return [Task(table.uri, schema, group) for group in merged]
 
 
 def _commit(table: Lake, work: list[tuple[Task, LakeFile]], report: Report) -> tuple[Lake, bool]:
@@ -91,15 +87,14 @@ def _commit(table: Lake, work: list[tuple[Task, LakeFile]], report: Report) -> t
     are still right, and are committed with the next try.
     """
     lost = False
-    for conflicts in range(MOST_CONFLICTS):
+    for _ in attempts(table.uri):
         if not work:
-            return table, lost
+            break
         added = [merged for _, merged in work]
         removed = [file for task, _ in work for file in task.files]
         try:
             table = table.commit(NAME, added, removed=removed, moves_data=False)
         except LakeConflictError:
-            wait_after(conflicts)
             table = Lake.open(table.uri)
             named = {file.path for file in table.files()}
             valid = [one for one in work if all(file.path in named for file in one[0].files)]
@@ -112,9 +107,8 @@ def _commit(table: Lake, work: list[tuple[Task, LakeFile]], report: Report) -> t
         report.size_bytes += sum(file.size_bytes for file in added)
         report.details["files_replaced"] += len(removed)
         report.details["bytes_replaced"] += sum(file.size_bytes for file in removed)
-        return table, lost
-    table.discard(merged for _, merged in work)
-    raise LakeConflictError(f"{table.uri}: other jobs committed first, every time")
+        break
+    return table, lost
 
 
 def groups(

@@ -32,8 +32,8 @@ from streamkeep.arrow.keys import key_text
 from streamkeep.engine.archive.segments import list_streams
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
-from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, run_units
-from streamkeep.pipeline.jobs.executor.erase import Task, count_in_file, rewrite_file
+from streamkeep.pipeline.distribution.units import Progress, Report, run_units, timed
+from streamkeep.pipeline.jobs.executor.rewrite import Task, count_in_file, rewrite_files
 from streamkeep.pipeline.lake.erased import ERASED, read_erased, with_ids, write_erased
 from streamkeep.pipeline.lake.files import (
     LakeConflictError,
@@ -51,7 +51,7 @@ from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.numbered import NumberedFiles, next_version
 from streamkeep.pipeline.storage.places import file_system, reaching
-from streamkeep.pipeline.store_fleet.progress_files import POSITIONS, read_positions
+from streamkeep.pipeline.store_fleet.pieces import POSITIONS, read_positions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +96,7 @@ def erase(
         raise LakeError("there is nothing to erase from; next: name a store, a lake, or both")
     if where is not None and lake is None:
         raise LakeError("a condition needs a lake to search in; next: name a lake")
-    with Stopwatch(Report(NAME)) as report:
+    with timed(NAME) as report:
         name = key.encode() if isinstance(key, str) else key
         wanted = {one if isinstance(one, StreamId) else StreamId.parse(one) for one in ids}
         origins: list[Origin] = []
@@ -181,21 +181,20 @@ def _erase_in_lake(
         table, added = Lake.open(lake), list[LakeFile]()
         schema = table.entry_schema.serialize().to_pybytes()
         tasks = [
-            Task(table.uri, schema, file, inside)
+            Task(table.uri, schema, (file,), inside)
             for file in table.files()
             if file.origin in origins and (inside := ids_within(ids, file.first, file.last))
         ]
         try:
-            with table.reading([task.file for task in tasks], NAME):
+            with table.reading([task.files[0] for task in tasks], NAME):
                 found = [
-                    json.loads(line) for line in run_units(spark, tasks, rewrite_file, progress)
+                    json.loads(line) for line in run_units(spark, tasks, rewrite_files, progress)
                 ]
-            by_path = {task.file.path: task.file for task in tasks}
-            removed = [by_path[one["path"]] for one in found if one["gone"]]
             added = [LakeFile.from_json(text) for one in found for text in one["files"]]
-            gone = Counter[Origin]()
-            for one in found:
-                gone[by_path[one["path"]].origin] += one["gone"]
+            removed, gone = list[LakeFile](), Counter[Origin]()
+            for task, one in zip(tasks, found, strict=True):
+                removed += task.files if one["gone"] else ()
+                gone[task.files[0].origin] += one["gone"]
             _commit(table, origins, ids, added, removed, gone)
         except LakeConflictError:
             table.discard(added)

@@ -27,8 +27,8 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.humanize import MAX_CALENDAR_MS, calendar, size_text, time_text
 from streamkeep.format.time_buckets import plan_buckets
-from streamkeep.pipeline.distribution.units import Report, Stopwatch
-from streamkeep.pipeline.jobs.subscription import read_options
+from streamkeep.pipeline.distribution.units import Report, timed
+from streamkeep.pipeline.options import read_options
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage import places
@@ -103,7 +103,7 @@ def report(
         raise PlotMissingError(problem) from None
     if places.is_uri(output):
         places.check(places.plain(output))
-    with Stopwatch(Report("report")) as done:
+    with timed("report") as done:
         options = read_options(store, streams, pattern, tail_export=tail_export)
         with reading(store) as source, source.snapshot() as snapshot:
             now = time_text(snapshot.txn.now_ms())

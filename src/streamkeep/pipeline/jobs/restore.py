@@ -32,7 +32,7 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.node import end_ids
 from streamkeep.pipeline.distribution.packing import spread
-from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
+from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
 from streamkeep.pipeline.jobs.executor.restore import Task, make_nodes
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
@@ -93,7 +93,7 @@ def restore(
     )
     # Opened first, so that no store is made if there is no lake.
     lake = None if (Path(source) / "data.mdb").is_file() else Lake.open(source)
-    with Stopwatch(Report(NAME)) as report, Store(store) as opened:
+    with timed(NAME) as report, Store(store) as opened:
         if lake is None:
             with Store(source, readonly=True, create=False) as origin:
                 done = opened.restore_archive(target, name, from_store=origin, start=start, end=end)

@@ -26,9 +26,9 @@ import pyarrow as pa
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.distribution.quick_ack import QuickAckCall
-from streamkeep.pipeline.distribution.units import Report, Stopwatch
+from streamkeep.pipeline.distribution.units import Report, timed
 from streamkeep.pipeline.jobs.executor.tail import PartWriter
-from streamkeep.pipeline.jobs.subscription import subscription
+from streamkeep.pipeline.options import subscription
 from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.places import new_folder, remove_folder
 
@@ -107,7 +107,7 @@ def tail(
     if folder is not None:
         frame = frame.option("tailExport", folder)
     rows = frame.load(places.located(store))
-    with Stopwatch(Report(NAME)) as report:
+    with timed(NAME) as report:
         query = _start(rows, target, path, checkpoint, staging, available_now, every_s)
         seen = -1
         try:

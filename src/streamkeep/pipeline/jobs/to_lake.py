@@ -35,39 +35,35 @@ from streamkeep.arrow.keys import key_text
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
 from streamkeep.pipeline.distribution.packing import filled, spread
-from streamkeep.pipeline.distribution.units import Progress, Report, Stopwatch, cores_of, run_units
+from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
 from streamkeep.pipeline.jobs.executor.to_lake import Task, write_pieces
-from streamkeep.pipeline.jobs.subscription import EVERY_KEY, read_options
 from streamkeep.pipeline.lake.erased import ERASED, read_erased
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin, attempts
 from streamkeep.pipeline.lake.table import Lake
-from streamkeep.pipeline.options import ReadOptions
+from streamkeep.pipeline.options import EVERY_KEY, ReadOptions, read_options
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage.numbered import next_version
 from streamkeep.pipeline.storage.places import StorageError, new_folder, remove_folder, sweep
-from streamkeep.pipeline.store_fleet.executor.manifests import Ask, plan_stores
+from streamkeep.pipeline.store_fleet.executor import Ask, plan_stores
 from streamkeep.pipeline.store_fleet.live import SLICE_BYTES, plan_live
 from streamkeep.pipeline.store_fleet.members import find_members, live_member
 from streamkeep.pipeline.store_fleet.pieces import (
     NO_HEAD,
+    POSITIONS,
     Member,
     Positions,
     pack_groups,
+    read_positions,
     without_erased,
     without_streams,
-)
-from streamkeep.pipeline.store_fleet.progress_files import (
-    POSITIONS,
-    head_application,
-    read_positions,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME: Final = "to-lake"
-_SEGMENTS_PER_TASK: Final = 20_000  # of manifests to read: about a second
+SEGMENTS_PER_TASK: Final = 20_000  # of manifests to read: about a second
 _AT_ONCE: Final = 32
 
 
@@ -152,7 +148,7 @@ def to_lake(
         tail_export=tail_export,
         fail_on_data_loss=fail_on_data_loss,
     )
-    with Stopwatch(Report(NAME)) as report:
+    with timed(NAME) as report:
         with reading(options.path) as source, source.snapshot() as snapshot:
             find_streams(snapshot.txn, options, all_there=True)  # raises before a lake is made
         member = live_member(Path(options.path))
@@ -214,7 +210,7 @@ def fleet_to_lake(
     def find() -> list[Member]:
         return find_members(fleet, failed, headless)
 
-    with Stopwatch(Report(NAME)) as report:
+    with timed(NAME) as report:
         members = find()
         report.details = {"stores": len(members), "changed": 0, "streams": 0, "absent": 0}
         _run(spark, members, find, lake, columns, options, report, progress)
@@ -292,7 +288,7 @@ def plan(
         version = table.transaction(POSITIONS.application(member.store))
         erased = table.transaction(ERASED.application(member.store))
         if not member.path:
-            head = table.transaction(head_application(member.store))
+            head = table.transaction(_head_application(member.store))
             if some or head != member.version:
                 asks.append(Ask(member, table.uri, version, erased, options if some else None))
             continue
@@ -320,7 +316,8 @@ def plan(
                 absent=before.absent,
             )
     known = {ask.member.store: ask for ask in asks}
-    for line in run_units(spark, in_tasks(asks), plan_stores):
+    units = list(filled(asks, lambda ask: ask.member.segments + 100, SEGMENTS_PER_TASK))
+    for line in run_units(spark, units, plan_stores):
         facts = json.loads(line)
         store, ask = facts["store"], known[facts["store"]]
         if "problem" in facts:
@@ -363,15 +360,18 @@ def _moved_on(table: Lake, stores: Iterable[str]) -> set[str]:
     return {store for store, one in applications.items() if one in changed}
 
 
-def in_tasks(asks: Sequence[Ask]) -> list[tuple[Ask, ...]]:
-    """Return stores in tasks of about equally many segments."""
-    return list(filled(asks, lambda ask: ask.member.segments + 100, _SEGMENTS_PER_TASK))
-
-
 def group_tasks(groups: Sequence[tuple[int, str]], cores: int) -> list[tuple[str, ...]]:
     """Return groups of pieces in tasks of about equal size."""
     sizes = [size for size, _ in groups]
     return [tuple(text for _, text in task) for task in spread(groups, sizes, cores)]
+
+
+def _head_application(store: str) -> str:
+    """Return the application whose version is that of the archive's head that was read.
+
+    While it is that of the head, there is nothing new, and neither manifest nor positions are read.
+    """
+    return f"streamkeep/head/{store}"
 
 
 # --- copying and committing -----------------------------------------------------------------------
@@ -448,7 +448,7 @@ def _commit(table: Lake, stores: list[_Store], report: Report) -> list[_Store]:
         for store, version in mine:
             versions[POSITIONS.application(store.member.store)] = version
             if store.head is not None:
-                versions[head_application(store.member.store)] = store.head
+                versions[_head_application(store.member.store)] = store.head
         failpoints.hit("fleet:positions")
         files = [file for store in stores for file in store.files]
         origins = {file.origin for file in files}

@@ -1,5 +1,5 @@
 """The Delta table of entries.
 
-The folder `executor` holds what only tasks run, and `files` and `erased` serve both sides. All
+`executor` holds what only tasks run, and `files` and `erased` serve both sides. All
 other modules run on the driver: executors need no delta-rs.
 """

@@ -12,8 +12,10 @@ as a negative number: `ms` + 2^64. Entries keep the order of their unsigned IDs.
 from __future__ import annotations
 
 import json
+import random
 import re
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -25,12 +27,14 @@ import xxhash
 from streamkeep.arrow.keys import key_text
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.distribution.conflicts import MOST_CONFLICTS, wait_after
 
 PARTITIONS: Final = ("bucket", "date")
 ORIGIN: Final = ("store", "stream", "incarnation")
 LAST_MS: Final = 253_402_300_799_999  # the end of 9999, the last year of ISO 8601
 _DAY_MS: Final = 86_400_000
+MOST_CONFLICTS: Final = 1000  # more means a defect: an error is better than a job without end
+_FIRST_WAIT_S: Final = 0.05
+_LONGEST_WAIT_S: Final = 2.0
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _FILE_NAME: Final = re.compile(
     r"(\d{1,20}-\d{1,20})_(\d{1,20}-\d{1,20})\.([0-9a-f]{16})\.[0-9a-f]{8}\.parquet"
@@ -43,6 +47,16 @@ class LakeError(StreamkeepError):
 
 class NoSuchLakeError(LakeError):
     """There is no lake at the place that was named."""
+
+
+def wait_after(conflicts: int) -> None:
+    """Back off before the next try; `conflicts` counts the failed ones.
+
+    Of simultaneous commits at least one succeeds, so all jobs get through in the end. The time is
+    random, and longer after each conflict, so that many jobs do not meet again.
+    """
+    longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(conflicts, 10))
+    time.sleep(random.uniform(0, longest))
 
 
 def attempts(lake: str) -> Iterator[None]:

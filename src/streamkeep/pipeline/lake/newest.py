@@ -11,7 +11,7 @@ from typing import Final
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from streamkeep.pipeline.distribution.conflicts import wait_after
+from streamkeep.pipeline.lake.files import wait_after
 from streamkeep.pipeline.storage.places import StorageError, file_system, log_settings, reaching
 
 _LISTINGS: Final = 12  # tries for one that has the newest version: about seven seconds

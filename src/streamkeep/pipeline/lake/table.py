@@ -21,7 +21,7 @@ Each commit updates several of Delta's application transactions. Two commits tha
 one conflict: one succeeds, and the other gets an error. They live as long as the table.
 
 - `streamkeep/store/<store>` is the version of the file that says up to which entries the lake has
-  the streams of a store (`store_fleet.progress_files`), and `streamkeep/erased/<store>` that of the
+  the streams of a store (`store_fleet.pieces`), and `streamkeep/erased/<store>` that of the
   file with the IDs that were erased from the lake (`lake.erased`).
 - `streamkeep/format` is the number of this format, from the first commit on.
 - `streamkeep/key/<bucket>` is updated by every commit that adds or erases entries of a stream. So a
@@ -54,7 +54,7 @@ from streamkeep.arrow.batches import DEFAULT_SCHEMA, SYSTEM_COLUMNS
 from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.engine.system import failpoints
 from streamkeep.pipeline.lake.commit_check import check_commits
-from streamkeep.pipeline.lake.executor.parquet import described
+from streamkeep.pipeline.lake.executor import described
 from streamkeep.pipeline.lake.files import (
     LAST_MS,
     PARTITIONS,

@@ -1,5 +1,5 @@
 """DataFrames as entries of a store.
 
-The folder `executor` holds what only tasks run; `staged` serves both sides, and `writer` has the
+`executor` holds what only tasks run; `staged` serves both sides, and `writer` has the
 objects that Spark sends from one side to the other. `apply` runs on the driver.
 """

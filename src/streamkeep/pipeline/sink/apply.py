@@ -14,8 +14,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import IdTooSmallError, StreamkeepError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
-from streamkeep.pipeline.sink.executor.rows import Pairs
-from streamkeep.pipeline.sink.executor.stage import _id_of
+from streamkeep.pipeline.sink.executor import Pairs, id_of
 from streamkeep.pipeline.sink.staged import Run, Staged, StagedFileMissingError, without_collector
 from streamkeep.pipeline.storage.places import file_system
 
@@ -38,9 +37,9 @@ def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
             by_key.setdefault(run.key, []).append((files[one.location], run))
     added: dict[bytes, int] = {}
     for key, runs in by_key.items():
-        sources = [chain.from_iterable(_nodes(reader, run)) for reader, run in runs]
+        sources = [_entries(reader, run) for reader, run in runs]
         if with_ids:
-            entries: Iterator[Pairs] = heapq.merge(*sources, key=_id_of)
+            entries: Iterator[Pairs] = heapq.merge(*sources, key=id_of)
         else:
             entries = chain.from_iterable(sources)
         expected = sum(run.entries for _, run in runs)
@@ -55,14 +54,9 @@ def apply_staged(txn: WriteTxn, staged: list[Staged]) -> dict[bytes, int]:
 
 def staged_nodes(one: Staged) -> Iterator[tuple[int, int, bytes]]:
     """Yield the nodes of a staged file, as (ms, seq, listpack)."""
-    if not one.location:
-        return
-    reader = _open_staged(one.location)
+    reader = _open_staged(one.location) if one.location else None
     for run in one.runs:
-        for at in range(run.first, run.last):
-            batch = reader.get_batch(at)
-            columns = (batch.column(name).to_pylist() for name in ("ms", "seq", "node"))
-            yield from zip(*columns, strict=True)
+        yield from _nodes(reader, run)
 
 
 def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool) -> int:
@@ -84,17 +78,20 @@ def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool)
         done += len(part)
 
 
-def _nodes(reader: Any, run: Run) -> Iterator[list[Pairs]]:
-    """Yield the entries of a run, one node at a time."""
+def _nodes(reader: Any, run: Run) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the nodes of a run."""
     for at in range(run.first, run.last):
         batch = reader.get_batch(at)
-        for ms, seq, data in zip(
-            *(batch.column(name).to_pylist() for name in ("ms", "seq", "node")), strict=True
-        ):
-            out: list[Any] = []
-            wanted = Range(0, 0, _TOP, _TOP, 1 << 40, False, int(PAIRS))
-            read_range(data, ms, seq, wanted, out)
-            yield out
+        columns = (batch.column(name).to_pylist() for name in ("ms", "seq", "node"))
+        yield from zip(*columns, strict=True)
+
+
+def _entries(reader: Any, run: Run) -> Iterator[Pairs]:
+    """Yield the entries of a run."""
+    for ms, seq, data in _nodes(reader, run):
+        out: list[Any] = []
+        read_range(data, ms, seq, Range(0, 0, _TOP, _TOP, 1 << 40, False, int(PAIRS)), out)
+        yield from out
 
 
 def _open_staged(location: str) -> Any:

@@ -42,8 +42,7 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.pipeline.options import OptionError, WriteOptions
 from streamkeep.pipeline.sink.apply import apply_staged
-from streamkeep.pipeline.sink.executor.rows import RowReader
-from streamkeep.pipeline.sink.executor.stage import stage
+from streamkeep.pipeline.sink.executor import RowReader, stage
 from streamkeep.pipeline.sink.identity import find_batch, is_new, new_streams
 from streamkeep.pipeline.storage.places import new_folder, plain, remove_folder, sweep
 

@@ -30,7 +30,7 @@ from pyspark.sql import types
 
 from streamkeep.arrow.batches import SYSTEM_COLUMNS
 from streamkeep.pipeline.options import ReadOptions
-from streamkeep.pipeline.source.executor.batches import read_slices
+from streamkeep.pipeline.source.executor import read_slices
 from streamkeep.pipeline.source.plan import plan_pins
 from streamkeep.pipeline.source.slices import Pin, Slice
 
@@ -101,7 +101,7 @@ def _sampled(options: ReadOptions, pin: Pin, count: int) -> Iterator[list[tuple[
 
 
 def _pairs(options: ReadOptions, slices: Sequence[Slice]) -> Iterator[list[tuple[bytes, bytes]]]:
-    for batch in read_slices(options, _FIELDS, tuple(slices)):
+    for batch in read_slices(_FIELDS, tuple(slices), options.mode):
         for fields in batch.column(0).to_pylist():
             yield [(one["field"], one["value"]) for one in fields]
 

@@ -10,14 +10,19 @@ import logging
 from dataclasses import replace
 
 from streamkeep.engine.txn.read_txn import Txn
+from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.distribution.packing import partition_bytes
 from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
 from streamkeep.pipeline.source.pins import pin_streams
-from streamkeep.pipeline.source.segment_files import is_folder
 from streamkeep.pipeline.source.segment_folder import cut_folder, list_segments, pin_folder
 from streamkeep.pipeline.source.slices import Count, Pin, Slice, join, pack
-from streamkeep.pipeline.source.stores import StreamReplacedError, reading, stream_nodes
+from streamkeep.pipeline.source.stores import (
+    StreamReplacedError,
+    is_folder,
+    reading,
+    stream_nodes,
+)
 from streamkeep.pipeline.source.tail_export import cut_exported
 from streamkeep.pipeline.source.triggers import start_gone
 from streamkeep.pipeline.storage.places import new_folder, sweep
@@ -59,19 +64,28 @@ def plan_pins(
 
     if is_folder(options.path):
         segments = list_segments(options.path)
-        target = target_of(sum(one.size_bytes for one in cut_folder(segments, pins, None)))
-        slices = cut_folder(segments, pins, max(1, target // 8))
+        whole = cut_folder(options.path, segments, pins, None)
+        target = target_of(sum(one.size_bytes for one in whole))
+        slices = cut_folder(options.path, segments, pins, max(1, target // 8))
     else:
         with reading(options.path) as store, store.snapshot() as snapshot:
-            txn, source = snapshot.txn, options.source
+            txn = snapshot.txn
             for pin in pins:
                 check_pin(txn, store.uuid, pin, options)
-            target = target_of(sum(pinned_bytes(txn, pin, source) for pin in pins))
+            target = target_of(
+                sum(
+                    stream_nodes(txn, pin.key, pin.number, options.source).size_bytes(
+                        pin.start, pin.end
+                    )
+                    for pin in pins
+                    if pin.start <= pin.end
+                )
+            )
             size = max(1, target // 8)
             if options.tail_export is None:
-                slices = [one for pin in pins for one in cut_stream(txn, pin, source, size)]
+                slices = [one for pin in pins for one in cut_stream(txn, pin, options, size)]
                 parts = packed(slices, target, options)
-                return [tuple(counted(txn, one, source) for one in part) for part in parts]
+                return [tuple(counted(txn, one) for one in part) for part in parts]
         if options.tail_export is not None:
             sweep(options.tail_export)
             folder = folder or new_folder(options.tail_export)
@@ -122,33 +136,29 @@ def packed(slices: list[Slice], target: int, options: ReadOptions) -> list[tuple
     return [join(part) for part in partitions]
 
 
-def counted(txn: Txn, one: Slice, source: str) -> Slice:
+def counted(txn: Txn, one: Slice) -> Slice:
     """Return a slice with the number of its entries, which its task compares with what it reads."""
-    return replace(one, planned=_count(txn, one, source))
+    return replace(one, planned=_count(txn, one, one.source))
 
 
-def pinned_bytes(txn: Txn, pin: Pin, source: str) -> int:
-    """Return about how many bytes a read of a pinned range takes."""
-    if pin.start > pin.end:
-        return 0
-    return stream_nodes(txn, pin.key, pin.number, source).size_bytes(pin.start, pin.end)
-
-
-def cut_stream(txn: Txn, pin: Pin, source: str, slice_bytes: int) -> list[Slice]:
+def cut_stream(txn: Txn, pin: Pin, options: ReadOptions, slice_bytes: int) -> list[Slice]:
     """Return a pinned range as slices of about `slice_bytes`, cut between nodes."""
     if pin.start > pin.end:
         return []
-    slices: list[Slice] = []
+    parts: list[tuple[StreamId, StreamId, int, int]] = []
     start, size, entries, any_there = pin.start, 0, 0, False
-    stream = stream_nodes(txn, pin.key, pin.number, source)
+    stream = stream_nodes(txn, pin.key, pin.number, options.source)
     for mark in stream.marks(pin.start, pin.end, slice_bytes):
         if size and size + mark.size_bytes // 2 > slice_bytes and mark.id > start:
-            end = mark.id.previous()
-            slices.append(Slice(pin.key, pin.number, start, end, size, entries, store=pin.store))
+            parts.append((start, mark.id.previous(), size, entries))
             start, size, entries = mark.id, 0, 0
         size += mark.size_bytes
         entries += mark.entries
         any_there = True
     if any_there:
-        slices.append(Slice(pin.key, pin.number, start, pin.end, size, entries, store=pin.store))
-    return slices
+        parts.append((start, pin.end, size, entries))
+    strict = options.fail_on_data_loss
+    return [
+        Slice(pin.key, pin.number, *part, pin.store, options.path, options.source, strict=strict)
+        for part in parts
+    ]

@@ -20,8 +20,8 @@ from streamkeep.format.core.errors import NotAStoreError, StreamkeepError
 from streamkeep.format.segment.segment import SUFFIX, Segment
 from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.source.pins import chosen_keys, pin_between
-from streamkeep.pipeline.source.segment_files import open_segment
 from streamkeep.pipeline.source.slices import Pin, Slice
+from streamkeep.pipeline.source.stores import open_segment
 from streamkeep.pipeline.storage.places import file_system, is_local, reaching
 
 _AT_ONCE: Final = 16  # files of an object store to open in parallel; each takes some round trips
@@ -109,21 +109,25 @@ def pin_folder(options: ReadOptions) -> tuple[Pin, ...]:
 
 
 def cut_folder(
-    streams: dict[Stream, list[FolderSegment]], pins: tuple[Pin, ...], slice_bytes: int | None
+    root: str,
+    streams: dict[Stream, list[FolderSegment]],
+    pins: tuple[Pin, ...],
+    slice_bytes: int | None,
 ) -> list[Slice]:
     """Return slices of about `slice_bytes`, cut between blocks; a slice per file without it.
 
     Args:
         streams: the result of `list_segments`.
     """
-    slices = []
-    for pin in pins:
-        for one in streams.get((pin.store, pin.number), []):
-            slices += cut_segment(one.segment, one.path, pin, slice_bytes)
-    return slices
+    return [
+        replace(part, path=root, segment=one.path)
+        for pin in pins
+        for one in streams.get((pin.store, pin.number), [])
+        for part in cut_segment(one.segment, pin, slice_bytes)
+    ]
 
 
-def cut_segment(segment: Segment, path: str, pin: Pin, slice_bytes: int | None) -> list[Slice]:
+def cut_segment(segment: Segment, pin: Pin, slice_bytes: int | None) -> list[Slice]:
     """Return the part of a segment in a pinned range, as slices cut between blocks."""
     slices = []
     blocks = segment.index.blocks
@@ -137,7 +141,6 @@ def cut_segment(segment: Segment, path: str, pin: Pin, slice_bytes: int | None) 
             stop += 1
         low = max(pin.start, StreamId(*blocks[at].first_id))
         high = min(pin.end, StreamId(*blocks[stop - 1].last_id))
-        file = (path, (at, stop))
-        slices.append(Slice(pin.key, pin.number, low, high, size, entries, *file, store=pin.store))
+        slices.append(Slice(pin.key, pin.number, low, high, size, entries, pin.store))
         at = stop
     return slices

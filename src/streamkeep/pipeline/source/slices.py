@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamkeep.format.core.entry import StreamId
+from streamkeep.pipeline.options import AUTO
 
 if TYPE_CHECKING:
     from streamkeep.format.segment.manifest import SegmentRecord
@@ -41,19 +42,24 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The entries of one stream from `start` to `end`, both included.
+    """The entries of one stream from `start` to `end`, both included, and where they are.
 
     Attributes:
         number: of the stream in its store; a stream that was deleted and created again has another.
         size_bytes: about how many bytes a read takes.
         entries: about how many entries there are; 0 if unknown.
-        segment: the file that holds all of them, relative to the archive; None: in the store.
-        blocks: the blocks of that file, as a half-open range; None for all.
-        planned: what there was when the read was planned; None for a file, which either is complete
-            or gives an error.
         store: the UUID of the store.
-        published: URI under which archives are, and the row of the segment, if it is in an object
-            store.
+        path: of the store that is read live; of the folder of `segment`; or the URI under which
+            archives are, for `record`.
+        source: what of a live store is read; see `StreamNodes`.
+        segment: the file that holds all of them, relative to the folder.
+        record: the row of the segment in an object store that holds all of them.
+        sealed: that segment is one of the live entries.
+        planned: what a live store had when the read was planned; None for a file, which either is
+            complete or gives an error.
+        strict: raise an error if some of that is gone, instead of counting it.
+        late: its segment was adopted after its range was copied, so a lake may have some of it.
+        erased: IDs of the range that were erased from the lake.
     """
 
     key: bytes
@@ -62,11 +68,16 @@ class Slice:
     end: StreamId
     size_bytes: int
     entries: int = 0
-    segment: str | None = None
-    blocks: tuple[int, int] | None = None
-    planned: Count | None = None
     store: str = ""
-    published: tuple[str, SegmentRecord] | None = None
+    path: str = ""
+    source: str = AUTO
+    segment: str | None = None
+    record: SegmentRecord | None = None
+    sealed: bool = False
+    planned: Count | None = None
+    strict: bool = True
+    late: bool = False
+    erased: tuple[StreamId, ...] = ()
 
 
 def pack(
@@ -106,29 +117,23 @@ def pack(
 
 
 def join(slices: Sequence[Slice]) -> tuple[Slice, ...]:
-    """Return the slices of a partition, with adjacent slices of one source joined."""
+    """Return the slices of a partition, with neighbours in one place joined."""
     joined: list[Slice] = []
     for one in slices:
         last = joined[-1] if joined else None
         if last is not None and _continues(last, one):
-            joined[-1] = replace(
-                last,
-                end=one.end,
-                size_bytes=last.size_bytes + one.size_bytes,
-                entries=last.entries + one.entries,
-                blocks=None if last.blocks is None else (last.blocks[0], (one.blocks or (0, 0))[1]),
-            )
+            size, entries = last.size_bytes + one.size_bytes, last.entries + one.entries
+            joined[-1] = replace(last, end=one.end, size_bytes=size, entries=entries)
         else:
             joined.append(one)
     return tuple(joined)
 
 
 def _continues(last: Slice, one: Slice) -> bool:
-    """Return whether `one` directly follows `last` in the same source."""
-    if (last.store, last.number, last.key) != (one.store, one.number, one.key):
-        return False
-    if last.segment != one.segment:
-        return False
-    if last.segment is None:
-        return last.end.next() == one.start
-    return last.blocks is not None and one.blocks is not None and last.blocks[1] == one.blocks[0]
+    """Return whether `one` directly follows `last` in the same place."""
+    places = [
+        (part.store, part.number, part.key, part.path, part.segment, part.record)
+        for part in (last, one)
+    ]
+    in_file = one.segment is not None or one.record is not None
+    return places[0] == places[1] and (in_file or last.end.next() == one.start)

@@ -1,19 +1,27 @@
-"""Stores as the source opens them, on the driver and on executors.
+"""Stores and segment files as the source opens them, on the driver and on executors.
 
-Each use opens the store read-only, which takes 3 ms, and closes it again. Spark keeps its Python
+Each use opens a store read-only, which takes 3 ms, and closes it again. Spark keeps its Python
 workers for the whole session. A store that stays open in one would hold a lock, and would read the
 old file after a user has replaced the store.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Final
 
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.format.core.errors import MissingSegmentError, StreamkeepError
+from streamkeep.format.segment.segment import Segment
 from streamkeep.pipeline.options import ARCHIVE
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
+from streamkeep.pipeline.storage.places import file_system, is_uri, reaching
+
+DATA_FILE: Final = "data.mdb"
 
 
 class StreamReplacedError(StreamkeepError):
@@ -40,3 +48,28 @@ def stream_nodes(txn: Txn, key: bytes, number: int, source: str) -> StreamNodes:
         f"stream {key!r} was deleted or renamed after this read was planned; next: load() the "
         "DataFrame again"
     )
+
+
+def is_folder(path: str) -> bool:
+    """Return whether a path is a folder of segments and not a store; a URI always is."""
+    return is_uri(path) or (os.path.isdir(path) and not os.path.exists(f"{path}/{DATA_FILE}"))
+
+
+@contextmanager
+def open_segment(root: str, path: str) -> Iterator[Segment]:
+    """Open a segment of a folder in a `with` block; its index remains usable after the block.
+
+    Args:
+        path: relative to the folder.
+    """
+    system, base = file_system(root)
+    where = f"segment {path}"
+    try:
+        with reaching(root):
+            file: Any = system.open_input_file(f"{base.rstrip('/')}/{path}")
+    except FileNotFoundError:
+        raise MissingSegmentError(
+            where, f"it is no longer in {root}; next: load() the DataFrame again"
+        ) from None
+    with file:
+        yield Segment.open(lambda offset, size: file.read_at(size, offset), file.size(), where)

@@ -13,10 +13,9 @@ of the next one. The group is written and never read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming import datasource
 from pyspark.sql.types import StructType
 
@@ -24,7 +23,6 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands import keys
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import NoSuchGroupError
-from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.source import offsets, triggers
 from streamkeep.pipeline.source.loss_notes import new_notes, noted_losses, remove_notes
@@ -32,7 +30,7 @@ from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Positions
 from streamkeep.pipeline.source.pins import absent_keys
 from streamkeep.pipeline.source.plan import plan_pins
-from streamkeep.pipeline.source.reader import SlicePartition, check_schema, read_partition
+from streamkeep.pipeline.source.reader import SlicePartition, SliceReader
 from streamkeep.pipeline.source.slices import Pin
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.triggers import TriggerStream
@@ -71,13 +69,12 @@ def _up_to(bound: offsets.Positions, positions: offsets.Positions) -> offsets.Po
 
 
 class StreamkeepStreamReader(
-    QuickAck, DataSourceStreamReader, datasource.SupportsTriggerAvailableNow
+    SliceReader, DataSourceStreamReader, datasource.SupportsTriggerAvailableNow
 ):
     """Plans micro-batches on the driver, and reads their partitions in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.options = options
-        self.schema = schema
+        super().__init__(options, schema)
         # The store, and where availableNow ends.
         self._bound: tuple[str, offsets.Positions] | None = None
         self._planned: offsets.Positions = {}
@@ -86,7 +83,6 @@ class StreamkeepStreamReader(
         self._notes = new_notes()
         self._group_store: Store[bytes] | None = None
         self._exports: list[tuple[dict[str, Any], str]] = []  # of unfinished batches
-        check_schema(schema, options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_group_store": None}  # tasks do not write the group
@@ -207,10 +203,6 @@ class StreamkeepStreamReader(
                 if last.id > begin.id:
                     pins.append(Pin(key, last.number, begin.id.next(), last.id, planned))
         return tuple(pins)
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the entries of a partition as record batches."""
-        return read_partition(self.options, self.schema, partition)
 
     # --- after a micro-batch ----------------------------------------------------------------
 

@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from typing import Final
 
 import pyarrow as pa
 
@@ -34,15 +33,11 @@ from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.segment.segment import segment_path
 from streamkeep.format.segment.writer import SegmentWriter
 from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
-from streamkeep.pipeline.source.segment_files import open_segment
 from streamkeep.pipeline.source.segment_folder import cut_segment
 from streamkeep.pipeline.source.slices import Pin, Slice
-from streamkeep.pipeline.source.stores import reading, stream_nodes
+from streamkeep.pipeline.source.stores import open_segment, reading, stream_nodes
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 from streamkeep.pipeline.storage import places
-
-if TYPE_CHECKING:
-    from streamkeep.format.segment.manifest import SegmentRecord
 
 _EPOCH: Final = 1  # for nodes that no commit wrote
 _PIECE_BYTES: Final = 8 << 20
@@ -71,7 +66,12 @@ def cut_exported(
                     elif _copied(store.segment_path(record), folder, record.path):
                         slices += _cut_file(folder, record.path, pin, slice_bytes)
                     else:
-                        slices += _cut_published(setting.uri, store.uuid, record, pin, slice_bytes)
+                        segment = RemoteArchive(open_objects(setting.uri), store.uuid).open(record)
+                        check_means(record, segment)
+                        slices += [
+                            replace(one, store=store.uuid, path=setting.uri, record=record)
+                            for one in cut_segment(segment, pin, slice_bytes)
+                        ]
             if options.source != ARCHIVE:
                 path = _write_tail(snapshot.txn, options, pin, store.uuid, folder)
                 if path is not None:
@@ -80,19 +80,9 @@ def cut_exported(
 
 
 def _cut_file(root: str, path: str, pin: Pin, slice_bytes: int) -> list[Slice]:
-    path = quote(path) if places.is_uri(root) else path  # names of folders have `%`
-    location = f"{root.rstrip('/')}/{path}"
-    with open_segment("", location) as segment:
-        return cut_segment(segment, location, pin, slice_bytes)
-
-
-def _cut_published(
-    uri: str, store: str, record: SegmentRecord, pin: Pin, slice_bytes: int
-) -> list[Slice]:
-    segment = RemoteArchive(open_objects(uri), store).open(record)
-    check_means(record, segment)
-    slices = cut_segment(segment, record.path, pin, slice_bytes)
-    return [replace(one, store=store, published=(uri, record)) for one in slices]
+    with open_segment(root, path) as segment:
+        parts = cut_segment(segment, pin, slice_bytes)
+    return [replace(one, path=root, segment=path) for one in parts]
 
 
 def _copied(source: Path, folder: str, path: str) -> bool:

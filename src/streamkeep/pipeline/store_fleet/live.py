@@ -15,15 +15,14 @@ from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
 from streamkeep.pipeline.options import ARCHIVE, AUTO, ReadOptions
 from streamkeep.pipeline.source.losses import DataLossError
 from streamkeep.pipeline.source.offsets import Position
+from streamkeep.pipeline.source.pins import pin_between
 from streamkeep.pipeline.source.plan import counted, cut_stream
-from streamkeep.pipeline.source.slices import Pin
+from streamkeep.pipeline.source.slices import Pin, Slice
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.source.tail_export import cut_exported
 from streamkeep.pipeline.source.triggers import check_nothing_lost
 from streamkeep.pipeline.store_fleet.pieces import (
-    Live,
     Member,
-    Piece,
     Positions,
     StreamPosition,
     deleted_streams,
@@ -39,7 +38,7 @@ def plan_live(
     options: ReadOptions,
     problems: dict[tuple[int, bytes], str] | None = None,
     folder: str | None = None,
-) -> tuple[list[Piece], Positions]:
+) -> tuple[list[Slice], Positions]:
     """Return what a store has that a lake lacks, and the positions after it was copied.
 
     Args:
@@ -48,7 +47,7 @@ def plan_live(
             without it, the first error is raised.
         folder: with `tailExport`, that of the nodes that executors cannot reach.
     """
-    pieces: list[Piece] = []
+    pieces: list[Slice] = []
     streams = dict(before.streams)
     with reading(member.path) as store, store.snapshot() as snapshot:
         txn = snapshot.txn
@@ -77,14 +76,16 @@ def plan_live(
                 else:
                     end, added = archived[number].last_id, was.added
                 mine = []
-                how = replace(options, path=member.path, source=source, fleet=False)
+                how = replace(options, path=member.path, source=source)
                 for one in late.get(number, ()):
                     last = min(one.last_id, was.end)
                     pin = Pin(key, number, one.first_id, last, member.store)
-                    mine += [replace(new, late=True) for new in _new(txn, member, pin, how, folder)]
+                    mine += [replace(new, late=True) for new in _cut(txn, pin, how, folder)]
                 if end > was.end:
-                    pin = Pin(key, number, was.end.next(), end, member.store)
-                    mine += _new(txn, member, pin, how, folder)
+                    pin = pin_between(options, key, number, end)
+                    start = max(pin.start, was.end.next())
+                    pin = replace(pin, start=start, store=member.store)
+                    mine += _cut(txn, pin, how, folder)
             except StreamkeepError as error:
                 if problems is None:
                     raise
@@ -112,26 +113,11 @@ def plan_live(
     return pieces, positions
 
 
-def _new(
-    txn: Txn, member: Member, pin: Pin, options: ReadOptions, folder: str | None
-) -> Iterator[Piece]:
-    """Yield a range of a stream as pieces."""
-    if folder is None:
-        cut = cut_stream(txn, pin, options.source, SLICE_BYTES)
-        parts = [counted(txn, one, options.source) for one in cut]
-    else:
-        parts = cut_exported(options, (pin,), SLICE_BYTES, folder)
-    for one in parts:
-        yield Piece(
-            member.store,
-            pin.number,
-            pin.key,
-            one.start,
-            one.end,
-            one.size_bytes,
-            one.entries,
-            live=Live(options, one),
-        )
+def _cut(txn: Txn, pin: Pin, options: ReadOptions, folder: str | None) -> list[Slice]:
+    """Return a range of a stream as pieces."""
+    if folder is not None:
+        return cut_exported(options, (pin,), SLICE_BYTES, folder)
+    return [counted(txn, one) for one in cut_stream(txn, pin, options, SLICE_BYTES)]
 
 
 def _check(txn: Txn, options: ReadOptions, key: bytes, number: int, was: StreamPosition) -> None:

@@ -16,11 +16,10 @@ from uuid import UUID
 from streamkeep.engine.remote.object_store import ObjectStore, normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
-from streamkeep.pipeline.source.stores import reading
+from streamkeep.pipeline.source.stores import DATA_FILE, reading
 from streamkeep.pipeline.store_fleet.pieces import FleetError, Member
 
 _AT_ONCE: Final = 32
-_DATA_FILE: Final = "data.mdb"
 
 
 def find_members(
@@ -71,7 +70,7 @@ def _live(folder: Path, problems: list[str] | None) -> Iterator[Member]:
     if not folder.is_dir():
         return
     for path in [folder, *sorted(folder.iterdir())]:
-        if (path / _DATA_FILE).is_file():
+        if (path / DATA_FILE).is_file():
             try:
                 member = live_member(path)
             except StreamkeepError as error:
@@ -86,7 +85,8 @@ def live_member(path: Path) -> Member:
         setting = store.remote_archive()
         name = path.name if setting is None else setting.name
         labels = {} if setting is None else setting.labels
-        return Member(store.uuid, name, labels, path=str(path))
+        uri = "" if setting is None else setting.uri
+        return Member(store.uuid, name, labels, uri, str(path))
 
 
 def _note(error: StreamkeepError, problems: list[str] | None) -> None:

@@ -1,7 +1,7 @@
 """The values of a fleet's read: members, pieces of streams, and positions.
 
-A *piece* is a range of IDs of one stream that one segment, or a live store, holds. The pieces of a
-stream do not overlap, so each entry is in one. An archived segment comes before a sealed one, since
+A *piece* is a slice that one segment, or a live store, holds. The pieces of a stream do not
+overlap, so each entry is in one. An archived segment comes before a sealed one, since
 the archive has the newer copy: an erasure or a deletion between the two is seen there.
 
 The positions of a store say, for each stream, up to which ID a lake has everything.
@@ -20,11 +20,11 @@ from typing import Any, Final
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.core.json_form import from_json, json_bytes
-from streamkeep.format.segment.manifest import ADOPTED, SegmentRecord
+from streamkeep.format.segment.manifest import ADOPTED
 from streamkeep.format.segment.remote import Manifest, RemoteSegment
 from streamkeep.pipeline.distribution.packing import filled
-from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.source.slices import Slice
+from streamkeep.pipeline.storage.numbered import NumberedFiles
 
 _GO_ON: Final = "--no-fail-on-data-loss (fail_on_data_loss=False) goes on without them"
 NO_HEAD: Final = (
@@ -32,6 +32,11 @@ NO_HEAD: Final = (
     "archiver of that store again"
 )
 GROUP_BYTES: Final = 64 << 20  # pieces that travel together
+
+
+# `_positions/<store>/<version>.json` has what a lake holds of a store; the application
+# `streamkeep/store/<store>` names it.
+POSITIONS: Final = NumberedFiles("_positions", "streamkeep/store", "what the lake has of the store")
 
 
 class FleetError(StreamkeepError):
@@ -43,8 +48,8 @@ class Member:
     """One store of a fleet.
 
     Attributes:
-        uri: of the fleet, if the archive is read there.
-        path: of the store, if it is read live.
+        uri: under which its archive is published; "" for nowhere.
+        path: of the store, if it is read live; "" if its archive is read.
         version: of its head, if the archive is read.
         segments: their number, for dividing the work.
         sealed_ms: Unix time up to which all entries are in segments; None if they never were.
@@ -58,40 +63,6 @@ class Member:
     version: int = 0
     segments: int = 0
     sealed_ms: int | None = None
-
-
-@dataclass(frozen=True)
-class Live:
-    """A part of a store that is read live, as the data source reads it."""
-
-    options: ReadOptions
-    part: Slice
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A range of IDs of a stream, both included, in one segment or in a live store.
-
-    Attributes:
-        record: of the segment; None for a live store.
-        live: how the range of a live store is read.
-        late: its segment was adopted after its range was copied, so the lake may have some of it.
-        erased: IDs of the range that were erased from the lake.
-    """
-
-    store: str
-    number: int
-    key: bytes
-    start: StreamId
-    end: StreamId
-    size_bytes: int
-    entries: int
-    record: SegmentRecord | None = None
-    sealed: bool = False
-    uri: str = ""
-    live: Live | None = None
-    late: bool = False
-    erased: tuple[StreamId, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,6 +159,17 @@ class Positions:
         return replace(self, streams={**self.streams, number: one})
 
 
+def read_positions(lake: str, store: str, version: int | None) -> Positions:
+    """Return the positions of a version; empty ones for None.
+
+    Raises:
+        CorruptionError: the file is missing or damaged.
+    """
+    if version is None:
+        return Positions()
+    return POSITIONS.read(lake, store, version, Positions.from_json)
+
+
 # --- deleted streams ------------------------------------------------------------------------------
 
 
@@ -241,7 +223,7 @@ def new_pieces(
     manifest: Manifest,
     before: Positions,
     chosen: Callable[[bytes], bool] = lambda key: True,
-) -> tuple[list[Piece], Positions]:
+) -> tuple[list[Slice], Positions]:
     """Return what a manifest has that a lake lacks, and the positions after it was copied.
 
     Entries above the ID up to which a stream is complete are left for later: the store may still
@@ -253,7 +235,7 @@ def new_pieces(
     by_stream: dict[int, list[RemoteSegment]] = {}
     for one in manifest.segments:
         by_stream.setdefault(one.record.stream_number, []).append(one)
-    pieces: list[Piece] = []
+    pieces: list[Slice] = []
     streams = dict(before.streams)
     for number, stream in sorted(manifest.streams.items()):
         if not chosen(stream.key):
@@ -284,7 +266,7 @@ def new_pieces(
     return pieces, Positions(streams, member.name, member.labels, member.sealed_ms)
 
 
-def stream_pieces(member: Member, key: bytes, segments: Sequence[RemoteSegment]) -> Iterator[Piece]:
+def stream_pieces(member: Member, key: bytes, segments: Sequence[RemoteSegment]) -> Iterator[Slice]:
     """Yield all entries of a stream's segments as pieces, ascending and without overlaps."""
     archived = sorted(
         (one for one in segments if not one.sealed), key=lambda one: one.record.first_id
@@ -304,19 +286,15 @@ def stream_pieces(member: Member, key: bytes, segments: Sequence[RemoteSegment])
         parts += [(first, last, one) for first, last in _outside(low, high, taken)]
         reached = high
     for first, last, one in sorted(parts, key=lambda part: part[0]):
-        record = one.record
-        yield Piece(
-            member.store,
-            record.stream_number,
-            key,
-            first,
-            last,
-            record.raw_bytes,
-            record.entries,
-            record,
-            one.sealed,
-            uri=member.uri,
-        )
+        yield replace(whole_segment(member, key, one), start=first, end=last)
+
+
+def whole_segment(member: Member, key: bytes, one: RemoteSegment) -> Slice:
+    """Return an archived segment as a piece."""
+    record, number = one.record, one.record.stream_number
+    size, place = (record.raw_bytes, record.entries), (member.store, member.uri)
+    ends = (record.first_id, record.last_id)
+    return Slice(key, number, *ends, *size, *place, record=record, sealed=one.sealed)
 
 
 def _outside(
@@ -338,8 +316,8 @@ def _outside(
 
 
 def without_erased(
-    pieces: Iterable[Piece], erased: Mapping[int, tuple[StreamId, ...]]
-) -> Iterator[Piece]:
+    pieces: Iterable[Slice], erased: Mapping[int, tuple[StreamId, ...]]
+) -> Iterator[Slice]:
     """Yield pieces of a store that name the IDs that were erased from the lake."""
     for one in pieces:
         ids = erased.get(one.number, ())
@@ -350,16 +328,19 @@ def without_erased(
 # --- pieces on the way ----------------------------------------------------------------------------
 
 
-def pack_groups(pieces: Iterable[Piece], group_bytes: int = GROUP_BYTES) -> list[tuple[int, str]]:
-    """Return pieces in groups for transport: (bytes of nodes, the group as text)."""
+def pack_groups(pieces: Iterable[Any], group_bytes: int = GROUP_BYTES) -> list[tuple[int, str]]:
+    """Return what has a `size_bytes` in groups for transport: (bytes, the group as text)."""
     groups = filled(pieces, lambda piece: piece.size_bytes, group_bytes)
-    return [(sum(one.size_bytes for one in group), _pack(group)) for group in groups]
+    return [
+        (
+            sum(one.size_bytes for one in group),
+            base64.b64encode(zlib.compress(pickle.dumps(list(group)), 1)).decode(),
+        )
+        for group in groups
+    ]
 
 
-def unpack_group(text: str) -> list[Piece]:
-    found: list[Piece] = pickle.loads(zlib.decompress(base64.b64decode(text)))
+def unpack_group(text: str) -> list[Any]:
+    """Return what is in a group."""
+    found: list[Any] = pickle.loads(zlib.decompress(base64.b64decode(text)))
     return found
-
-
-def _pack(group: Sequence[Piece]) -> str:
-    return base64.b64encode(zlib.compress(pickle.dumps(list(group)), 1)).decode()

@@ -9,54 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
 from streamkeep.format.core.entry import MAX_ID
 from streamkeep.pipeline.distribution.packing import filled, partition_bytes
-from streamkeep.pipeline.distribution.quick_ack import QuickAck
 from streamkeep.pipeline.options import LIVE, OptionError, ReadOptions
 from streamkeep.pipeline.source.pins import chosen_keys, pin_between
-from streamkeep.pipeline.source.reader import check_schema
-from streamkeep.pipeline.store_fleet.executor.batches import read_pieces
-from streamkeep.pipeline.store_fleet.executor.manifests import read_manifest
+from streamkeep.pipeline.source.reader import SlicePartition, SliceReader
+from streamkeep.pipeline.source.slices import Slice
+from streamkeep.pipeline.store_fleet.executor import read_manifest
 from streamkeep.pipeline.store_fleet.live import plan_live
 from streamkeep.pipeline.store_fleet.members import find_members
-from streamkeep.pipeline.store_fleet.pieces import Member, Piece, Positions, stream_pieces
+from streamkeep.pipeline.store_fleet.pieces import Member, Positions, stream_pieces
 
 _AT_ONCE: Final = 32
 
 
-@dataclass
-class PiecePartition(InputPartition):
-    """The pieces that one task reads."""
-
-    pieces: tuple[Piece, ...]
-
-
-class FleetReader(QuickAck, DataSourceReader):
+class FleetReader(SliceReader, DataSourceReader):
     """Plans a read of a fleet, and reads its partitions in tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.source == LIVE:
             raise OptionError("a fleet has archives; next: leave out source=live")
-        self.options = options
-        self.schema = schema
-        check_schema(schema, options)
+        super().__init__(options, schema)
 
-    def partitions(self) -> list[PiecePartition]:
+    def partitions(self) -> list[SlicePartition]:
         """Return the partitions: pieces of about equal size, by store, stream and ID."""
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             found = threads.map(self._pieces_of, find_members(self.options.path))
             pieces = [one for mine in found for one in self._chosen(mine)]
         total = sum(one.size_bytes for one in pieces)
         target = partition_bytes(total, min_partitions=self.options.min_partitions)
-        return [PiecePartition(one) for one in filled(pieces, lambda one: one.size_bytes, target)]
+        return [SlicePartition(one) for one in filled(pieces, lambda one: one.size_bytes, target)]
 
-    def _pieces_of(self, member: Member) -> list[Piece]:
+    def _pieces_of(self, member: Member) -> list[Slice]:
         """Return everything that a store has, as pieces."""
         if member.path:
             return plan_live(member, Positions(), self.options)[0]
@@ -67,7 +57,7 @@ class FleetReader(QuickAck, DataSourceReader):
             for piece in stream_pieces(member, stream.key, manifest.of_stream(number))
         ]
 
-    def _chosen(self, pieces: list[Piece]) -> Iterator[Piece]:
+    def _chosen(self, pieces: list[Slice]) -> Iterator[Slice]:
         """Yield what the options ask for: streams by key, and ranges of IDs."""
         keys = set(chosen_keys(self.options, list({one.key for one in pieces}), all_there=False))
         for piece in pieces:
@@ -76,9 +66,3 @@ class FleetReader(QuickAck, DataSourceReader):
                 start, end = max(piece.start, pin.start), min(piece.end, pin.end)
                 if start <= end:
                     yield replace(piece, start=start, end=end)
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the entries of a partition as record batches."""
-        if not isinstance(partition, PiecePartition):  # Spark's substitute for an empty list
-            return iter(())
-        return read_pieces(self.options, self.schema, partition.pieces)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,111 +16,168 @@ import xxhash
 
 from streamkeep.engine.remote.object_store import open_objects
 from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
+from streamkeep.engine.system.safe_files import Folder
+from streamkeep.engine.tables.segment_files import open_stored
 from streamkeep.format.core.entry import StreamId
-from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.lake.executor.parquet import ascending, count_ids, id_at, read_file
+from streamkeep.format.core.errors import MissingSegmentError, StreamkeepError
+from streamkeep.format.segment.manifest import SegmentRecord
+from streamkeep.format.segment.segment import Segment
+from streamkeep.pipeline.lake.executor import ascending, count_ids, id_at, read_file
 from streamkeep.pipeline.lake.files import (
     LakeFile,
+    Origin,
     Statistics,
     checksum_of_path,
     day_of,
     folder_of,
 )
 from streamkeep.pipeline.storage.places import check_reached, file_system, host
-
-if TYPE_CHECKING:
-    from streamkeep.format.segment.manifest import SegmentRecord
-
+from streamkeep.pipeline.store_fleet.executor import read_manifest
+from streamkeep.pipeline.store_fleet.pieces import (
+    Member,
+    Positions,
+    deleted_streams,
+    pack_groups,
+    stream_pieces,
+    streams_gone_back,
+    unpack_group,
+)
 
 _CHUNK: Final = 8 << 20
 
 
 @dataclass(frozen=True)
-class Task:
-    """The files that one worker checks.
+class Archived:
+    """A segment that a task reads, and where it is.
 
     Attributes:
-        archive: the folder of the segments.
-        uri, store: where segments are that are not in the folder; "" for nowhere. The UUID of the
-            store.
+        member: its store; of one on a path, with the URI under which its archive is published, too.
+        driver: the host that has that path.
+        prefix: names the store in problems; "" for the only one.
+    """
+
+    member: Member
+    record: SegmentRecord
+    sealed: bool = False
+    driver: str = ""
+    prefix: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much there is to read."""
+        return self.record.raw_bytes
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one worker checks.
+
+    Attributes:
+        groups: of segments, packed.
         lake: the root of the lake's files.
         erased: by path of a file, the IDs of its range that were erased.
         statistics: by path of a file, what the log says of its columns.
     """
 
-    archive: str
-    segments: tuple[SegmentRecord, ...]
-    lake: str
-    files: tuple[LakeFile, ...]
+    groups: tuple[str, ...] = ()
+    lake: str = ""
+    files: tuple[LakeFile, ...] = ()
     erased: dict[str, tuple[StreamId, ...]] = field(default_factory=dict)
     statistics: dict[str, dict[str, Statistics]] = field(default_factory=dict)
-    driver: str = ""  # its host
-    uri: str = ""
-    store: str = ""
 
 
 def look_at(task: Task) -> list[str]:
     """Check the files of a task; return the facts about each. Runs in a worker."""
-    if task.segments and not task.uri and task.driver != host():  # a missing file may be there
-        check_reached(task.archive, "archive")
-    found = [_segment_facts(task, record) for record in task.segments]
+    segments: list[Archived] = [one for text in task.groups for one in unpack_group(text)]
+    for path in {one.member.path for one in segments if one.driver not in ("", host())}:
+        check_reached(f"{path}/archive", "archive")  # where it is missing, each file would be
+    found = [_segment_facts(one) for one in segments]
     if task.files:
         system, root = file_system(task.lake)
-        found += [
-            _file_facts(
-                system,
-                root,
-                file,
-                task.erased.get(file.path, ()),
-                task.statistics.get(file.path, {}),
-            )
-            for file in task.files
-        ]
+        for file in task.files:
+            erased, said = task.erased.get(file.path, ()), task.statistics.get(file.path, {})
+            found.append(_file_facts(system, root, file, erased, said))
     return [json.dumps(one) for one in found]
 
 
-# --- one segment ----------------------------------------------------------------------------------
+# --- segments -------------------------------------------------------------------------------------
 
 
-def _segment_facts(task: Task, record: SegmentRecord) -> dict[str, Any]:
-    from streamkeep.engine.system.safe_files import Folder
-    from streamkeep.format.segment.segment import Segment
+def describe_stores(asks: tuple[tuple[Member, Positions], ...]) -> list[str]:
+    """Return a line for each store: its segments in groups, and what a lake should have of it."""
+    lines = []
+    for member, positions in asks:
+        try:
+            lines.append(json.dumps(_described(member, positions)))
+        except StreamkeepError as error:
+            facts = {"store": member.store, "groups": [], "segments": 0, "streams": []}
+            lines.append(json.dumps({**facts, "problems": [str(error)]}))
+    return lines
 
+
+def _described(member: Member, positions: Positions) -> dict[str, Any]:
+    """Return the segments of a store, and what a lake should have of it."""
+    member, manifest = read_manifest(member)
+    expected: dict[int, int] = defaultdict(int)
+    for number, stream in manifest.streams.items():
+        end = positions.end_of(number)
+        for piece in stream_pieces(member, stream.key, manifest.of_stream(number)):
+            record = piece.record
+            assert record is not None
+            whole = (piece.start, piece.end) == (record.first_id, record.last_id)
+            if whole and piece.end <= end:
+                expected[number] += piece.entries
+    living = {number: one.key for number, one in manifest.streams.items() if one.exists}
+    losses = deleted_streams(positions, living) | streams_gone_back(positions, manifest)
+    prefix = f"store {member.store}: "
+    segments = [
+        Archived(member, one.record, one.sealed, prefix=prefix)
+        for number in sorted(manifest.streams)
+        for one in manifest.of_stream(number)
+    ]
+    return {
+        "store": member.store,
+        "groups": pack_groups(segments),
+        "segments": len(segments),
+        "problems": [
+            f"{Origin(member.store, number, positions.streams[number].key)}: {text}"
+            for number, text in sorted(losses.items())
+        ],
+        "streams": [
+            [number, expected[number], [str(one) for one in stream.erased]]
+            for number, stream in sorted(manifest.streams.items())
+        ],
+    }
+
+
+def _segment_facts(one: Archived) -> dict[str, Any]:
     problems: list[str] = []
     size = 0
     try:
-        handle = Folder(Path(task.archive)).open(record.path)
-        with os.fdopen(handle, "rb", buffering=0) as source:
-            size = os.fstat(source.fileno()).st_size
-            descriptor = source.fileno()
-            segment = Segment.open(
-                lambda offset, length: os.pread(descriptor, length, offset), size, record.where
-            )
-            problems += [str(error) for error in segment.check()]
-            problems += [f"{record.where}: {text}" for text in differences(segment, record)]
-    except FileNotFoundError:
-        if task.uri:
-            size = record.size_bytes
-            problems += archived_problems(task.uri, task.store, record, sealed=False)
-        else:
-            problems.append(f"{record.where}: the file is missing")
+        segment = _opened(one)
+        size = segment.size
+        problems += [f"{one.record.where}: {text}" for text in differences(segment, one.record)]
+        problems += [str(error) for error in segment.check()]
     except StreamkeepError as error:
         problems.append(str(error))
-    return {"entries": record.entries, "size_bytes": size, "problems": problems}
+    told = [one.prefix + text for text in problems]
+    return {"entries": one.record.entries, "size_bytes": size, "problems": told}
 
 
-def archived_problems(uri: str, store: str, record: SegmentRecord, *, sealed: bool) -> list[str]:
-    """Return the problems of a segment in an object store, of which every byte is read."""
-    try:
-        archive = RemoteArchive(open_objects(uri), store)
-        segment = archive.open(record, sealed=sealed, cache=ChunkCache(4 * CHUNK_BYTES))
-        found = [f"{record.where}: {text}" for text in differences(segment, record)]
-        return found + [str(error) for error in segment.check()]
-    except StreamkeepError as error:
-        return [str(error)]
+def _opened(one: Archived) -> Segment:
+    """Open a segment on the disk of its store; if it is not there, where it is published."""
+    member = one.member
+    if member.path:
+        try:
+            return open_stored(Folder(Path(member.path)), one.record.path, one.record.where)
+        except MissingSegmentError:
+            if not member.uri:
+                raise
+    archive = RemoteArchive(open_objects(member.uri), member.store)
+    return archive.open(one.record, sealed=one.sealed, cache=ChunkCache(4 * CHUNK_BYTES))
 
 
-def differences(segment: Any, record: SegmentRecord) -> Iterator[str]:
+def differences(segment: Segment, record: SegmentRecord) -> Iterator[str]:
     """Yield the differences between a segment and its row in the manifest."""
     trailer = segment.trailer
     for name, found, expected in (

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.envelope import PAGE_LISTPACK
-from streamkeep.pipeline.lake.executor.parquet import ascending, count_ids, has_id, id_at, read_file
+from streamkeep.pipeline.lake.executor import ascending, count_ids, has_id, id_at, read_file
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
-from streamkeep.pipeline.sink.executor.stage import stage_ascending
+from streamkeep.pipeline.sink.executor import stage_ascending
 from streamkeep.pipeline.storage.places import file_system
 
 _COLUMNS: Final = ("ms", "seq", "fields")

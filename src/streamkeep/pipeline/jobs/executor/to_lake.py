@@ -12,11 +12,12 @@ import pyarrow as pa
 from streamkeep.arrow.batches import RowShape, record_batches
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
-from streamkeep.pipeline.lake.executor.parquet import FileWriter, id_at, read_file, without_ids
+from streamkeep.pipeline.lake.executor import FileWriter, id_at, read_file, without_ids
 from streamkeep.pipeline.lake.files import LakeError, LakeFile, Origin
+from streamkeep.pipeline.source.executor import nodes_of
+from streamkeep.pipeline.source.slices import Slice
 from streamkeep.pipeline.storage.places import StorageError, file_system
-from streamkeep.pipeline.store_fleet.executor.nodes import nodes_of_pieces
-from streamkeep.pipeline.store_fleet.pieces import Piece, unpack_group
+from streamkeep.pipeline.store_fleet.pieces import unpack_group
 
 _OF_ALL: Final = (UnreachableError, StorageError, LakeError)  # not of one stream
 
@@ -44,9 +45,9 @@ def write_pieces(task: Task) -> list[str]:
     """
     schema = pa.ipc.read_schema(pa.py_buffer(task.schema))
     system, root = file_system(task.lake)
-    pieces = [piece for text in task.groups for piece in unpack_group(text)]
+    pieces: list[Slice] = [piece for text in task.groups for piece in unpack_group(text)]
     lines: list[str] = []
-    with nodes_of_pieces() as nodes:
+    with nodes_of() as nodes:
         for (origin, _), mine in groupby(pieces, _file_of):
             shape = RowShape(schema, origin.key, wrapped=True)
             try:
@@ -68,13 +69,13 @@ def write_pieces(task: Task) -> list[str]:
     return lines
 
 
-def _file_of(piece: Piece) -> tuple[Origin, object]:
+def _file_of(piece: Slice) -> tuple[Origin, object]:
     """Return what pieces in one file have in common; a late one has files of its own."""
     origin = Origin(piece.store, piece.number, piece.key)
     return origin, piece.start if piece.late else None
 
 
-def _known(task: Task, piece: Piece) -> set[StreamId]:
+def _known(task: Task, piece: Slice) -> set[StreamId]:
     """Return the IDs of a piece that the lake has already."""
     system, root = file_system(task.lake)
     known: set[StreamId] = set()

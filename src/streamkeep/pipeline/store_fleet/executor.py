@@ -20,10 +20,10 @@ from streamkeep.pipeline.store_fleet.pieces import (
     deleted_streams,
     new_pieces,
     pack_groups,
+    read_positions,
     streams_gone_back,
     without_erased,
 )
-from streamkeep.pipeline.store_fleet.progress_files import read_positions
 
 
 @dataclass(frozen=True)

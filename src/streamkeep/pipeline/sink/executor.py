@@ -1,4 +1,4 @@
-"""Converting Spark's rows to entries. The columns of a row are
+"""Writing rows of Spark into staged files, in tasks. The columns of a row are
 
 stream          the key, unless the option `stream` gives it
 id              `ms-seq`, or 16 bytes; or `ms` and `seq`; without any of these, the store gives IDs
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,12 +22,26 @@ import pyarrow.compute as pc
 
 from streamkeep.arrow.batches import SchemaError
 from streamkeep.arrow.keys import key_of_text
+from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
+from streamkeep.format.node.builder import encode_nodes
+from streamkeep.pipeline.sink.staged import SCHEMA, Run, Staged, without_collector
+from streamkeep.pipeline.storage.places import file_system, make_folder
 
+NODE_BYTES: Final = 16 << 10
+_CHUNK_BYTES: Final = 64 << 20
+_CHUNK_ROWS: Final = 250_000
 _TOP: Final = (1 << 64) - 1
+_SYSTEM: Final = ("stream", "id", "ms", "seq", "ts")
+_ORIGIN: Final = ("store", "incarnation")
 
 Pairs = tuple[int, int, list[bytes]]
+
+id_of: Final = itemgetter(0, 1)
+
+
+# --- rows -----------------------------------------------------------------------------------------
 
 
 class RowError(StreamkeepError):
@@ -149,10 +164,6 @@ class RowReader:
         ]  # fmt: skip
 
 
-_SYSTEM: Final = ("stream", "id", "ms", "seq", "ts")
-_ORIGIN: Final = ("store", "incarnation")
-
-
 def _key_of(text: str) -> bytes:
     """Return the key from a column of text, as the source writes it."""
     try:
@@ -206,3 +217,123 @@ def _parse_id(value: Any) -> tuple[int, int]:
         return StreamId.parse(value)
     except (CommandError, TypeError):
         raise RowError(f"column 'id' is {value!r}, expected an entry ID such as 5-0") from None
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def stage(
+    batches: Iterable[pa.RecordBatch],
+    folder: str,
+    name: str,
+    key: bytes | None,
+    node_bytes: int = NODE_BYTES,
+) -> Staged:
+    """Write rows into a file of the folder, sorted a chunk at a time; return its description.
+
+    Args:
+        node_bytes: the size limit of a node; the default suits nodes that are decoded again.
+    """
+    reader: RowReader | None = None
+    waiting: dict[bytes, list[Pairs]] = {}
+    newest: dict[bytes, tuple[int, int]] = {}
+    rows = size = 0
+
+    def flush(file: _File, with_ids: bool) -> None:
+        for key, entries in waiting.items():
+            rises = True
+            if with_ids:
+                entries.sort(key=id_of)
+                rises = key in newest and newest[key] < entries[0][:2]
+                newest[key] = entries[-1][:2]
+            file.write(key, encode_nodes(entries, node_bytes), len(entries), rises)
+        waiting.clear()
+
+    with without_collector(), _File(folder, name) as file:
+        for batch in batches:
+            reader = RowReader(batch.schema, key) if reader is None else reader
+            for found, entries in reader.read(batch).items():
+                waiting.setdefault(found, []).extend(entries)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
+                flush(file, reader.with_ids)
+                rows = size = 0
+        with_ids = reader is not None and reader.with_ids
+        flush(file, with_ids)
+        return file.close(with_ids)
+
+
+def stage_ascending(
+    batches: Iterable[pa.RecordBatch], folder: str, name: str, key: bytes, node_bytes: int
+) -> Staged:
+    """Write rows of one stream, whose IDs rise from row to row, into a file without gathering them.
+
+    Batches of some thousand rows are best: their entries stay in the processor's cache, which saves
+    two thirds of the time.
+    """
+    reader: RowReader | None = None
+    with without_collector(), _File(folder, name) as file:
+        for batch in batches:
+            reader = RowReader(batch.schema, key) if reader is None else reader
+            entries = zip(*reader.ids_of(batch), reader.fields_of(batch), strict=True)
+            file.write(key, encode_nodes(entries, node_bytes), batch.num_rows, True)
+        return file.close(True)
+
+
+class _File:
+    """A staged file, which is made for its first batch."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._location = f"{folder.rstrip('/')}/{name}"
+        self._sink: Any = None
+        self._file: Any = None
+        self._batches = 0
+        self._runs: list[Run] = []
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None and self._file is not None:
+            with suppress(Exception):  # the file is removed with its folder
+                self._file.close()
+                self._sink.close()
+
+    def write(
+        self, key: bytes, nodes: list[tuple[int, int, bytes]], entries: int, rises: bool
+    ) -> None:
+        """Write nodes of one stream as a batch.
+
+        Args:
+            entries: the number of entries in the nodes.
+            rises: their IDs are above those written before, so the batch may continue the run.
+        """
+        if self._file is None:
+            system, path = file_system(self._location)
+            make_folder(system, path.rpartition("/")[0])
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._sink = system.open_output_stream(path)
+            self._file = pa.ipc.new_file(self._sink, SCHEMA, options=options)
+        columns = [
+            pa.array([key] * len(nodes), pa.binary()),
+            pa.array([ms for ms, _, _ in nodes], pa.uint64()),
+            pa.array([seq for _, seq, _ in nodes], pa.uint64()),
+            pa.array([data for _, _, data in nodes], pa.binary()),
+        ]
+        self._file.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+        at = self._batches
+        self._batches += 1
+        last = self._runs[-1] if self._runs else None
+        if last is not None and rises and last.key == key and last.last == at:
+            self._runs[-1] = Run(key, last.first, at + 1, last.entries + entries)
+        else:
+            self._runs.append(Run(key, at, at + 1, entries))
+
+    def close(self, with_ids: bool) -> Staged:
+        """Finish the file; return its description, without a location if there were no rows."""
+        if self._file is None:
+            return Staged("", (), with_ids)
+        self._file.close()
+        self._sink.close()
+        failpoints.hit("stage:written")
+        return Staged(self._location, tuple(self._runs), with_ids)

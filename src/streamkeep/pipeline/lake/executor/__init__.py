@@ -1,1 +1,0 @@
-"""What tasks do with the files of a lake."""
