@@ -41,10 +41,29 @@ def interrupt_behind(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, cal
     monkeypatch.setattr(owner, name, interrupted)
 
 
+def interrupt_commit(monkeypatch: pytest.MonkeyPatch, call: int, moment: str) -> None:
+    """Send Ctrl-C within a transaction, or when it has committed, before its caller can count."""
+    original = streamkeep.Store.transaction
+    calls = 0
+
+    @contextmanager
+    def interrupted(store: Any, *args: Any) -> Iterator[Any]:
+        nonlocal calls
+        with original(store, *args) as transaction:
+            yield transaction
+            calls += 1
+            if calls == call and moment == "within":
+                signal.raise_signal(signal.SIGINT)
+        if calls == call and moment == "after":
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(streamkeep.Store, "transaction", interrupted)
+
+
 def test_rows_that_are_committed_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("a.jsonl").write_text(LINES)
     with monkeypatch.context() as patched:
-        interrupt_behind(patched, streamkeep.Store, "xadd_many", 2)
+        interrupt_commit(patched, 2, "after")
         told = run("load", "s", "k", "a.jsonl", "--batch", "3", status=1).stderr
     assert "a.jsonl: interrupted; 6 entries stored, up to line 6; --from-line 7 continues" in told
     assert reply("s", "XLEN", "k") == 6
@@ -57,22 +76,8 @@ def test_commands_that_are_committed_are_counted(
     monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     Path("a.resp").write_text("".join(f"XADD k {number}-0 a b\r\n" for number in range(1, 2501)))
-    original = streamkeep.Store.transaction
-    calls = 0
-
-    @contextmanager
-    def interrupted(store: Any, *args: Any) -> Iterator[Any]:
-        nonlocal calls
-        with original(store, *args) as transaction:
-            yield transaction
-            calls += 1
-            if calls == 2 and moment == "within":
-                signal.raise_signal(signal.SIGINT)
-        if calls == 2 and moment == "after":
-            signal.raise_signal(signal.SIGINT)
-
     with monkeypatch.context() as patched:
-        patched.setattr(streamkeep.Store, "transaction", interrupted)
+        interrupt_commit(patched, 2, moment)
         told = run("load", "s", "a.resp", status=1).stderr
     assert "a.resp: interrupted; 2,000 commands applied; --from-line 2001" in told
     assert reply("s", "XLEN", "k") == 2000

@@ -20,6 +20,7 @@ from streamkeep import transfer
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.transfer import Progress
+from streamkeep.transfer.loading import append
 
 pytestmark = pytest.mark.usefixtures("plain_locks")  # interrupts come
 
@@ -286,17 +287,17 @@ def test_an_error_of_the_store_says_in_a_note_what_is_stored() -> None:
     Path("a.jsonl").write_text('{"n":1}\n' * 3)
     with streamkeep.open("s") as store:
         calls = 0
-        original = type(store).xadd_many
+        original = append.xadd_many
 
-        def full(self: Any, *args: Any, **options: Any) -> Any:
+        def full(*args: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == 3:
                 raise streamkeep.StoreFullError("the disk is full")
-            return original(self, *args, **options)
+            return original(*args)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(type(store), "xadd_many", full)
+            patched.setattr(append, "xadd_many", full)
             with pytest.raises(streamkeep.StoreFullError) as found:
                 transfer.load(store, "a.jsonl", key="k", batch=1)
     told = "a.jsonl: 2 entries stored, up to line 2; from_line=3 continues after them"

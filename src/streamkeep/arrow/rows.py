@@ -12,7 +12,6 @@ as they do, which is checked, and are no fields.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -99,7 +98,7 @@ class RowReader:
                 raise ArgumentError(f"data has {names.count(name)} columns {name!r}")
         if not chosen:
             raise ArgumentError(f"data has no column that becomes a field, only {names}")
-        self._whole = _is_pairs(reader.schema, chosen)
+        self._whole = _WHOLE in chosen and is_pairs(reader.schema.field(_WHOLE).type)
         if self._whole and len(chosen) > 1:
             others = [one for one in chosen if one != _WHOLE]
             raise ArgumentError(
@@ -134,7 +133,11 @@ class RowReader:
 
     def _entries(self, batch: pa.RecordBatch) -> list[Pairs]:
         if self._whole:
-            return _pairs(batch.column(_WHOLE))
+            try:
+                flats = list(flat_rows(batch.column(_WHOLE)))
+            except ValueError as error:
+                raise ArgumentError(str(error)) from None
+            return [list(zip(flat[0::2], flat[1::2], strict=True)) for flat in flats]
         values = [
             convert(batch.column(name))
             for name, convert in zip(self._chosen, self._converters, strict=True)
@@ -182,11 +185,8 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _is_pairs(schema: pa.Schema, chosen: list[str]) -> bool:
-    """Say whether the column `fields` holds whole entries."""
-    if _WHOLE not in chosen:
-        return False
-    kind = schema.field(_WHOLE).type
+def is_pairs(kind: pa.DataType) -> bool:
+    """Say whether a column of a type holds whole entries."""
     if pa.types.is_map(kind):
         return True
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
@@ -194,20 +194,33 @@ def _is_pairs(schema: pa.Schema, chosen: list[str]) -> bool:
     return bool(pa.types.is_struct(kind.value_type)) and kind.value_type.num_fields == 2
 
 
-def _pairs(column: Any) -> list[Pairs]:
-    """Return the pairs of each row of a column of lists or maps."""
-    if pa.types.is_map(column.type):
-        names, values = column.keys, column.items
-    else:
-        names, values = column.values.field(0), column.values.field(1)
-    halves: list[list[Any]] = [_converter(_WHOLE, one.type)(one) for one in (names, values)]
-    if column.null_count or None in halves[0] or None in halves[1]:
-        raise ArgumentError("a row of the column 'fields', or a field or value in it, is null")
-    fields, texts = halves
-    return [
-        list(zip(fields[start:end], texts[start:end], strict=True))
-        for start, end in pairwise(column.offsets.to_pylist())
-    ]
+def flat_rows(column: Any) -> Iterator[list[bytes]]:
+    """Return field, value, field, value, ... of each row of the column `fields`.
+
+    Raises:
+        ValueError: it holds no pairs of texts, or some of it is null.
+    """
+    kind = column.type
+    if not is_pairs(kind):
+        raise ValueError(f"the column 'fields' is {kind}, not a list of pairs or a map")
+    halves = [column.keys, column.items] if pa.types.is_map(kind) else column.values.flatten()
+    offsets = column.offsets.to_pylist()
+    first, last = offsets[0], offsets[-1]
+    parts = [_as_binary(one.slice(first, last - first)) for one in halves]
+    if column.null_count or any(one.null_count for one in parts):
+        raise ValueError("a row of the column 'fields', or a field or value in it, is null")
+    flat: list[Any] = [None] * (2 * (last - first))
+    flat[0::2], flat[1::2] = (one.to_pylist() for one in parts)
+    ends = [2 * (offset - first) for offset in offsets]
+    return map(flat.__getitem__, map(slice, ends[:-1], ends[1:]))
+
+
+def _as_binary(column: Any) -> Any:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not _is_text(column.type):
+        raise ValueError(f"the column 'fields' has {column.type}, which is neither text nor bytes")
+    return column.cast(pa.binary())
 
 
 def _ids(column: Any, name: str, first: int) -> list[StreamId]:

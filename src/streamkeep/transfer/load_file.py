@@ -362,7 +362,7 @@ class _Loading(Given):
                     stream, self.kind, self.columns, self.max_line, drop_empty=self.drop_empty
                 )
             else:
-                found = (tables.row_of(*one) for one in tables.read_parquet(stream))
+                found = tables.read_parquet(stream)
             rows = choice.rows(row for row in found if row.line >= first)
             if self.sort:
                 rows = iter(sorted_rows(rows, lambda: self.moved(0)))

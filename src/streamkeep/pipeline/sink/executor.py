@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from streamkeep.arrow.batches import SchemaError
 from streamkeep.arrow.keys import key_of_text
+from streamkeep.arrow.rows import flat_rows, is_pairs
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
@@ -81,9 +82,12 @@ class RowReader:
                 f"there is a column {self.plain[0]!r} and a column 'fields', but an entry takes "
                 "its fields from one of them; next: drop one of the two"
             )
-        if self.has_fields:
-            _check_fields(schema.field("fields").type)
-        elif not self.plain:
+        if self.has_fields and not is_pairs(kind := schema.field("fields").type):
+            raise SchemaError(
+                f"column 'fields' is {kind}, expected array<struct<field,value>> or map, of binary "
+                "or string"
+            )
+        if not self.has_fields and not self.plain:
             raise SchemaError("there is no column 'fields', and no other column for a field")
         for name in self.plain:
             kind = schema.field(name).type
@@ -128,22 +132,10 @@ class RowReader:
 
     def fields_of(self, batch: pa.RecordBatch) -> Iterator[list[bytes]]:
         """Return field, value, field, value, ... of each row, from column `fields`."""
-        column = batch.column("fields")
-        offsets = column.offsets.to_pylist()
-        if column.null_count:
-            raise RowError("column 'fields' is null in a row")
-        if pa.types.is_map(column.type):
-            names, values = column.keys, column.items
-        else:
-            names, values = (column.values.field(at) for at in (0, 1))
-        first, last = offsets[0], offsets[-1]
-        parts = [one.slice(first, last - first).cast(pa.binary()) for one in (names, values)]
-        if parts[0].null_count or parts[1].null_count:
-            raise RowError("a field or value in column 'fields' is null")
-        flat: list[Any] = [None] * (2 * (last - first))
-        flat[0::2], flat[1::2] = (one.to_pylist() for one in parts)
-        ends = [2 * (offset - first) for offset in offsets]
-        return map(flat.__getitem__, map(slice, ends[:-1], ends[1:]))
+        try:
+            return flat_rows(batch.column("fields"))
+        except ValueError as error:
+            raise RowError(str(error)) from None
 
     def _columns(self, batch: pa.RecordBatch) -> list[list[bytes]]:
         """Return the same as `fields_of`, from one column per field."""
@@ -172,21 +164,6 @@ def _key_of(text: str) -> bytes:
         raise RowError(
             f"column 'stream': {error}; next: double the backslashes, or use a column of binary"
         ) from None
-
-
-def _check_fields(kind: pa.DataType) -> None:
-    texts = (pa.types.is_binary, pa.types.is_string)
-    if pa.types.is_map(kind):
-        parts = [kind.key_type, kind.item_type]
-    elif pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
-        parts = [part.type for part in kind.value_type]
-    else:
-        parts = []
-    if len(parts) != 2 or not all(any(test(part) for test in texts) for part in parts):
-        raise SchemaError(
-            f"column 'fields' is {kind}, expected array<struct<field,value>> or map, of binary or "
-            "string"
-        )
 
 
 def _as_text(column: Any) -> Any:

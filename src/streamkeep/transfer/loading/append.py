@@ -8,9 +8,9 @@ because only this module knows the line of each ID.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from typing import Final, NoReturn
 
+from streamkeep.engine.commands.xadd import xadd_many
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import CommandError
 from streamkeep.format.humanize import entries_text, time_text
@@ -45,8 +45,7 @@ def batches(rows: Iterable[Row], count: int) -> Iterator[list[Row]]:
     size = 0
     for row in rows:
         batch.append(row)
-        pairs = row.fields.items() if isinstance(row.fields, dict) else row.fields
-        size += sum(map(len, chain.from_iterable(pairs)))
+        size += sum(map(len, row.flat))
         if len(batch) >= count or size >= BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -125,11 +124,12 @@ class Appender:
                 counters = store.xinfo_stream(self._key)
                 self.last_id = self._start_id = StreamId.parse(counters["last-generated-id"])
         self._check_order(batch)
-        ids = [row.id_text for row in batch]
-        commands = store if self._target.sync is None else store.using(self._target.sync)
+        ids = [row.new_id for row in batch]
         with uninterrupted():
             try:
-                added = commands.xadd_many(self._key, [row.fields for row in batch], ids)
+                with store.transaction(self._target.sync) as transaction:
+                    flats = [row.flat for row in batch]
+                    added = xadd_many(transaction.txn, self._key, flats, ids)
             except CommandError as error:
                 problem = f"this or a later line up to {batch[-1].line}: {error.redis_error}"
                 raise RowError(batch[0].line, problem) from error

@@ -27,10 +27,11 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
+from streamkeep.engine.commands.xadd import ANY_ID, AUTO_SEQ, EXPLICIT, NewId
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.format.core.json_form import from_json
@@ -136,28 +137,28 @@ class TextLines:
 _FULL_ID: Final = re.compile(r"[0-9]+-[0-9]+")
 
 RowFormat = Literal["jsonl", "csv", "tsv"]
-Fields = dict[bytes, bytes] | list[tuple[bytes, bytes]]  # a list where a field comes twice
 
 
 class Row(NamedTuple):
     """One entry to append.
 
     `ms` is None for an ID from the clock, and `seq` None for the next one in that millisecond.
-    `stream` is None where the file does not say of which stream the entry is.
+    `stream` is None where the file does not say of which stream the entry is. `flat` is field,
+    value, field, value, ...
     """
 
     line: int
-    fields: Fields
+    stream: bytes | None
     ms: int | None
     seq: int | None
-    stream: bytes | None = None
+    flat: list[bytes]
 
     @property
-    def id_text(self) -> str:
+    def new_id(self) -> NewId:
         """The ID as XADD takes it."""
         if self.ms is None:
-            return "*"
-        return f"{self.ms}-{'*' if self.seq is None else self.seq}"
+            return ANY_ID
+        return NewId(AUTO_SEQ if self.seq is None else EXPLICIT, self.ms, self.seq or 0)
 
 
 class Columns(NamedTuple):
@@ -183,15 +184,6 @@ class Columns(NamedTuple):
     def name(self) -> str | None:
         """The name of that column, if there is one."""
         return self.time if self.time is not None else self.id
-
-
-# Number of the line or row, key where it is known, ms, seq, [field, value, ...].
-FlatRow = tuple[int, bytes | None, int, int, list[bytes]]
-
-
-def row_of(line: int, key: bytes | None, ms: int, seq: int, flat: list[bytes]) -> Row:
-    """Return a row with its fields as pairs."""
-    return Row(line, list(zip(flat[0::2], flat[1::2], strict=True)), ms, seq, key)
 
 
 def parse_full_id(text: str) -> tuple[int, int]:
@@ -255,25 +247,20 @@ def read_csv(
     lines = _csv_lines(stream, delimiter, max_line)
     _, names = next(lines, (1, []))
     if _is_dump(names) and columns.time is None and columns.id in (None, ID_COLUMN):
-        for one in _dump_rows(names, lines):
-            yield row_of(*one)
+        yield from _dump_rows(names, lines)
         return
     fields = [_bytes(name) for name in names]
-    repeats = len(set(fields)) < len(fields)
     place = _column(columns.name, names) if names else None
     for line, cells in lines:
         if drop_empty and not any(cells):
             continue
         ms, seq = columns.place(line, None if place is None else cells[place])
-        values = [_bytes(cell) for cell in cells]
-        pairs = zip(fields, values, strict=True)
+        pairs = zip(fields, map(_bytes, cells), strict=True)
         kept = filter(itemgetter(1), pairs) if drop_empty else pairs
-        yield Row(line, list(kept) if repeats else dict(kept), ms, seq)
+        yield Row(line, None, ms, seq, list(chain.from_iterable(kept)))
 
 
-def read_dump_csv(
-    stream: io.BufferedReader[Any], delimiter: str, max_line: int
-) -> Iterator[FlatRow]:
+def read_dump_csv(stream: io.BufferedReader[Any], delimiter: str, max_line: int) -> Iterator[Row]:
     """Yield the entries of what `streamkeep dump --format csv` wrote."""
     lines = _csv_lines(stream, delimiter, max_line)
     _, names = next(lines, (1, []))
@@ -289,11 +276,13 @@ def _is_dump(names: list[str]) -> bool:
     return names[:2] == [KEY_COLUMN, ID_COLUMN]
 
 
-def _dump_rows(names: list[str], lines: Iterator[tuple[int, list[str]]]) -> Iterator[FlatRow]:
+def _dump_rows(names: list[str], lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
     """Yield the entries of lines whose first cells are stream and ID."""
     fields = [_bytes(name) for name in names[2:]]
     empty = list(chain.from_iterable((field, b"") for field in fields))
     for line, cells in lines:
+        if not fields:
+            raise RowError(line, "an entry without fields")
         try:
             ms, seq = parse_full_id(cells[1])
         except ValueError as error:
@@ -302,7 +291,7 @@ def _dump_rows(names: list[str], lines: Iterator[tuple[int, list[str]]]) -> Iter
         for field, cell in zip(fields, islice(cells, 2, None), strict=True):
             if cell:
                 flat += (field, _bytes(cell))
-        yield line, _bytes(cells[0]), ms, seq, flat or empty
+        yield Row(line, _bytes(cells[0]), ms, seq, flat or empty)
 
 
 def _csv_lines(
@@ -437,8 +426,7 @@ def _json_row(line: int, members: _Object, columns: Columns) -> Row | None:
         text = value
     ms, seq = columns.place(line, text)
     texts = ((name, one if isinstance(one, str) else _compact(one)) for name, one in members)
-    pairs = [(_encoded(line, name), _encoded(line, text)) for name, text in texts]
-    return Row(line, dict(pairs) if len(known) == len(pairs) else pairs, ms, seq)
+    return Row(line, None, ms, seq, [_encoded(line, one) for pair in texts for one in pair])
 
 
 def _compact(value: object) -> str:
@@ -475,7 +463,7 @@ def _lossless_row(line: int, known: dict[str, object]) -> Row:
         raise RowError(line, f"id: {error}") from None
     try:
         key = None if "key" not in known else flat_fields([[known["key"], ""]])[0]
-        return row_of(line, key, ms, seq, flat_fields(fields))
+        return Row(line, key, ms, seq, flat_fields(fields))
     except UnicodeEncodeError:
         raise RowError(line, _HALF) from None
     except ValueError as error:
@@ -500,8 +488,8 @@ def _of_base64(value: object) -> bytes:
 # --- Parquet --------------------------------------------------------------------------------------
 
 
-def read_parquet(file: BinaryIO) -> Iterator[FlatRow]:
-    """Yield row number, key or None, ms, seq and [field, value, ...] of each row.
+def read_parquet(file: BinaryIO) -> Iterator[Row]:
+    """Yield the rows of a Parquet file.
 
     The file needs the column `fields`, a list of pairs or a map, and the ID as `id` or `ms` and
     `seq`.
@@ -510,6 +498,8 @@ def read_parquet(file: BinaryIO) -> Iterator[FlatRow]:
         RowError: the file is not such a Parquet file, or a row holds no ID or no fields.
     """
     pa = arrow()
+    from streamkeep.arrow.rows import flat_rows
+
     try:
         table = pa.parquet.ParquetFile(file)
         columns = table.schema_arrow.names
@@ -517,9 +507,8 @@ def read_parquet(file: BinaryIO) -> Iterator[FlatRow]:
         raise RowError(None, f"not a Parquet file: {error}") from None
     if "fields" not in columns or not ("id" in columns or {"ms", "seq"} <= set(columns)):
         raise RowError(None, f"columns 'id' and 'fields' are needed; there are {columns}")
-    wanted = [one for one in ("stream", "id", "ms", "seq", "fields") if one in columns]
-    if "id" in wanted:
-        wanted = [one for one in wanted if one not in ("ms", "seq")]
+    halves = ("id",) if "id" in columns else ("ms", "seq")
+    wanted = [one for one in ("stream", *halves, "fields") if one in columns]
     twice = [one for one in wanted if columns.count(one) > 1]
     if twice:
         raise RowError(None, f"two columns {twice[0]!r}; there are {columns}")
@@ -528,11 +517,13 @@ def read_parquet(file: BinaryIO) -> Iterator[FlatRow]:
         for batch in table.iter_batches(batch_size=10_000, columns=wanted):
             keys = batch.column("stream").to_pylist() if "stream" in wanted else None
             ids = _ids(pa, batch)
-            for place, flat in enumerate(_flat_fields(pa, batch.column("fields"))):
+            for place, flat in enumerate(flat_rows(batch.column("fields"))):
                 key = None if keys is None else _data(keys[place])
+                if not flat:
+                    raise ValueError("an entry without fields")
                 ms, seq = next(ids)
                 row += 1
-                yield row, key, ms, seq, flat
+                yield Row(row, key, ms, seq, flat)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise RowError(row + 1, str(error), unit="row") from error
 
@@ -554,25 +545,6 @@ def _ids(pa: Any, batch: Any) -> Iterator[tuple[int, int]]:
         if ms is None or seq is None or ms < 0 or seq < 0:
             raise ValueError(f"ms {ms} and seq {seq} are no ID")
         yield ms, seq
-
-
-def _flat_fields(pa: Any, column: Any) -> Iterator[list[bytes]]:
-    """Yield field, value, field, value, ... of each row of a column of pairs or maps."""
-    lists = (pa.types.is_list, pa.types.is_large_list)
-    if pa.types.is_map(column.type):
-        names, values = column.keys, column.items
-    elif any(one(column.type) for one in lists) and column.type.value_type.num_fields == 2:
-        names, values = column.values.field(0), column.values.field(1)
-    else:
-        raise ValueError(f"the column 'fields' is {column.type}, not a list of pairs or a map")
-    if column.null_count or names.null_count or values.null_count:
-        raise ValueError("a field or value is null")
-    pairs = [[_data(one) for one in half.to_pylist()] for half in (names, values)]
-    for start, end in pairwise(column.offsets.to_pylist()):
-        flat = [b""] * (2 * (end - start))
-        flat[0::2] = pairs[0][start:end]
-        flat[1::2] = pairs[1][start:end]
-        yield flat
 
 
 def _data(value: Any) -> bytes:

@@ -187,18 +187,16 @@ class WholeLoader:
                 incoming.take(part)
             self._count(incoming.entries)
 
-    def _table(self, rows: Iterable[tables.FlatRow], unit: str) -> None:
+    def _table(self, rows: Iterable[tables.Row], unit: str) -> None:
         known: dict[bytes, Incoming | None] = {}
         entries = Entries(self._given.moved, unit)
-        for number, key, ms, seq, flat in rows:
-            if key is None:
+        for row in rows:
+            if row.stream is None:
                 hint = "key=KEY appends the rows to the stream KEY"
                 raise tables.RowError(None, "no column 'stream'", hint=hint)
-            if key not in known:
-                known[key] = self._begin(key)
-            if not flat:
-                raise tables.RowError(number, "an entry without fields", unit=unit)
-            entries.add(known[key], number, ms, seq, flat)
+            if row.stream not in known:
+                known[row.stream] = self._begin(row.stream)
+            entries.add(known[row.stream], row.line, row.ms or 0, row.seq or 0, row.flat)
         entries.flush()
         self.entries = entries.loaded
 
