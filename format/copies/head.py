@@ -119,12 +119,14 @@ class Verified(NamedTuple):
     """The object `verified.json`: up to which commit a generation was found sound, and when.
 
     Attributes:
-        piece_checksum: that of the piece of level 0 with that commit; 0 for the base.
+        pieces: of level 0, up to that commit.
+        piece_checksum: that of the last one; 0 for the base.
         segments: the names of the segments that were found sound.
     """
 
     commit_number: int
     chain: int
+    pieces: int
     piece_checksum: int
     time_ms: int
     segments: tuple[str, ...]
@@ -138,7 +140,7 @@ def decode_verified(data: bytes, where: str) -> Verified:
     """Parse what the last verification has left; raise CorruptionError."""
     try:
         found = Verified(**_checked(json.loads(data)))
-        numbers = (found.commit_number, found.chain, found.piece_checksum, found.time_ms)
+        numbers = found[:-1]
         if not all(type(one) is int for one in numbers):
             raise ValueError(f"{numbers}")
         return found._replace(segments=tuple(map(str, found.segments)))

@@ -2,7 +2,7 @@
 
 All bytes are read and compared with their checksums. Each record must follow the one before, from
 the base on, across pieces and journal files, as the store wrote them. How far that was proved is
-noted at the copy, so that the next verification begins there.
+noted at the copy, so that the next verification begins there, if the pieces before are still there.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class _Check:
         self.checksum = 0
         self.last_ms = generation.begun_ms
         self.commits = self.pieces = self.rows = self.segments = self.known = 0
+        self.proved_before = 0  # the last commit that an earlier verification had proved
         self.proved: set[str] = set()  # segments
         self.noted = False
 
@@ -114,6 +115,7 @@ class _Check:
         noted = f"{self.generation.name}/{VERIFIED}"
         try:
             verified = decode_verified(self.target.objects.get(noted), self.target.where(noted))
+            self.proved_before = verified.commit_number
             if not everything:
                 self._go_on(verified)
         except FileNotFoundError:
@@ -128,6 +130,7 @@ class _Check:
         verified = Verified(
             self.commit,
             self.chain,
+            sum(one.first <= self.commit for one in self.target.names(self.generation.name, 0)),
             self.checksum,
             int(time.time() * 1000),
             tuple(sorted(self.proved)),
@@ -143,7 +146,7 @@ class _Check:
         at = verified.commit_number
         before = [one for one in self.target.names(self.generation.name, 0) if one.first <= at]
         checksum = self.target.piece(before[-1])[2] if before else 0
-        if checksum != verified.piece_checksum:
+        if (len(before), checksum) != (verified.pieces, verified.piece_checksum):
             return  # the target has lost something since: read everything
         self.known = at - self.commit
         self.commit, self.chain = verified.commit_number, verified.chain
@@ -191,6 +194,10 @@ class _Check:
         names = self.target.names(self.generation.name, 0)
         for _ in self._sound(self._pieces_of(names)):
             self.pieces += 1
+        if not self.problems and self.commit < self.proved_before:
+            where = self.target.where(PieceName(self.generation.name, 0, self.commit + 1))
+            gone = f"the pieces up to commit {self.proved_before} are missing, which were proved"
+            self.problems.append(CorruptionError(where, gone))
 
     def _pieces_of(self, names: list[PieceName]) -> Iterator[None]:
         for name in names:

@@ -884,10 +884,21 @@ def test_pieces_that_the_target_has_lost(open_store: Open, tmp_path: Path) -> No
         store.xadd("s", {"n": str(n)})
         ship(store, str(target))
     proved = verify_copy(str(target)).last_commit
-    max(target.rglob("0/*.skp")).unlink()
-    assert verify_copy(str(target)).last_commit == proved - 1
+    last = max(target.rglob("0/*.skp"))
+    last.unlink()
+    report = verify_copy(str(target))
+    assert report.last_commit == proved - 1
+    assert last.name in str(report.problems[0])
+    assert f"up to commit {proved} are missing, which were proved" in str(report.problems[0])
     ship(store, str(target))
-    assert verify_copy(str(target)).last_commit == proved
+    report = verify_copy(str(target))
+    assert (report.last_commit, report.problems) == (proved, ())
+    earlier = sorted(target.rglob("0/*.skp"))[1]
+    data = earlier.read_bytes()
+    earlier.unlink()
+    assert [earlier.name in str(one) for one in verify_copy(str(target)).problems] == [True]
+    earlier.write_bytes(data)
+    assert not verify_copy(str(target)).problems
 
 
 def test_a_commit_between_two_generations(open_store: Open, tmp_path: Path) -> None:
