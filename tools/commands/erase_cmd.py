@@ -14,7 +14,7 @@ from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import InvalidIdError
 from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, entries_text
-from streamkeep.tools.base import arguments, common, output
+from streamkeep.tools.base import arguments, output
 from streamkeep.tools.base.arguments import EntryId, Ms, StorePath, Where, Yes
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.opening import confirm_loss, open_store
@@ -44,7 +44,9 @@ def erase(
     `range` prints them.
 
     --where erases what has these fields: live, archived, and what deletes and trims have left in
-    nodes and segments. It then searches all of them again, as a proof; what it finds is an error.
+    nodes and segments, which it then searches again, as a proof; what it finds is an error. What is
+    only left in free pages and in the journal, as of ended jobs, cannot be found: all of that is
+    overwritten, also where no entry is found.
 
     Other processes may go on reading and writing. If one still reads an old snapshot after
     --timeout, it is named and the bytes remain. --finish then erases them.
@@ -71,11 +73,7 @@ def erase(
     with open_store(store_path) as store:
         if key is not None and condition is not None:
             wanted = [bytes(one) for one in store.find_remains(key, condition)]
-            if not wanted:
-                output.summary(count=0) if common.as_json() else output.line("0")
-                _check_known(store, key)
-                return
-        if key is not None:
+        if wanted:  # also without: bytes may be left of entries that are in no node any more
             many = count_text(len(set(wanted)), "ID")
             loss = f"{quoting.named(key)} in {store_path}: {many}; nothing brings the entries back"
             confirm_loss([loss], "Erase these entries?", yes=yes)
