@@ -14,6 +14,7 @@ import pytest
 import streamkeep
 from cli_runner import lines, objects, run
 from patience import PATIENCE_S
+from streamkeep.jobs import Queue
 from streamkeep.recovery import backup
 from streamkeep.tools.commands import status_cmd
 
@@ -166,3 +167,29 @@ def test_a_store_after_a_power_failure_is_recovering(monkeypatch: pytest.MonkeyP
     assert found["problems"] == ["s: the system has been restarted"]
     assert "data_bytes" in found
     assert "groups" not in found
+
+
+def test_queues_that_need_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the page shows them: dead letters, and jobs that no worker takes."""
+    with Queue("s") as queue:
+        fails = queue.task(name="fails", retries=0)(_fail)
+        fails.delay()
+        assert facts()["queues"]["default"]["waiting"] == 1
+        queue.run_until_idle()
+        found = facts(status=8)
+        assert (found["state"], found["queues"]["default"]["failed"]) == ("dead", 1)
+        text = "queue 'default' has 1 dead letter; next: streamkeep queue dead s --queue default"
+        assert found["problems"] == [text]
+        told = [line.split() for line in lines("status", "s", status=8)]
+        assert ["queue", "'default':", "1", "dead", "letter,", "1", "worker"] in told
+        queue.drop_dead()
+        fails.delay()
+    monkeypatch.setattr(status_cmd, "STUCK_MS", 0)
+    found = facts(status=8)
+    assert found["state"] == "idle"
+    assert "1 job waits" in found["problems"][0]
+    assert "no worker lives" in found["problems"][0]
+
+
+def _fail() -> None:
+    raise ValueError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import time
@@ -20,6 +21,7 @@ from streamkeep.format.humanize import count_text, entries_text, size_text, time
 from streamkeep.format.rows.backup import BackupRow
 from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.recovery.fsck.last_check import last_check
+from streamkeep.server.http.overview import STUCK_MS
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Natural, StorePath
 from streamkeep.tools.base.command import command
@@ -30,7 +32,7 @@ from streamkeep.tools.commands.queue_cmds import parked_texts
 from streamkeep.tools.commands.stat_cmd import durability
 
 if TYPE_CHECKING:
-    from streamkeep.metrics.figures import Figures, StoreFigures
+    from streamkeep.metrics.figures import Figures, QueueFigures, StoreFigures
 
 LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
 LOW_DISK: Final = 64 << 20  # bytes free below which a store is called full
@@ -56,9 +58,11 @@ def status(
     damage), `recovering` (the store was not closed, and has not been opened for writing since),
     `locked` (by `compact`, for instance), `full` (the disk has less than 64 MiB free), `parked`
     (jobs wait whose task no worker has, such as those of a schedule after its task was renamed),
-    `lagging` or `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes that have
-    the store open, the last recovery, groups, what waits to be archived, the backup, and when the
-    store was last checked. This command checks nothing itself; `streamkeep fsck` does that.
+    `dead` (a queue has dead letters), `idle` (jobs have waited for five minutes, and no worker
+    lives), `lagging` or `backup` (see --max-lag and --max-backup-age). Below it: sizes, processes
+    that have the store open, the last recovery, groups, queues, what waits to be archived, the
+    backup, and when the store was last checked. This command checks nothing itself; `streamkeep
+    fsck` does that.
 
     \b
     Exit status: 0  no problem is known
@@ -102,9 +106,11 @@ def status(
             facts |= {"segments": kept.segments, "archived_entries": kept.entries}
             facts |= {"archive_bytes": kept.bytes, "retired_entries": kept.retired_entries}
             facts["retired_bytes"] = kept.retired_bytes
+            facts["queues"] = {one.name: one.stats._asdict() for one in figures.queues}
             for queue in figures.queues:
                 texts = parked_texts(snapshot, queue.name, store_path)
                 problems += [Problem("parked", text) for text in texts]
+                problems += _of_queue(queue, store_path)
             newest = last_backup(snapshot)
     except RecoveryNeededError as error:
         problems.append(Problem("recovering", str(error)))
@@ -183,6 +189,21 @@ def _copy_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "follows", f"{redis['source']}: {done}{anew}"
 
 
+def _of_queue(queue: QueueFigures, store_path: Path) -> Iterator[Problem]:
+    """Yield what needs attention in a queue, as the page says it."""
+    stats, name = queue.stats, f"queue {queue.name!r}"
+    at = f"{shlex.quote(str(store_path))} --queue {shlex.quote(queue.name)}"
+    if stats.failed:
+        letters = count_text(stats.failed, "dead letter")
+        yield Problem("dead", f"{name} has {letters}; next: streamkeep queue dead {at}")
+    waits = stats.waiting > stats.parked and not stats.paused
+    if waits and not stats.workers and stats.oldest_ms >= STUCK_MS:
+        jobs = count_text(stats.waiting, "job waits", "jobs wait")
+        since = durations.duration_text(stats.oldest_ms)
+        text = f"{jobs}, the oldest for {since}, and no worker lives; next: streamkeep work"
+        yield Problem("idle", f"{name}: {text}")
+
+
 def _groups(figures: Figures, max_lag: int | None, problems: list[Problem]) -> dict[str, Any]:
     """Return sums over the groups, and which has most to read; an unknown lag counts as none."""
     groups = [(one, stream.key) for stream in figures.streams for one in stream.groups]
@@ -192,6 +213,8 @@ def _groups(figures: Figures, max_lag: int | None, problems: list[Problem]) -> d
         where = f"group {quoting.named(highest[0].name)} of {quoting.named(highest[1])}"
         problems.append(Problem("lagging", f"{where} has {entries_text(lag)} to read"))
     lagging = highest if lag else None
+    slowest = max(groups, key=lambda one: one[0].oldest_pending_ms, default=None)
+    stuck = slowest if slowest is not None and slowest[0].pending else None
     return {
         "streams": len(figures.streams),
         "groups": len(groups),
@@ -199,6 +222,9 @@ def _groups(figures: Figures, max_lag: int | None, problems: list[Problem]) -> d
         "highest_lag": lag,
         "lagging_key": json_form.json_bytes(lagging[1]) if lagging else None,
         "lagging_group": json_form.json_bytes(lagging[0].name) if lagging else None,
+        "oldest_pending_ms": stuck[0].oldest_pending_ms if stuck else 0,
+        "oldest_pending_key": json_form.json_bytes(stuck[1]) if stuck else None,
+        "oldest_pending_group": json_form.json_bytes(stuck[0].name) if stuck else None,
     }
 
 
@@ -281,6 +307,12 @@ def _checked_text(path: Path, facts: dict[str, Any]) -> str:
     return text + (f", {count_text(since, 'commit')} before now" if since > 0 else "")
 
 
+def _group_text(group: Any, key: Any) -> str:
+    """Say which group, by the JSON forms of its name and key."""
+    names = [f"'{one}'" if isinstance(one, str) else json.dumps(one) for one in (group, key)]
+    return f"group {names[0]} of {names[1]}"
+
+
 def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     commits = count_text(facts["commits_since_checkpoint"], "commit")
     rows = [("journal", f"{size_text(facts['journal_bytes'])}, {commits} to replay")]
@@ -293,9 +325,20 @@ def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         old = count_text(slot["commits_old"], "commit")
         rows.append(("reader", f"process {slot['process']} reads a state {old} old"))
     text = f"{count_text(facts['groups'], 'group')}, {facts['pending']:,} pending"
-    if facts["highest_lag"]:
-        text += f", highest lag {facts['highest_lag']:,}"
     rows.append(("groups", f"{count_text(facts['streams'], 'stream')}, {text}"))
+    if facts["highest_lag"]:
+        where = _group_text(facts["lagging_group"], facts["lagging_key"])
+        rows.append(("lag", f"{where} has {entries_text(facts['highest_lag'])} to read"))
+    if facts["oldest_pending_ms"]:
+        where = _group_text(facts["oldest_pending_group"], facts["oldest_pending_key"])
+        since = durations.duration_text(facts["oldest_pending_ms"])
+        rows.append(("pending", f"{where}: an entry for {since}"))
+    for name, stats in facts["queues"].items():
+        states = {"waiting": "waiting", "running": "running", "delayed": "delayed"}
+        counts = [f"{stats[one]:,} {word}" for one, word in states.items() if stats[one]]
+        counts += [count_text(stats["failed"], "dead letter")] if stats["failed"] else []
+        counts.append(count_text(stats["workers"], "worker") if stats["workers"] else "no worker")
+        rows.append(("queue", f"{quoting.named(name.encode())}: {', '.join(counts)}"))
     waits = entries_text(facts["retired_entries"])
     segments = count_text(facts["segments"], "segment")
     size = size_text(facts["archive_bytes"])
