@@ -231,6 +231,19 @@ def test_a_server_that_any_user_can_reach_says_so(tmp_path: Path) -> None:
             assert ("without a password" in child.stderr.read().decode()) == warns
 
 
+def test_files_with_passwords(tmp_path: Path) -> None:
+    path = tmp_path / "pw"
+    path.write_text("secret\n")
+    for mode, text in ((0o666, "can change it"), (0o644, "can read it"), (0o600, "")):
+        path.chmod(mode)
+        words = ["--password-file", str(path), "--bind", "no-port"]  # which ends it
+        said = run("serve", str(tmp_path / "s"), *words, status=1).stderr
+        assert [one in said for one in ("can change it", "can read it")] == [
+            "change" in text,
+            "read" in text,
+        ]
+
+
 def test_wrong_options_are_refused_before_anything_is_opened(tmp_path: Path) -> None:
     for words, status, text in (
         (("--bind", "0.0.0.0:6379"), 1, "needs a password"),

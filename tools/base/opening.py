@@ -26,6 +26,16 @@ OPENED: Final = "streamkeep.opened"  # the paths of the stores that a command ha
 WORDS: Final = "streamkeep.words"  # the command line, after `streamkeep`
 
 
+def check_secret(path: Path) -> None:
+    """Say if other users can read a file with a password; raise Failure if they can change it."""
+    mode = path.stat().st_mode
+    hint = f"chmod 600 {shlex.quote(str(path))}"
+    if mode & 0o022:
+        raise Failure(f"{path}: other users can change it", hint=hint)
+    if mode & 0o044:  # as the secrets of containers, where there are no other users
+        output.note(f"{path}: other users of this machine can read it; next: {hint}")
+
+
 @contextmanager
 def open_store(
     path: Path, *, readonly: bool = False, create: bool = False, hint: str = ""

@@ -264,6 +264,7 @@ def schedules(
                 problem = f"the queue {found.name!r} has no schedule {remove!r}; it has {its}"
                 raise Failure(problem, status=Exit.MISSING)
             output.result(f"the schedule {remove!r} was removed", removed=remove)
+            output.note("a worker whose program declares it puts it back when it starts")
             return
         rows = found.schedules()
         texts = found.core.read(lambda one: parked_texts(one, found.name, store_path))

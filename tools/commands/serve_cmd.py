@@ -11,7 +11,7 @@ from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Positive, StorePath
 from streamkeep.tools.base.command import command
 from streamkeep.tools.base.common import given
-from streamkeep.tools.base.opening import note_opened
+from streamkeep.tools.base.opening import check_secret, note_opened
 from streamkeep.tools.base.statuses import Failure
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def serve(
         http (HOST:PORT): Also serve HTTP and a page to look at.
         write: Callers of --http may change the store.
         hosts (--http-host NAME): A further name by which --http may be called; may be repeated.
-        password_file (FILE): The first line of FILE is the password of the default user.
+        password_file (FILE): The first line of FILE is the password of the default user. Only its
+            owner may change FILE, as that of --users.
         users (FILE): Users and their rights, in the format of Redis's aclfile.
         tls_cert (FILE): Certificate for TLS.
         tls_key (FILE): Its key.
@@ -119,6 +120,8 @@ def _access(password_file: Path | None, users: Path | None) -> Access:
 
     try:
         password = None
+        for path in filter(None, (password_file, users)):
+            check_secret(path)
         if password_file is not None:
             password = password_file.read_text(encoding="utf-8").partition("\n")[0]
             if not password:

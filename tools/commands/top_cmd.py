@@ -19,6 +19,7 @@ from streamkeep.tools.base.terminal import unguarded, visible
 
 if TYPE_CHECKING:
     from streamkeep.metrics import Figures, GroupFigures
+    from streamkeep.metrics.figures import StreamFigures
 
 _HOME: Final = "\x1b[H"
 _CLEAR_LINE: Final = "\x1b[K"
@@ -32,7 +33,8 @@ def top(store_path: StorePath, interval: Ms = 1_000, once: bool = False) -> None
     """Show streams, queues, rates and workers, live.
 
     Rates are those of the last interval. `oldest` is the age of the oldest delivery that is
-    pending, or of the oldest job that waits. Ends with Ctrl-C. Without a terminal, it prints one
+    pending, or of the oldest job that waits. Streams with the oldest pending entries come first,
+    then those with the most to read. Ends with Ctrl-C. Without a terminal, it prints one
     table, as with --once.
 
     \b
@@ -116,6 +118,12 @@ def _counts(figures: Figures) -> dict[bytes | str, int]:
     return found
 
 
+def _urgency(stream: StreamFigures) -> tuple[int, int]:
+    """Return what puts a stream first: minutes that an entry is pending, entries to read."""
+    pending = max((one.oldest_pending_ms for one in stream.groups), default=0)
+    return pending // 60_000, max((one.lag or 0 for one in stream.groups), default=0)
+
+
 def lines_of(before: Figures, now: Figures) -> list[str]:
     """Return the lines of the screen."""
     store = now.store
@@ -149,7 +157,7 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
         headings: tuple[str, ...] = ("QUEUE", *states, "done", "oldest", "workers")
         head += [*output.table_lines(headings, rows, left=(0,), width=None), ""]
     rows = []
-    for stream in now.streams:
+    for stream in sorted(now.streams, key=_urgency, reverse=True):
         name, rate = output.cut(quoting.shown(stream.key)), f"{rates[stream.key]:,.0f}/s"
         groups: list[GroupFigures | None] = [*stream.groups] or [None]
         for group in groups:

@@ -56,7 +56,8 @@ def ui(
     Args:
         bind (ADDRESS:PORT): Port 0: any.
         write: Let callers change the store; else it is read-only.
-        token_file (FILE): Read the token from FILE; by default it is new at each start.
+        token_file (FILE): Read the token, of 16 characters or more, from FILE, which has the
+            mode 600; by default it is new at each start.
         host_names (--host-name NAME): Also answer to this name; may be repeated.
         tls_cert (FILE): Serve HTTPS: certificates.
         tls_key (FILE): Serve HTTPS: the private key.

@@ -270,6 +270,10 @@ class Follower:
         how = "took all its streams, and follows" if full else "goes on"
         self._told(f"{self.address.shown()}: {how}")
 
+    def told(self, text: str) -> None:
+        """Say something."""
+        self._told(text)
+
     def progressed(self, done: int, total: int | None) -> None:
         """Say how much of the file of all keys was read."""
         if self._progress is not None:
@@ -412,5 +416,5 @@ class _Session:
                 raise
             raise FollowError(f"{error}; no stream was changed by this file") from error
         for kind, count in synchronization.losses.items():
-            log.info("%s has %d keys with a %s, which are not followed", where, count, kind)
+            follower.told(f"{where}: {count} with another type, {kind}: not followed")
         return reader.rest
