@@ -73,6 +73,21 @@ def test_erasing_from_a_deleted_stream_is_no_failure(path: Path) -> None:
     assert lines("erase", path, "orders", "--where", "no=such", "--yes") == ["0"]
 
 
+def test_erasing_what_is_in_no_node_any_more(tmp_path: Path) -> None:
+    """Its bytes are still in free pages and in the journal."""
+    path = tmp_path / "s"
+    run("add", str(path), "visits", "name", "SECRETANN", "--id", "5-1")
+    run("exec", str(path), "XDEL", "visits", "5-1")
+
+    def files() -> list[str]:
+        found = [one for one in path.rglob("*") if one.is_file()]
+        return [one.name for one in found if b"SECRETANN" in one.read_bytes()]
+
+    assert "data.mdb" in files()
+    assert lines("erase", str(path), "visits", "--where", "name=SECRETANN", "--yes") == ["0"]
+    assert files() == []
+
+
 def test_list_of_nothing(tmp_path: Path) -> None:
     run("add", tmp_path / "s", "orders", "a", "1")
     shown = run("archive", "list", tmp_path / "s")
