@@ -99,3 +99,5 @@ def clean_after_crash(environment: Environment) -> None:
             clean(environment)
     except StoreLockedError:
         return  # an archiver is at work
+    except (StreamkeepError, OSError) as error:  # the store can be used, as on a full disk
+        log.warning("%s: what an archiver left will be removed later: %s", environment.path, error)

@@ -33,6 +33,7 @@ from streamkeep.engine.remote.object_store import normal_uri, put_bytes
 from streamkeep.engine.remote.remote_archive import check_checksums, check_means, remote_archive
 from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.progress import Progress
 from streamkeep.engine.tables.manifest import (
     iter_erasures,
@@ -403,14 +404,17 @@ class _Publication:
         folder = self.environment.folder
         freed = 0
         parents = set()
-        for record in records:
-            name = stored_name(record.path)
-            folder.remove(name)
-            self.environment.segments.forget(record.path)
-            freed += record.size_bytes
-            parents.add(name.rpartition("/")[0])
-        for parent in parents:
-            folder.sync(parent)
+        try:
+            for record in records:
+                name = stored_name(record.path)
+                folder.remove(name)
+                self.environment.segments.forget(record.path)
+                freed += record.size_bytes
+                parents.add(name.rpartition("/")[0])
+            for parent in parents:
+                folder.sync(parent)
+        except OSError as error:  # the next publication tries it again
+            raise translate_os(error) from error
         self.report = self.report._replace(freed_bytes=freed)
         failpoints.hit("publish:local-removed")
 

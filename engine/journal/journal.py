@@ -228,16 +228,16 @@ class Journal:
         """Begin a file after the newest commit, with room for a record of `size` bytes."""
         log, control = self.log, self.control
         number = max(log.number + 1, control.file_number())  # a higher one is begun again
-        if first:  # also one that a killed writer has begun
-            for name in journal_names(self.folder):
-                start = log.start_of(name)
-                if start is None or start.commit_number != log.commit_number:
-                    number = max(number, named_number(name) + 1)
-            control.set_durable(number, control.durable())
-        salt = int.from_bytes(os.urandom(8), "big")
-        header = FileHeader(self.epoch, number, log.commit_number + 1, salt, self.store_uuid)
-        data = header.encode()
         try:
+            if first:  # also one that a killed writer has begun
+                for name in journal_names(self.folder):
+                    start = log.start_of(name)
+                    if start is None or start.commit_number != log.commit_number:
+                        number = max(number, named_number(name) + 1)
+                control.set_durable(number, control.durable())
+            salt = int.from_bytes(os.urandom(8), "big")
+            header = FileHeader(self.epoch, number, log.commit_number + 1, salt, self.store_uuid)
+            data = header.encode()
             control.check_not_moved()
             self._make_file(data, size, first)
             # Named only with its header: by an old one, another process would retire the file.

@@ -13,6 +13,7 @@ import contextlib
 import os
 from typing import Final, NamedTuple, Protocol
 
+from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.journal.journal import (
     FILE_HEADER,
@@ -137,19 +138,25 @@ class Reader:
 
         Returns:
             None if it cannot be found: there is none yet, it is damaged, or it is needed no longer.
+
+        Raises:
+            StoreError: a file cannot be read, as without a descriptor.
         """
-        body = self._next_in("", self.number, self.offset, self.chain)
-        if body is None:
-            for name in journal_names(self._folder):
-                start = self.start_of(name)
-                if (
-                    start is not None
-                    and start.file_number >= self.number
-                    and start.commit_number == self.commit_number
-                ):
-                    body = self._next_in(name, start.file_number, start.offset, start.chain)
-                    if body is not None:
-                        break
+        try:
+            body = self._next_in("", self.number, self.offset, self.chain)
+            if body is None:
+                for name in journal_names(self._folder):
+                    start = self.start_of(name)
+                    if (
+                        start is not None
+                        and start.file_number >= self.number
+                        and start.commit_number == self.commit_number
+                    ):
+                        body = self._next_in(name, start.file_number, start.offset, start.chain)
+                        if body is not None:
+                            break
+        except OSError as error:
+            raise translate_os(error) from error
         return body
 
     def resume(self) -> bool:

@@ -140,7 +140,10 @@ def release_room(context: EngineContext) -> None:
         if not context.journal_or_raise().control.is_shared():
             end = context.size()
             if os.fstat(context.data_handle).st_size > end:
-                os.ftruncate(context.data_handle, end)
+                try:  # noqa: SIM105  # `suppress` is interpreted
+                    os.ftruncate(context.data_handle, end)
+                except OSError:
+                    pass  # a disk that is read-only after an error, for example: the room stays
             context.memtable.room = 0  # a commit that failed may have left some
     finally:
         context.release_write()

@@ -351,6 +351,27 @@ def test_entries_are_refused_when_nothing_can_be_archived(
     fill(store, 10)
 
 
+@pytest.mark.parametrize("error", [StoreFullError("full"), OSError(errno.EMFILE, "simulated")])
+def test_a_store_opens_although_what_an_archiver_left_cannot_be_removed(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Any
+) -> None:
+    from streamkeep.engine.archive import back_pressure
+
+    def fails(*args: object) -> None:
+        raise error
+
+    store = open_store()
+    store.set_retention("s", archive=True)
+    fill(store, 500)
+    store.xtrim("s", maxlen=300, approximate=False)
+    store.archive()
+    store.xtrim("s", maxlen=10, approximate=False)
+    store.close()
+    monkeypatch.setattr(back_pressure, "clean", fails)
+    assert open_store().xlen("s") == 10
+    assert "will be removed later" in caplog.text
+
+
 def test_asyncio_has_history_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with await aio.open(tmp_path / "store", archive_every=60) as store:

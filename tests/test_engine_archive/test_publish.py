@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from streamkeep.engine.api.store import Store
 from streamkeep.engine.remote.object_store import FolderObjects, normal_uri, open_objects
 from streamkeep.engine.remote.remote_archive import CHUNK_BYTES, ChunkCache, RemoteArchive
 from streamkeep.engine.system import failpoints
+from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core import errors
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.segment.remote import Manifest, decode_head, decode_manifest
@@ -345,6 +347,29 @@ def test_a_lost_store_is_made_again_from_its_archive(open_store: Open, tmp_path:
         ]
         with pytest.raises(errors.ArgumentError, match="a slash and a UUID"):
             list(again.adopt_segments(fleet.as_uri()))
+
+
+def test_local_copies_that_cannot_be_removed_are_an_error_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, fleet = tmp_path / "store", tmp_path / "fleet"
+
+    def fails(folder: Folder, name: str) -> bool:
+        if name.endswith(".seg"):
+            raise OSError(errno.EIO, "simulated")
+        return remove(folder, name)
+
+    with streamkeep.open(path) as store:
+        ids = fill(store, 600)
+        store.xtrim("s", maxlen=400)
+        remove = Folder.remove
+        with monkeypatch.context() as broken:
+            broken.setattr(Folder, "remove", fails)
+            with pytest.raises(errors.StoreError, match="the system refuses"):
+                store.archive(to=fleet)
+        assert shown(store) == ids
+        assert store.archive().published.freed_bytes > 0
+        assert shown(store) == ids
 
 
 @pytest.mark.parametrize("step", slow_but(STEPS, "publish:uploaded", "publish:head"))

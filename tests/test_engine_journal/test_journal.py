@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 
@@ -10,10 +11,11 @@ import pytest
 from crash.losses import small_journal
 from inside import checkpointer_of, context_of, journal_of
 from stopped import child_of
-from streamkeep import Store
+from streamkeep import Store, StoreError
 from streamkeep.engine.journal import reader
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader, file_name, journal_names
 from streamkeep.engine.system import failpoints, files
+from streamkeep.engine.system.safe_files import Folder
 
 
 def test_new_files_are_filled_while_nobody_waits(
@@ -151,3 +153,22 @@ def test_a_file_that_two_processes_have_begun_in_vain_is_begun_once_more(
     store.xadd("s", {"n": 2})
     context_of(store).start_over()  # as another process, which reads the journal
     assert [entry.fields[b"n"] for entry in store.xrange("s")] == [b"0", b"1", b"2"]
+
+
+def test_without_a_descriptor_no_file_is_begun_and_the_store_goes_on(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    names = Folder.names
+
+    def fails(folder: Folder) -> list[str]:
+        if folder.path.name == "journal":
+            raise OSError(errno.EMFILE, "simulated")
+        return names(folder)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Folder, "names", fails)
+        with pytest.raises(StoreError, match="as many files open as it may"):
+            store.xadd("s", {"n": 0})
+    store.xadd("s", {"n": 1})
+    assert store.xlen("s") == 1

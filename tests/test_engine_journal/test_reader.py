@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 
 import pytest
 
 from inside import checkpoint_file_of, checkpoint_now, checkpointer_of
-from streamkeep import Store
+from streamkeep import Store, StoreError
 from streamkeep.engine.checkpoint.checkpoint_file import position_of
 from streamkeep.engine.journal.reader import JOURNAL_FOLDER, Reader
 from streamkeep.engine.system.safe_files import Folder
@@ -44,6 +45,29 @@ def test_every_commit_is_read_in_order(open_store: Callable[..., Store], seed: i
     assert reader.position.commit_number == last
     again = Reader(folder, slot, halfway)
     assert [len(body) for body in iter(again.next, None)] == [size for _, size in found[-30:]]
+
+
+def test_without_a_descriptor_no_commit_is_taken_for_the_last_one(
+    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    checkpointer_of(store).stop()
+    store.xadd("s", {"first": "1"})
+    checkpoint_now(store)
+    slot = checkpoint_file_of(store).newest()
+    assert slot is not None
+    store.xadd("s", {"second": "1"})
+    reader = Reader(Folder(store.path / JOURNAL_FOLDER), slot, position_of(slot))
+
+    def fails(*args: object) -> int:
+        raise OSError(errno.EMFILE, "simulated")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Folder, "open", fails)
+        with pytest.raises(StoreError, match="as many files open as it may"):
+            reader.next()
+    assert reader.next() is not None
+    assert reader.next() is None
 
 
 def test_a_record_that_claims_more_than_the_file_holds_ends_it(

@@ -238,6 +238,24 @@ def test_room_that_was_given_back_is_reserved_again(tmp_path: Path) -> None:
         assert has_room(store)
 
 
+def test_a_store_is_closed_although_the_disk_does_not_take_the_room_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the file system became read-only after an error."""
+
+    def fails(handle: int, size: int) -> None:
+        raise OSError(errno.EROFS, "simulated")
+
+    store = opened(tmp_path / "store")
+    store.xadd("s", {"n": 0})
+    assert has_room(store)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "ftruncate", fails)
+        store.close()
+    with Store(tmp_path / "store") as store:
+        assert store.xlen("s") == 1
+
+
 def test_what_another_process_has_just_reserved_is_not_given_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
