@@ -242,16 +242,16 @@ def decode_garbage(body: bytes, where: str) -> tuple[int, int]:
 
 
 def encode_file_garbage(path: str) -> bytes:
-    """Return the body of a `garbage` row for a file, by its path below archive/."""
-    return encode_garbage(ARCHIVE_FILE, 0) + path.encode()
+    """Return the body of a `garbage` row for a file, by its path below archive/.
+
+    A path of the system may be any bytes, as `os.fsdecode` gives them.
+    """
+    return encode_garbage(ARCHIVE_FILE, 0) + path.encode(errors="surrogateescape")
 
 
 def decode_file_garbage(body: bytes, where: str) -> str:
     """Return the path of a garbage file, relative to archive/."""
-    try:
-        path = body[_GARBAGE.size :].decode()
-    except UnicodeDecodeError:
-        raise CorruptionError(where, "the path is not UTF-8") from None
+    path = body[_GARBAGE.size :].decode(errors="surrogateescape")
     if not is_safe_path(path):
         raise CorruptionError(where, f"the path {path!r} leads out of the archive")
     return path

@@ -169,6 +169,17 @@ def test_a_file_that_is_adopted_where_it_is_survives_a_power_loss(tmp_path: Path
         assert_sound(lost)
 
 
+def test_a_leftover_that_is_removed_may_have_any_name(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as store:
+        folder = os.fsencode(tmp_path) + b"/store/archive/\xfe"
+        os.makedirs(folder)
+        file = folder + b"/\xff.seg.tmp"
+        os.close(os.open(file, os.O_CREAT | os.O_WRONLY))
+        assert store.archive().removed == 1
+        assert not os.path.exists(file)
+    assert_sound(tmp_path / "store")
+
+
 def test_a_file_that_is_about_to_be_removed_is_adopted_as_a_copy(tmp_path: Path) -> None:
     with filled(tmp_path / "store") as store:
         store.archive()
