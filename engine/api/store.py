@@ -125,7 +125,6 @@ class Store(
         try:
             if not readonly:
                 self._start_upkeep(retired_max_bytes)
-                self._finish_interrupted()
                 if archive_every is not None:
                     self._archiving = ArchiveThread(self._environment, every_ms / 1000)
         except BaseException:
@@ -134,7 +133,10 @@ class Store(
         log.info("%s: opened%s, sync=%s", self.path, " for reading" if readonly else "", sync)
 
     def _start_upkeep(self, most_retired: int | None) -> None:
-        """Start what this process does beside commands, once for all stores on this directory."""
+        """Start what this process does beside commands, once for all stores on this directory.
+
+        Finish what others have left unfinished, or say how to finish it.
+        """
         environment = self._environment
         if environment.back_pressure is None:
             environment.back_pressure = back_pressure.BackPressure(environment, most_retired)
@@ -146,11 +148,10 @@ class Store(
                 f"{environment.back_pressure.most}; leave it out, or close that store first"
             )
 
-    def _finish_interrupted(self) -> None:
-        """Finish what processes that were killed have left unfinished, or say how to finish it."""
+        # What processes that were killed have left unfinished:
         self._collect_garbage()
-        back_pressure.clean_after_crash(self._environment)
-        if self._environment.read(scrub.is_unfinished):
+        back_pressure.clean_after_crash(environment)
+        if environment.read(scrub.is_unfinished):
             log.warning(
                 "%s: an erasure is unfinished; next: if no process is at work on it, run "
                 "`streamkeep erase STORE --finish`",

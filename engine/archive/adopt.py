@@ -284,7 +284,10 @@ def _register(
     target = _find_target(txn, own_uuid, segment, key)
     if target.create:
         txn.create_stream(target.key)
-    _raise_last_id(txn, target, segment.trailer.last_id)
+    name = name_of(txn, target.number, [target.key])
+    stream = None if name is None else txn.find_stream(name)
+    if stream is not None and stream.record.last_id() < segment.trailer.last_id:
+        stream.set_last_id(segment.trailer.last_id)  # so that the next entry follows it
     if replaced is not None:
         txn.add_garbage(encode_file_garbage(replaced))
     return put_segment(
@@ -297,14 +300,6 @@ def _register(
             erased=erased,
         ),
     )
-
-
-def _raise_last_id(txn: WriteTxn, target: _Target, last: Id) -> None:
-    """Raise the last ID of a stream, if it exists, so that its next entry follows the segment."""
-    name = name_of(txn, target.number, [target.key])
-    stream = None if name is None else txn.find_stream(name)
-    if stream is not None and stream.record.last_id() < last:
-        stream.set_last_id(last)
 
 
 def _below_archive(environment: Environment, path: Path) -> str | None:

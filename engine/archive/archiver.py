@@ -304,7 +304,13 @@ def _write_run(
             return [], None
         dictionary = None
         if options.dictionary:
-            dictionary = _dictionary_for([envelope for _, envelope in sample], options)
+            size = sum(len(envelope) for _, envelope in sample)
+            dictionary = choose_dictionary(
+                [envelope for _, envelope in sample],
+                size if size < SAMPLE_BYTES else options.target_bytes,  # of the whole run
+                level=options.level,
+                block_bytes=options.block_bytes,
+            )
         now_ms = environment.context.clock.now_ms()
         epoch = environment.context.epoch
         writer = SegmentWriter(
@@ -346,17 +352,6 @@ def _first_nodes(nodes: Iterator[tuple[bytes, bytes]], enough: int) -> list[tupl
         taken.append(node)
         size += len(node[1])
     return taken
-
-
-def _dictionary_for(sample: list[bytes], options: ArchiveOptions) -> bytes | None:
-    """Train a dictionary for a run that begins with these nodes; None if it would save nothing."""
-    size = sum(map(len, sample))
-    return choose_dictionary(
-        sample,
-        size if size < SAMPLE_BYTES else options.target_bytes,  # of the whole run
-        level=options.level,
-        block_bytes=options.block_bytes,
-    )
 
 
 class _Empty(Exception):

@@ -20,7 +20,8 @@ import lmdb
 
 from streamkeep.engine.archive.archiver import archive, clean, retired_bytes
 from streamkeep.engine.archive.lock import archive_lock
-from streamkeep.engine.store.environment import RETIRED_LEAST, Environment
+from streamkeep.engine.store.environment import RETIRED_LEAST as RETIRED_LEAST
+from streamkeep.engine.store.environment import Environment
 from streamkeep.engine.system.locks import make_lock
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER
 from streamkeep.format.core.errors import StoreLockedError, StreamkeepError

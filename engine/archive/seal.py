@@ -130,7 +130,8 @@ class SealedCopies:
         while True:
             nodes, end, more = self._environment.read(self._nodes_from, stream, start)
             if nodes:
-                count = sum(_live_of(node) for node in nodes)
+                found = [decode_envelope(node, "node") for node in nodes]
+                count = sum(int(end_ids(one.listpack, one.ms, one.seq).live) for one in found)
                 size = sum(map(len, nodes))
                 while (
                     (last := self._last_of(stream.number)) is not None
@@ -233,8 +234,3 @@ def _range_of(ranges: list[tuple[Id, Id]], one: Id) -> int | None:
     """Return which range, of sorted ones that do not overlap, holds an ID; None if none does."""
     at = bisect_right(ranges, one, key=lambda range_: range_[0]) - 1
     return at if at >= 0 and one <= ranges[at][1] else None
-
-
-def _live_of(envelope: bytes) -> int:
-    found = decode_envelope(envelope, "node")
-    return int(end_ids(found.listpack, found.ms, found.seq).live)

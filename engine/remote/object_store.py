@@ -387,7 +387,9 @@ def endpoint(environment: Mapping[str, str] = os.environ) -> str | None:
 
 def _advice(uri: str, text: str) -> str:
     parts = urlsplit(uri)
-    brief = _short(text)
+    brief = " ".join(text.partition("Debug source:")[0].split())  # one line of limited length
+    if len(brief) > _MOST_TEXT:
+        brief = f"{brief[:_MOST_TEXT]}..."
     if _NO_BUCKET.search(text):
         return f"{uri}: there is no bucket {parts.netloc!r}; next: make it"
     if _DENIED.search(text):
@@ -400,9 +402,3 @@ def _advice(uri: str, text: str) -> str:
         f"{uri}: no usable answer from {server or 'the object store'}; next: check the network and "
         f"the server, then repeat the command ({brief})"
     )
-
-
-def _short(text: str) -> str:
-    """Return the error of a client in one line of limited length."""
-    line = " ".join(text.partition("Debug source:")[0].split())
-    return line if len(line) <= _MOST_TEXT else f"{line[:_MOST_TEXT]}..."

@@ -88,11 +88,6 @@ class Call:
     def is_wanted(self) -> bool:
         return True
 
-    def prepare_wait(self) -> None:
-        """Make `wait` block until `wake` is called."""
-        self.lock = threading.Lock()
-        self.lock.acquire()
-
     def wait(self, leader: LongWait) -> None:
         """Return when the call has an outcome, or is the next leader.
 
@@ -199,7 +194,8 @@ class GroupCommit:
                 if leads:
                     self._leader = call
                 else:
-                    call.prepare_wait()
+                    call.lock = threading.Lock()  # which `wake` releases
+                    call.lock.acquire()
                     self._queue.append(call)
             if not leads:
                 call.wait(self._context.wait)

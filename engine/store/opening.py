@@ -212,7 +212,8 @@ def _lock_store(folder: Folder, opening: Opening, options: _Options) -> Checkpoi
             folder, known, follows=known is not None and _uses_control(folder, readonly)
         )
         if reason:
-            how = "" if "; next: " in reason else f"; next: {_how_to_recover(path)}"
+            way = _ELSEWHERE if _is_on_readonly_system(path) else "open it for writing once"
+            how = "" if "; next: " in reason else f"; next: {way}"
             raise RecoveryNeededError(f"{path}: the store needs recovery, because {reason}{how}")
 
     had_data = folder.exists(DATA_FILE)
@@ -391,7 +392,3 @@ def _not_writable(path: Path) -> StoreError:
         f"{path}: no permission to write; next: work as {owner}, or have {owner} share the store "
         "with a group that you are in; to read, open it with readonly=True"
     )
-
-
-def _how_to_recover(path: Path) -> str:
-    return _ELSEWHERE if _is_on_readonly_system(path) else "open it for writing once"

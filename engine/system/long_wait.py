@@ -67,7 +67,12 @@ class LongWait:
 
     def stopped(self) -> list[int]:
         """Return the processes that may have the lock and are stopped."""
-        return [process for process in self.users() if _is_stopped(process)]
+        stopped = []
+        for process in self.users():
+            with suppress(OSError), open(f"/proc/{process}/stat", "rb") as file:  # if it shows that
+                if file.read().rpartition(b")")[2].split()[0] in (b"T", b"t"):
+                    stopped.append(process)
+        return stopped
 
     def is_long(self) -> bool:
         since = self._since
@@ -194,10 +199,3 @@ def holders_of(handles: list[int]) -> list[int]:
             if words[1] == "FLOCK" and words[5].rpartition(":")[2] in files:
                 found.add(int(words[4]))
     return sorted(found - {0})  # 0 stands for one of another namespace
-
-
-def _is_stopped(process: int) -> bool:
-    """Return whether a process is stopped; False if the system does not show it."""
-    with suppress(OSError), open(f"/proc/{process}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    return False

@@ -101,7 +101,9 @@ def chosen_modes(mode: int | None, group: Group | None) -> Modes | None:
             f"mode {_octal(mode)}: the files of a store can be read and written by their owner, "
             "and not written by all users; next: choose 0o600, 0o640, 0o660, 0o644 or 0o664"
         )
-    return _modes(mode, group=_KEPT if group is None else _group_number(group))
+    if group is None:
+        return _modes(mode)
+    return _modes(mode, group=number_of("group", group, lambda name: grp.getgrnam(name).gr_gid))
 
 
 def set_up(path: os.PathLike[str], modes: Modes | None) -> None:
@@ -147,10 +149,6 @@ def _change(handle: int, mode: int) -> None:
         if not mode & stat.S_ISGID:
             raise
         os.fchmod(handle, mode & ~stat.S_ISGID)
-
-
-def _group_number(group: Group) -> int:
-    return number_of("group", group, lambda name: grp.getgrnam(name).gr_gid)
 
 
 def group_name(group: int) -> str:

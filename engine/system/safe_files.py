@@ -227,7 +227,9 @@ class Folder:
             except PermissionError as error:
                 self._explain(error, name, stat.S_IFREG)
                 deadline = deadline or time.monotonic() + _MOMENT_S
-                if not self._is_unfinished(name) or time.monotonic() > deadline:
+                status = self.status(name)  # does it lack rights that all files of the store get?
+                unfinished = status is not None and self.modes.file & ~status.st_mode
+                if not unfinished or time.monotonic() > deadline:
                     error.filename = str(self.path / name)
                     raise
                 time.sleep(_POLL_S)
@@ -244,11 +246,6 @@ class Folder:
                 continue  # another process has created it
             self.modes.set_file(handle)
             return handle
-
-    def _is_unfinished(self, name: str) -> bool:
-        """Return whether a file lacks rights that all files of the store get."""
-        status = self.status(name)
-        return status is not None and bool(self.modes.file & ~status.st_mode)
 
     def make_file(self, name: str) -> None:
         """Create an empty file if it does not exist; raise OSError if that fails."""

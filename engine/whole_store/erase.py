@@ -40,7 +40,7 @@ from streamkeep.engine.whole_store.scrub import Mark, scrub
 from streamkeep.format.core.id_codec import MAX, Id
 from streamkeep.format.core.keys import ERASURES, NAMES, pack_number
 from streamkeep.format.node.envelope import set_trimmed, trimmed_slots
-from streamkeep.format.node.erase import Erased, erase_slots
+from streamkeep.format.node.erase import erase_slots
 
 Ids = list[Id]
 
@@ -178,21 +178,16 @@ def _erase_in_nodes(txn: WriteTxn, stream: Stream, ids: Ids) -> int:
             continue
         count += len(erased.live_ids) + len(trimmed.intersection(erased.slots))
         gone.update(erased.live_ids)
-        _store_erased(walk, erased, trimmed.difference(erased.slots))
+        bitmap = set_trimmed(b"", sorted(trimmed.difference(erased.slots)))
+        if erased.live == 0:
+            walk.trimmed = bitmap
+            walk.bury(erased.data)
+        else:
+            store_marked(walk, erased.data, erased.live, erased.deleted, bitmap)
     if gone:
         stream.deleted_up_to(max(gone))
         refresh_ends(txn, stream, first=first in gone, last=last in gone)
     return count
-
-
-def _store_erased(walk: NodeWalk, erased: Erased, trimmed: set[int]) -> None:
-    """Store a node, or remove it if it has no live entry left."""
-    bitmap = set_trimmed(b"", sorted(trimmed))
-    if erased.live == 0:
-        walk.trimmed = bitmap
-        walk.bury(erased.data)
-        return
-    store_marked(walk, erased.data, erased.live, erased.deleted, bitmap)
 
 
 # --- idempotent XADD ----------------------------------------------------------------------------

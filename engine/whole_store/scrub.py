@@ -307,7 +307,9 @@ class _DataFile:
                     progress(self.meta.last_page + 1 - len(todo), self.meta.last_page + 1)
                 time.sleep(_POLL_S)  # lets waiting writers take the lock
         with self._newest() as newest:
-            self._cut_end(newest)
+            end = (newest.last_page + 1) * self.page_size
+            if os.fstat(self._handle).st_size > end:
+                os.ftruncate(self._handle, end)
 
     def _free_pages(self) -> set[int]:
         """Return the pages that were freed before the checkpoint and never used since.
@@ -343,7 +345,10 @@ class _DataFile:
             if here != place and time.monotonic() > deadline:
                 return here
             for run in _runs(sorted(todo.intersection(pages))):
-                self._clear_run(run[0], len(run))
+                data = self._read(run[0], len(run) * self.page_size)
+                if data.count(0) < len(data):
+                    files.write_zeros(self._handle, run[0] * self.page_size, len(data))
+                    failpoints.hit("scrub:free")
                 todo.difference_update(run)
                 done.update(run)
                 if time.monotonic() > deadline:
@@ -410,18 +415,6 @@ class _DataFile:
 
     def _read(self, number: int, size: int, skip: int = 0) -> bytes:
         return os.pread(self._handle, size, number * self.page_size + skip)
-
-    def _clear_run(self, number: int, pages: int) -> None:
-        """Overwrite consecutive pages, unless they are empty."""
-        data = self._read(number, pages * self.page_size)
-        if data.count(0) < len(data):
-            files.write_zeros(self._handle, number * self.page_size, len(data))
-            failpoints.hit("scrub:free")
-
-    def _cut_end(self, meta: MetaPage) -> None:
-        end = (meta.last_page + 1) * self.page_size
-        if os.fstat(self._handle).st_size > end:
-            os.ftruncate(self._handle, end)
 
 
 def _runs(pages: list[int]) -> Iterator[list[int]]:
