@@ -7,7 +7,7 @@ its key. A deleted stream has a history but no key, and is named by its number, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
@@ -48,15 +48,9 @@ class AdminCommands(Generic[Text]):
 
     _environment: Environment
     _wait: bool
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
-
-    def _check_writable(self) -> None:
-        raise NotImplementedError
-
-    def _collect_garbage(self) -> None:
-        raise NotImplementedError
+    _check_open: Callable[[], None]
+    _check_writable: Callable[[], None]
+    _collect_garbage: Callable[[], None]
 
     # --- durability -------------------------------------------------------------------------------
 

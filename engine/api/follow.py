@@ -1,7 +1,8 @@
 """Endless reads: `follow` a stream, `consume` as a member of a group.
 
-A plan says which call comes next and what its result means. It neither runs the call nor waits, so
-that the store and its asyncio twin iterate by the same plans.
+A plan says which call comes next (`call`), and what its result means: `take` returns its entries,
+or None if the iteration ends. It neither runs the call nor waits, so that the store and its asyncio
+twin iterate by the same plans.
 """
 
 from __future__ import annotations
@@ -31,22 +32,10 @@ class Stopped(Exception):
     """`stop` returned True while a call waited."""
 
 
-class Plan:
-    """The next step of an iteration."""
+class Following:
+    """The entries of one stream above an ID, which is then that of the last entry."""
 
     waits = True  # whether the next call may wait for entries
-
-    def call(self) -> BlockingCall:
-        """Return the next call."""
-        raise NotImplementedError
-
-    def take(self, found: Found) -> Batch | None:
-        """Return the entries of its result; None if the iteration ends."""
-        raise NotImplementedError
-
-
-class Following(Plan):
-    """The entries of one stream above an ID, which is then that of the last entry."""
 
     def __init__(
         self, name: bytes, after: xread.ReadId, count: int, shape: int, history: bool
@@ -72,7 +61,7 @@ class Following(Plan):
         return entries
 
 
-class Consuming(Plan):
+class Consuming:
     """The pending entries of a consumer, the oldest first, and then new entries of its group."""
 
     waits = False
@@ -97,6 +86,9 @@ class Consuming(Plan):
             self._position = xreadgroup.NEW
             self.waits = True
         return entries
+
+
+Plan = Following | Consuming
 
 
 class FollowCommands(CommandBase[Text]):

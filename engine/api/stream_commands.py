@@ -155,11 +155,6 @@ class StreamCommands(
 
     @overload
     def xadd_many(
-        self, name: Key, entries: Iterable[Iterable[Pair]], ids: Iterable[Id] | None = None
-    ) -> list[Text]: ...
-
-    @overload
-    def xadd_many(
         self, name: Key, entries: Iterable[Fields | Iterable[Pair]], ids: Iterable[Id] | None = None
     ) -> list[Text]: ...
 

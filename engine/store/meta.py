@@ -87,29 +87,29 @@ def read_or_create(
     """
     path = folder.path
 
-    def open_lmdb() -> tuple[lmdb.Environment, dict[int, lmdb._Database]]:
-        raw = open_raw()
-        try:
-            if readonly:
-                return raw, open_tables(raw, None, path)
-            with _begin(raw, control) as writer:
-                return raw, open_tables(raw, writer, path)
-        except BaseException:
-            raw.close()
-            raise
-
-    if readonly:
-        handles = open_tables(raw, None, path)
-    else:
+    def tables_of(raw: lmdb.Environment) -> dict[int, lmdb._Database]:
+        if readonly:
+            return open_tables(raw, None, path)
         with _begin(raw, control) as writer:
             new = writer.stat()["entries"] == 0
             if new:
                 _create(raw, writer, clock)
-            handles = open_tables(raw, writer, path)
+            found = open_tables(raw, writer, path)
             failpoints.hit("create:written")
         if new:
             folder.sync()
         failpoints.hit("create:named")
+        return found
+
+    def open_lmdb() -> tuple[lmdb.Environment, dict[int, lmdb._Database]]:
+        raw = open_raw()
+        try:
+            return raw, tables_of(raw)
+        except BaseException:
+            raw.close()
+            raise
+
+    handles = tables_of(raw)
     where = f"{path}: meta"
     with raw.begin() as txn:
 
