@@ -33,26 +33,23 @@ class AsyncCommands(StreamCommands[Text]):
 
     _scan_entry = AsyncScanEntry
 
-    async def _scan(self, *args):
-        entries = super()._scan(*args)
-        try:
-            for number, entry in enumerate(entries):
-                if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
-                yield entry
-        finally:
-            entries.close()
+    def _scan(self, *args):
+        return _in_turns(super()._scan(*args))
 
     def __aiter__(self):
         """Iterate over the keys, ascending, on one snapshot."""
         return self.scan_iter()
 
-    async def scan_iter(self, *args, **options):
-        names = super().scan_iter(*args, **options)
-        try:
-            for number, name in enumerate(names):
-                if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
-                yield name
-        finally:
-            names.close()
+    def scan_iter(self, *args, **options):
+        return _in_turns(super().scan_iter(*args, **options))
+
+
+async def _in_turns(items):
+    """Yield what an iterator yields; other tasks have a turn in between."""
+    try:
+        for number, item in enumerate(items):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            yield item
+    finally:
+        items.close()

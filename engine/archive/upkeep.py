@@ -46,27 +46,24 @@ def maintain(environment: Environment, *, wait: bool = True) -> MaintenanceRepor
         wait: wait for an archiver that is at work, before segments are dropped; otherwise raise
             StoreLockedError.
     """
-    report = MaintenanceReport()
+    trimmed = streams = forgotten = dropped = 0
     for name in environment.read(_with_limits):
-        trimmed = 0
+        before = trimmed
         while step := environment.write(enforce_step, name, frees=True):
             trimmed += step
             environment.settle()
-        if trimmed:
-            report = report._replace(trimmed=report.trimmed + trimmed, streams=report.streams + 1)
-    forgotten = 0
+        streams += trimmed > before
     for name in environment.read(_with_messages):
         following = 0
         while following >= 0:
             count, following = environment.write(_forget_step, name, following, frees=True)
             forgotten += count
             environment.settle()
-    report = report._replace(forgotten=forgotten)
     doomed = environment.read(_too_old, environment.context.clock.now_ms())
     if doomed:
-        report = report._replace(dropped=len(drop(environment, doomed, wait=wait)))
+        dropped = len(drop(environment, doomed, wait=wait))
     collect(environment)
-    return report
+    return MaintenanceReport(trimmed, streams, dropped, forgotten)
 
 
 def _with_limits(txn: Txn) -> list[bytes]:

@@ -9,6 +9,7 @@ locks in this process.
 from __future__ import annotations
 
 import os
+import stat
 from typing import Final
 
 from streamkeep.engine.blocking.waiters import WAITERS_FOLDER
@@ -59,7 +60,7 @@ def check_files(store: Folder, *, readonly: bool) -> None:
     waiters = store.folder(WAITERS_FOLDER, missing_ok=True)
     waiters.check_file(BOARD_FILE, os.O_RDWR)  # readers also register in it
     for name in filter(is_bell_name, waiters.names()):
-        waiters.check_pipe(name)
+        waiters.check_file(name, kind=stat.S_IFIFO)
     store.folder(LEASES_FOLDER, missing_ok=True)
     store.folder(ARCHIVE_FOLDER, missing_ok=True).check_file(ARCHIVE_LOCK, flags)
 

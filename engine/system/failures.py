@@ -38,28 +38,16 @@ class Failures:
         try:
             run(*args)
         except Exception as error:
-            self.note(work, error)
+            expected = isinstance(error, _EXPECTED)
+            text = str(error) if expected else f"{type(error).__name__}: {error}"
+            if self._texts.get(work) != text:
+                self._texts[work] = text
+                trace = None if expected else error
+                log.error("%s failed and will be tried again: %s", work, text, exc_info=trace)
             return error
-        self.clear(work)
-        return None
-
-    def note(self, work: str, error: Exception) -> None:
-        """Record that some work has failed, and log it unless this error is already known."""
-        expected = isinstance(error, _EXPECTED)
-        text = str(error) if expected else f"{type(error).__name__}: {error}"
-        if self._texts.get(work) != text:
-            self._texts[work] = text
-            log.error(
-                "%s failed and will be tried again: %s",
-                work,
-                text,
-                exc_info=None if expected else error,
-            )
-
-    def clear(self, work: str) -> None:
-        """Record that some work has succeeded."""
         if self._texts and self._texts.pop(work, None) is not None:
             log.info("%s works again", work)
+        return None
 
     def texts(self) -> tuple[str, ...]:
         """Return the current failures, each with its error; empty if there are none."""

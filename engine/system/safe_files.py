@@ -390,15 +390,12 @@ class Folder:
         """Create a named pipe; return a non-blocking descriptor of both its ends."""
         os.mkfifo(name, self.modes.file, dir_fd=self.handle)
         # With its own writing end, the reader never sees an end of file when a writer closes.
-        handle = self._open_pipe(name, os.O_RDWR)
+        handle = self.open_pipe(name, os.O_RDWR)
         self.modes.set_file(handle)
         return handle
 
-    def open_pipe(self, name: str) -> int:
+    def open_pipe(self, name: str, flags: int = os.O_WRONLY) -> int:
         """Open a named pipe for writing; raise OSError (ENXIO) if no process reads from it."""
-        return self._open_pipe(name, os.O_WRONLY)
-
-    def _open_pipe(self, name: str, flags: int) -> int:
         try:
             handle = os.open(name, flags | _SAFE, dir_fd=self.handle)
         except OSError as error:
@@ -414,17 +411,11 @@ class Folder:
 
     # --- checks -----------------------------------------------------------------------------
 
-    def check_file(self, name: str, flags: int = os.O_RDONLY) -> None:
-        """Raise UntrustedFileError if the name exists and `open` would refuse it."""
+    def check_file(self, name: str, flags: int = os.O_RDONLY, *, kind: int = stat.S_IFREG) -> None:
+        """Raise UntrustedFileError if the name exists and would be refused when it is opened."""
         status = self.status(name)
         if status is not None:
-            self._check(status, stat.S_IFREG, name, flags)
-
-    def check_pipe(self, name: str) -> None:
-        """Raise UntrustedFileError if the name exists and is not a named pipe of a trusted user."""
-        status = self.status(name)
-        if status is not None:
-            self._check(status, stat.S_IFIFO, name)
+            self._check(status, kind, name, flags)
 
     def _check(
         self, status: os.stat_result, kind: int, name: str = "", flags: int = os.O_RDONLY
