@@ -149,11 +149,19 @@ class RemoteArchive:
         read_at = self._reader(name, where, record.size_bytes, cache)
         return Segment.open(read_at, record.size_bytes, where)
 
-    def verify(self, record: SegmentRecord, *, sealed: bool = False) -> None:
-        """Read the object of a segment; raise CorruptionError unless it is that segment."""
+    def segment(self, record: SegmentRecord, *, sealed: bool = False) -> Segment:
+        """Open a segment, with a small cache of its own; see `open`.
+
+        Raises:
+            CorruptionError: also if it is not the segment of the record.
+        """
         segment = self.open(record, sealed=sealed, cache=ChunkCache(4 * CHUNK_BYTES))
         check_means(record, segment)
-        check_checksums(segment)
+        return segment
+
+    def verify(self, record: SegmentRecord, *, sealed: bool = False) -> None:
+        """Read the object of a segment; raise CorruptionError unless it is that segment."""
+        check_checksums(self.segment(record, sealed=sealed))
 
     def _reader(self, name: str, where: str, total: int, cache: ChunkCache | None) -> ReadAt:
         def fetch(offset: int, size: int) -> bytes:

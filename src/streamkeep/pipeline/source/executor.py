@@ -24,12 +24,7 @@ from streamkeep.arrow.columns import CopiedNode
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.commands.history import Unreadable
 from streamkeep.engine.remote.object_store import open_objects
-from streamkeep.engine.remote.remote_archive import (
-    CHUNK_BYTES,
-    ChunkCache,
-    RemoteArchive,
-    check_means,
-)
+from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import MissingSegmentError, StoreError, StreamkeepError
 from streamkeep.format.segment.segment import Segment
@@ -173,14 +168,12 @@ def _published(one: Slice) -> Nodes:
     assert one.record is not None
     archive = RemoteArchive(open_objects(one.path), one.store)
     try:
-        cache = ChunkCache(4 * CHUNK_BYTES)
-        segment = archive.open(one.record, sealed=one.sealed, cache=cache)
+        segment = archive.segment(one.record, sealed=one.sealed)
     except MissingSegmentError as error:
         raise MissingSegmentError(
             error.where,
             "it was replaced after the plan; next: run the job again, or load() the DataFrame",
         ) from None
-    check_means(one.record, segment)
     yield from _blocks(segment, one)
 
 

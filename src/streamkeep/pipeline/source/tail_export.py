@@ -24,7 +24,7 @@ from typing import Final
 import pyarrow as pa
 
 from streamkeep.engine.remote.object_store import open_objects
-from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means
+from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.tables.manifest import overlapping
 from streamkeep.engine.txn.read_txn import Txn
@@ -66,8 +66,8 @@ def cut_exported(
                     elif _copied(store.segment_path(record), folder, record.path):
                         slices += _cut_file(folder, record.path, pin, slice_bytes)
                     else:
-                        segment = RemoteArchive(open_objects(setting.uri), store.uuid).open(record)
-                        check_means(record, segment)
+                        published = RemoteArchive(open_objects(setting.uri), store.uuid)
+                        segment = published.segment(record)
                         slices += [
                             replace(one, store=store.uuid, path=setting.uri, record=record)
                             for one in cut_segment(segment, pin, slice_bytes)
