@@ -489,10 +489,7 @@ def export(
                 folder, key, **vars(chosen), progress=lambda done, _: advance(done, done)
             ):
                 copied += 1
-                if common.as_json():
-                    output.json_line("exported", file=str(path))
-                else:
-                    output.line(str(path))
+                output.item("exported", str(path), file=str(path))
     output.done(segments=copied, size_bytes=size)
     output.note(f"exported {count_text(copied, 'segment')}, {size_text(size)}")
 

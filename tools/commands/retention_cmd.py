@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from streamkeep.format import quoting
-from streamkeep.format.core import durations, json_form
+from streamkeep.format.core import durations
+from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import entries_text, size_text
 from streamkeep.format.rows.retention import Retention
 from streamkeep.tools.base import common, output
@@ -91,7 +92,7 @@ def set_(store_path: StorePath, key: bytes, *, create: bool = False, settings: S
         now = transaction.set_retention(key, **options)
     output.result(
         f"{quoting.named(key)}: {told(now)}",
-        key=json_form.json_bytes(key),
+        key=json_bytes(key),
         **now._asdict(),
     )
 
@@ -113,10 +114,8 @@ def show(store_path: StorePath, key: bytes | None = None) -> None:
             if key is None and settings == Retention():
                 continue
             shown += 1
-            if common.as_json():
-                output.json_line("retention", key=json_form.json_bytes(name), **settings._asdict())
-            else:
-                output.line(f"{quoting.named(name)}: {told(settings)}")
+            text = f"{quoting.named(name)}: {told(settings)}"
+            output.item("retention", text, key=json_bytes(name), **settings._asdict())
     if common.as_json():
         output.summary(streams=shown)
     elif not shown:

@@ -162,10 +162,7 @@ def verify(target: str, everything: bool = False, drill: bool = False) -> None:
     with _advancing("verify", sized=False) as progress:
         report = verify_copy(target, everything=everything, progress=progress)
     for problem in report.problems:
-        if common.as_json():
-            output.json_line("problem", where=problem.where, problem=problem.problem)
-        else:
-            output.line(str(problem))
+        output.item("problem", str(problem), where=problem.where, problem=problem.problem)
     restored = None
     if drill and not report.problems:
         with tempfile.TemporaryDirectory(prefix="streamkeep-") as folder:

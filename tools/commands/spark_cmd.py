@@ -177,15 +177,13 @@ def run(at: Where, name: str, /, *args: Any, steps: bool = True, **options: Any)
 
 def tell(report: Report, summary: str) -> None:
     """Print what a job did; end with the status for damage if it found a problem."""
+    for problem in report.problems:
+        output.item("problem", problem, problem=problem)
     if common.as_json():
-        for problem in report.problems:
-            output.json_line("problem", problem=problem)
         facts = report.as_json()
         del facts["type"], facts["job"]
         output.summary(**facts)
     else:
-        for problem in report.problems:
-            output.line(problem)
         output.note(f"{summary}, in {output.span_text(report.seconds)}")
     if report.problems:
         raise click.exceptions.Exit(Exit.DAMAGED)

@@ -17,7 +17,7 @@ import click
 from streamkeep.engine.tables.existing import existing_stream
 from streamkeep.engine.tables.node_walk import NodeWalk
 from streamkeep.format import quoting
-from streamkeep.format.humanize import calendar, entries_text, size_text, time_text
+from streamkeep.format.humanize import calendar, count_text, entries_text, size_text, time_text
 from streamkeep.format.node.node import live_ids
 from streamkeep.format.time_buckets import Plan, plan_buckets
 from streamkeep.supported import install_hint
@@ -127,6 +127,7 @@ def durability(store: Store) -> dict[str, Any]:
     return {
         "epoch": found.epoch,
         "last_commit": found.last_commit,
+        "commits_since_checkpoint": found.last_commit - (found.checkpoint_commit or 0),
         "journal_bytes": found.journal_bytes,
         "last_recovery": None if last is None else last._asdict(),
         "readers": [
@@ -144,21 +145,18 @@ def _per_entry(size: int, entries: int) -> float | None:
     return round(size / entries, 1) if entries else None
 
 
-def _durability_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return durability, and the processes that keep old pages, as text."""
-    later = figures["last_commit"] - (figures["checkpoint_commit"] or 0)
-    text = f"{size_text(figures['journal_bytes'])}, {later:,} commits since a checkpoint"
-    rows = [("journal", text)]
-    last = figures["last_recovery"]
+def durability_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what `durability` has found, as text."""
+    commits = count_text(facts["commits_since_checkpoint"], "commit")
+    rows = [("journal", f"{size_text(facts['journal_bytes'])}, {commits} to replay")]
+    last = facts["last_recovery"]
     if last is not None:
-        back = (
-            f"back to commit {last['checkpoint_commit']:,}, {last['replayed']:,} from the journal"
-        )
-        lost = f", {last['lost']:,} later ones lost" if last["lost"] else ""
-        rows.append(("recovered", f"{time_text(last['time_ms'])}, {back}{lost}"))
-    for slot in figures["readers"]:
-        text = f"process {slot['process']} has a snapshot {slot['commits_old']:,} commits old"
-        rows.append(("reader", text))
+        replayed = count_text(last["replayed"], "commit")
+        lost = f", {count_text(last['lost'], 'commit')} lost" if last["lost"] else ""
+        rows.append(("recovered", f"{time_text(last['time_ms'])}, {replayed} replayed{lost}"))
+    for slot in facts["readers"]:
+        old = count_text(slot["commits_old"], "commit")
+        rows.append(("reader", f"process {slot['process']} reads a state {old} old"))
     return rows
 
 
@@ -182,7 +180,7 @@ def _print_figures(title: str, key: bytes | None, figures: dict[str, Any]) -> No
         share = f"{100 * used / size:.1f} %" if used * 1000 >= size else "less than 0.1 %"
         text = f"{size_text(used)} of {size_text(size)} address space, {share}"
         rows.append(("map", text))
-        rows += _durability_rows(figures)
+        rows += durability_rows(figures)
     output.line(title)
     width = max(len(name) for name, _ in rows)
     for name, text in rows:

@@ -29,7 +29,7 @@ from streamkeep.tools.base.machine import processes_with
 from streamkeep.tools.base.opening import open_store
 from streamkeep.tools.base.statuses import Exit, Failure
 from streamkeep.tools.commands.queue_cmds import parked_texts
-from streamkeep.tools.commands.stat_cmd import durability
+from streamkeep.tools.commands.stat_cmd import durability, durability_rows
 
 if TYPE_CHECKING:
     from streamkeep.metrics.figures import Figures, QueueFigures, StoreFigures
@@ -98,9 +98,7 @@ def status(
     try:
         with open_store(store_path, readonly=True) as store, store.snapshot() as snapshot:
             figures = figures_of(store)
-            later = figures.store.last_commit - (figures.store.checkpoint_commit or 0)
-            facts |= {**durability(store), "commits_since_checkpoint": later}
-            facts |= _copies(figures.store, problems)
+            facts |= {**durability(store), **_copies(figures.store, problems)}
             facts |= _groups(figures, max_lag, problems)
             kept = figures.archive
             facts |= {"segments": kept.segments, "archived_entries": kept.entries}
@@ -314,16 +312,7 @@ def _group_text(group: Any, key: Any) -> str:
 
 
 def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    commits = count_text(facts["commits_since_checkpoint"], "commit")
-    rows = [("journal", f"{size_text(facts['journal_bytes'])}, {commits} to replay")]
-    last = facts["last_recovery"]
-    if last is not None:
-        replayed = count_text(last["replayed"], "commit")
-        lost = f", {count_text(last['lost'], 'commit')} lost" if last["lost"] else ""
-        rows.append(("recovered", f"{time_text(last['time_ms'])}, {replayed} replayed{lost}"))
-    for slot in facts["readers"]:
-        old = count_text(slot["commits_old"], "commit")
-        rows.append(("reader", f"process {slot['process']} reads a state {old} old"))
+    rows = durability_rows(facts)
     text = f"{count_text(facts['groups'], 'group')}, {facts['pending']:,} pending"
     rows.append(("groups", f"{count_text(facts['streams'], 'stream')}, {text}"))
     if facts["highest_lag"]:

@@ -13,7 +13,7 @@ import click
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format.humanize import count_text, size_text
 from streamkeep.recovery.fsck.catalogue import CATALOGUE
-from streamkeep.recovery.fsck.findings import Severity
+from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.progress import Progress
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import StorePath
@@ -138,11 +138,7 @@ def fsck(
         moved = Progress(show)
         for found in check(store_path, quick=quick, stream=key, progress=moved):
             counts[found.severity] += 1
-            if common.as_json():
-                members = found.as_json()
-                output.json_line(members.pop("type"), **members)
-            else:
-                output.line(str(found))
+            _tell(found)
     errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
     damaged = errors + warnings > 0
     if key is None:
@@ -174,7 +170,9 @@ def fsck(
         click.get_current_context().exit(Exit.DAMAGED)
 
 
-Folder = Annotated[Path, click.Path(exists=True, file_okay=False, path_type=Path)]
+def _tell(found: Finding) -> None:
+    members = found.as_json()
+    output.item(members.pop("type"), str(found), **members)
 
 
 @command(finishes=True)
@@ -260,8 +258,7 @@ def _show(
         for text in report.other:
             output.json_line("loss", stream=None, notes=[text])
         for found in repaired.findings:
-            members = found.as_json()
-            output.json_line(members.pop("type"), **members)
+            _tell(found)
         entries = [loss.entries for loss in report.streams.values()]
         output.summary(
             path=str(store),
@@ -290,7 +287,7 @@ def _show(
         for text in report.lines():
             output.line(text)
         for found in repaired.findings:
-            output.line(str(found))
+            _tell(found)
     where = "dry run" if dry_run or target is None else str(target)
     words = {"clean": "nothing was lost", "loss": "something was lost", "damaged": "damage is left"}
     output.note(f"{where}: {words[_verdict(repaired)]}, in {output.span_text(seconds)}")

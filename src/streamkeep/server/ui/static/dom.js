@@ -30,8 +30,8 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// Keep the children of `parent` as one element per item. `make` returns an element with a method
-// `refresh(item)`. Elements that stay are moved only when their order changes: focus is kept.
+// Keep the children of `parent` as one element per item. `make` returns an element, which may
+// have a method `refresh(item)`. Elements that stay are moved only when their order changes: focus is kept.
 export function keyed(parent, items, keyOf, make) {
   const known = new Map([...parent.children].map((one) => [one.dataset.itemKey, one]));
   let at = parent.firstElementChild;
@@ -43,7 +43,7 @@ export function keyed(parent, items, keyOf, make) {
       one = make(item);
       one.dataset.itemKey = key;
     }
-    one.refresh(item);
+    one.refresh?.(item);
     if (one === at) at = at.nextElementSibling;
     else parent.insertBefore(one, at);
   }

@@ -1,7 +1,7 @@
 // Fields of an entry as cards, tables and JSON; values of any bytes.
 
 import { bytesOf, clock, count, el, fill, idMs, isTime, many, named, textOf } from "./dom.js";
-import { button } from "./ui.js";
+import { button, segmented } from "./ui.js";
 
 const CUT = 400; // characters of a value that are shown at once
 const SHORT = 80; // characters, up to which JSON stays on its line
@@ -23,13 +23,8 @@ function pairsOf(pairs) {
 // The fields of an entry, as a table or as JSON.
 export function fieldsBox(pairs) {
   const shown = el("div");
-  const tabs = el("div", { class: "segmented", role: "group", "aria-label": "How the fields are shown" });
-  for (const [title, make] of [["Table", pairsOf], ["JSON", (all) => el("pre", { class: "value" }, safe(jsonOf(all)))]]) {
-    tabs.append(button(title, (event) => {
-      for (const one of tabs.children) one.setAttribute("aria-pressed", one === event?.currentTarget);
-      fill(shown, make(pairs));
-    }, { "aria-pressed": String(title === "Table") }));
-  }
+  const tabs = segmented("How the fields are shown", [["Table", pairsOf], ["JSON", (all) => el("pre", { class: "value" }, safe(jsonOf(all)))]],
+    (make) => fill(shown, make(pairs)));
   fill(shown, pairsOf(pairs));
   return [tabs, shown];
 }

@@ -5,7 +5,7 @@ import { get, post, query } from "./api.js";
 import { bars } from "./charts.js";
 import { ago, clock, count, el, fill, many, named, percent, span, textOf, time } from "./dom.js";
 import { fieldsBox, pretty, valueOf } from "./entry.js";
-import { ask, button, empty, facts, link, missing, notice, problem, repeat, rows, section } from "./ui.js";
+import { ask, button, empty, facts, link, missing, notice, problem, repeat, rows, section, segmented } from "./ui.js";
 
 const number = (title, text, warn) => ({ title, class: "num", text, warn });
 const QUEUES = [
@@ -79,12 +79,7 @@ export function queue(main, state, signal, address) {
 
   fill(main, el("div", { class: "title" }, el("p", { class: "crumbs" }, el("a", { href: "#/queues" }, "Queues")),
     el("h1", {}, el("span", { class: "of" }, "Queue "), named(name)), head),
-  section("Ends per minute", { id: "minutes", tools: el("div", { class: "segmented", role: "group", "aria-label": "Time that the chart shows" },
-    [["1 hour", 60], ["1 day", 1440]].map(([title, value]) => button(title, (event) => {
-      minutes = value;
-      for (const one of event.currentTarget.parentNode.children) one.setAttribute("aria-pressed", one === event.currentTarget);
-      activity();
-    }, { "aria-pressed": String(value === 60) }))) }, chart),
+  section("Ends per minute", { id: "minutes", tools: segmented("Time that the chart shows", [["1 hour", 60], ["1 day", 1440]], (value) => { minutes = value; activity(); }) }, chart),
   section("Jobs", { id: "jobs", tools: [pause] }, tabs, form.box, reasons, jobs, more),
   section("Workers", { id: "workers" }, workers.box), section("Schedules", { id: "schedules" }, schedules.box));
 

@@ -4,7 +4,7 @@ import { follow, get, post, put, query, streamPath, groupPath } from "./api.js";
 import { bars } from "./charts.js";
 import { clock, count, el, entries, fill, idMs, isTime, many, named, percent, size, span, textOf, time } from "./dom.js";
 import { csvOf, entryItem, fieldsBox, linesOf, save, when } from "./entry.js";
-import { ask, button, command, empty, facts, link, missing, notice, problem, repeat, rows, section } from "./ui.js";
+import { ask, button, command, empty, facts, link, missing, notice, problem, repeat, rows, section, segmented } from "./ui.js";
 
 const PAGE = 50;
 const TAIL = 500; // entries that a live tail keeps on the page
@@ -15,7 +15,10 @@ export function stream(main, state, signal, address) {
   const key = address.key;
   const head = el("div", { class: "title" });
   const figures = el("div", { class: "chart" });
-  const ranges = el("div", { class: "segmented", role: "group", "aria-label": "Time that the chart shows" });
+  const ranges = segmented("Time that the chart shows", [["All", null], ["1 week", 604800e3], ["1 day", 86400e3], ["1 hour", 3600e3], ["5 min", 300e3]], (ms) => {
+    window = ms && { start_ms: Date.now() - ms, end_ms: Date.now() };
+    chart();
+  });
   const groups = rows("Consumer groups", GROUPS, { keyOf: (one) => percent(one.name),
     none: () => empty("No consumer groups.", "A group shares the entries of a stream among its consumers, each entry to one of them.") });
   const list = el("ol", { class: "entries", "aria-label": "Entries" });
@@ -71,13 +74,6 @@ export function stream(main, state, signal, address) {
     } catch (error) { if (!signal.aborted && error.status !== 404) problem(error); }
   }
 
-  for (const [title, ms] of [["All", null], ["1 week", 604800e3], ["1 day", 86400e3], ["1 hour", 3600e3], ["5 min", 300e3]]) {
-    ranges.append(button(title, (event) => {
-      window = ms && { start_ms: Date.now() - ms, end_ms: Date.now() };
-      for (const one of ranges.children) one.setAttribute("aria-pressed", one === event.currentTarget);
-      chart();
-    }, { "aria-pressed": String(ms === null) }));
-  }
   chart();
 
   // --- entries -----------------------------------------------------------------------------------

@@ -10,21 +10,25 @@ export function section(title, { note = null, tools = null, id = null } = {}, ..
       tools && el("div", { class: "tools" }, tools)), ...children);
 }
 
-// A table whose cells carry the name of their column, which phones show beside them.
-function table(caption, columns) {
-  const body = el("tbody");
-  const made = el("table", { class: "data" }, el("caption", { class: "hidden" }, caption),
-    el("thead", {}, el("tr", {}, columns.map((one) =>
-      el("th", { scope: "col", class: one.class ?? null, title: one.hint ?? null }, one.title)))), body);
-  return { box: el("div", { class: "table-box" }, made), body, table: made };
+// Buttons of which one is pressed, at first the first: `choices` are [title, value], `pick` gets a value.
+export function segmented(label, choices, pick) {
+  const box = el("div", { class: "segmented", role: "group", "aria-label": label }, choices.map(([title, value], at) =>
+    button(title, (event) => {
+      for (const one of box.children) one.setAttribute("aria-pressed", one === event.currentTarget);
+      pick(value);
+    }, { "aria-pressed": String(at === 0) })));
+  return box;
 }
 
-// A table that is refreshed in place. A column has `make(item)` for what stays, and for what changes
+// A table that is refreshed in place; its cells carry the name of their column, which phones show
+// beside them. A column has `make(item)` for what stays, and for what changes
 // `text(item, now)` or `show(item, now)` for nodes, `tip(item, now)` and `warn(item)`.
 // With `detail(item)`, which returns a promise of nodes, a button in the first cell opens a row below.
 export function rows(caption, columns, { keyOf, none, detail = null }) {
-  const { box, body, table: made } = table(caption, columns);
-  const nothing = el("div");
+  const body = el("tbody"), nothing = el("div");
+  const table = el("table", { class: "data" }, el("caption", { class: "hidden" }, caption),
+    el("thead", {}, el("tr", {}, columns.map((one) =>
+      el("th", { scope: "col", class: one.class ?? null, title: one.hint ?? null }, one.title)))), body);
   const opened = new Map();
   let last = [[], 0];
 
@@ -48,7 +52,6 @@ export function rows(caption, columns, { keyOf, none, detail = null }) {
       cells[0].append(opener);
     }
     const row = el("tr", {}, cells);
-    row.refresh = () => {};
     row.show = (now, time) => columns.forEach((one, at) => {
       if (one.text) setText(cells[at], one.text(now, time));
       if (one.show) fill(cells[at], one.show(now, time));
@@ -62,16 +65,12 @@ export function rows(caption, columns, { keyOf, none, detail = null }) {
     last = [items, now];
     for (const key of opened.keys()) if (!items.some((one) => keyOf(one) === key)) opened.delete(key);
     const all = items.flatMap((one) => opened.has(keyOf(one)) ? [[one, ""], [one, "below "]] : [[one, ""]]);
-    keyed(body, all, ([one, below]) => below + keyOf(one), ([one, below]) => {
-      const row = below ? opened.get(keyOf(one)) : make(one);
-      row.refresh ??= () => {};
-      return row;
-    });
+    keyed(body, all, ([one, below]) => below + keyOf(one), ([one, below]) => below ? opened.get(keyOf(one)) : make(one));
     all.forEach(([one, below], at) => { if (!below) body.children[at].show(one, now); });
-    made.hidden = !items.length;
+    table.hidden = !items.length;
     fill(nothing, items.length ? null : typeof none === "function" ? none() : empty(none));
   }
-  return { box: [box, nothing], show };
+  return { box: [el("div", { class: "table-box" }, table), nothing], show };
 }
 
 export function empty(title, text) {
