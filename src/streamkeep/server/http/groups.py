@@ -77,10 +77,7 @@ async def pending(call: Call) -> Found:
 )
 async def create(call: Call) -> Found:
     """Create a group."""
-    start = call.members.get("start", "$")
-    mkstream = call.members.get("mkstream", False)
-    if not isinstance(start, str) or not isinstance(mkstream, bool):
-        raise Problem(400, "'start' must be an ID or $, and 'mkstream' true or false")
+    start, mkstream = call.members.get("start", "$"), call.members.get("mkstream", False)
     await call.state.async_store.xgroup_create(call.key, call.group, id=start, mkstream=mkstream)
     return {"created": json_bytes(call.group)}
 
@@ -97,7 +94,7 @@ async def destroy(call: Call) -> Found:
     "POST /groups/{KEY}/{GROUP}/deliver",
     "xreadgroup",
     body={
-        "consumer": "string: the consumer",
+        "consumer": "name: the consumer",
         "count": "integer: at most this many; 10 by default",
         "block_ms": "integer: wait so long for entries, at most 300,000",
         "min_idle_ms": "integer: first take over entries that are pending for this long",
@@ -107,16 +104,14 @@ async def destroy(call: Call) -> Found:
 async def deliver(call: Call) -> Found:
     """Deliver new entries to a consumer; they are pending until it acknowledges them."""
     given = call.members
-    block, idle, noack = given.get("block_ms"), given.get("min_idle_ms"), given.get("noack", False)
-    if not isinstance(noack, bool):
-        raise Problem(400, "the member 'noack' must be true or false")
+    block, idle = given.get("block_ms"), given.get("min_idle_ms")
     delivery = call.state.async_store.xreadgroup(
         call.group,
         name_member(given, "consumer"),
         {call.key: ">"},
         count=checked_number("count", given.get("count", 10), 1, _MOST),
         block=None if block is None else checked_number("block_ms", block, 1, _MOST_BLOCK_MS),
-        noack=noack,
+        noack=given.get("noack", False),
         claim_min_idle_time=(
             None if idle is None else checked_number("min_idle_ms", idle, 0, _MOST_IDLE_MS)
         ),
@@ -164,7 +159,7 @@ async def nack(call: Call) -> Found:
 @route(
     "POST /groups/{KEY}/{GROUP}/claim",
     body={
-        "consumer": "string: the consumer",
+        "consumer": "name: the consumer",
         "min_idle_ms": "integer: only entries that were delivered at least so long ago",
         "ids": "array: entry IDs",
         "start": "string: the ID to begin with; `next` of the reply continues",
@@ -182,11 +177,8 @@ async def claim(call: Call) -> Found:
         found = await store.xclaim(call.key, call.group, consumer, idle, ids)
         return {"entries": [entry_json(one) for one in found], "next": None}
     count = checked_number("count", given.get("count", 100), 1, _MOST)
-    start = given.get("start", "0-0")
-    if not isinstance(start, str):
-        raise Problem(400, "the member 'start' must be an ID")
     cursor, found, deleted = await store.xautoclaim(
-        call.key, call.group, consumer, idle, start, count
+        call.key, call.group, consumer, idle, given.get("start", "0-0"), count
     )
     return {
         "entries": [entry_json(one) for one in found],

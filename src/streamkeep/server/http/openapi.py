@@ -94,10 +94,11 @@ def _operation(route: Route) -> dict[str, Any]:
         },
     }
     if route.body or route.takes_any:
-        members = {
-            name: dict(zip(("type", "description"), text.split(": ", 1), strict=True))
-            for name, text in route.body.items()
-        }
+        members = {}
+        for name, text in route.body.items():
+            kind, meaning = text.split(": ", 1)
+            kind = kind.replace("name", "string")
+            members[name] = {"type": kind, "description": meaning}
         schema = {"type": "object", "properties": members} if members else {}
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     if route.open:

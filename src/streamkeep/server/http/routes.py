@@ -157,7 +157,7 @@ class Route:
         commands: what the caller must be allowed to run, on the keys that the path names. The
             function asks for more where that depends on the request.
         query: the names of the parameters.
-        body: the members of a JSON object, with types and meanings.
+        body: the members of a JSON object, with types and meanings; a `name` may be any bytes.
         takes_any: the function reads the body itself.
         types: those of the reply.
         whole: the commands are about the whole store; the caller must see every key.
@@ -222,7 +222,7 @@ async def _serve(state: State, path: str, request: Request) -> Response:
     else:
         call.allow(*one.commands)
     if one.method != "GET" and not one.takes_any:
-        call.members = await wire.json_body(request, [*one.body])
+        call.members = await wire.json_body(request, one.body)
     if inspect.iscoroutinefunction(one.serve):
         found = await one.serve(call)
     elif one.heavy:

@@ -202,8 +202,15 @@ def segment(request: Request, name: str) -> bytes:
 # --- bodies -------------------------------------------------------------------------------------
 
 
-async def json_body(request: Request, known: Sequence[str]) -> dict[str, Any]:
-    """Return the JSON object that is the body of a request; an empty body is an empty object."""
+_TYPES: Final = {"boolean": (bool, "true or false"), "string": (str, "a text")}
+
+
+async def json_body(request: Request, known: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON object that is the body of a request; an empty body is an empty object.
+
+    Args:
+        known: the members, with types and meanings; see `routes.Route`.
+    """
     body = await request.body()
     if not body.strip():
         return {}
@@ -212,10 +219,13 @@ async def json_body(request: Request, known: Sequence[str]) -> dict[str, Any]:
     value = parse_json(body)
     if not isinstance(value, dict):
         raise Problem(400, "the body must be a JSON object")
-    for name in value:
+    for name, one in value.items():
         if name not in known:
             names = ", ".join(sorted(known))
             raise Problem(400, f"unknown member {name!r}", hint=f"the members are {names}")
+        kind, text = _TYPES.get(known[name].partition(":")[0], (object, ""))
+        if not isinstance(one, kind):
+            raise Problem(400, f"the member {name!r} must be {text}")
     return value
 
 
