@@ -234,6 +234,7 @@ def _refuse_missing(report: PublishReport) -> None:
 
 
 _NO_SPAN: Final = "-"
+_SPAN: Final = ("first", "last", "span")
 
 
 @archive.command("list")
@@ -259,60 +260,50 @@ def list_(store_path: StorePath, *, key: bytes | None = None, chosen: Chosen) ->
             if stream_number in (None, one.stream_number)
             and (key is None or (one.exists and one.key == key))
         ]
-        if common.as_json():
-            for one in streams:
-                output.json_line("archived_stream", **_members(one))
-            for record in records:
-                output.json_line("segment", **segment_json(store, record))
-            output.summary(
-                streams=len(streams),
-                segments=len(records),
-                entries=sum(record.entries for record in records),
-                size_bytes=sum(record.size_bytes for record in records),
-                raw_bytes=sum(record.raw_bytes for record in records),
-                retired_entries=sum(one.retired_entries for one in streams),
-            )
-            return
-    if key is None and chosen == Chosen():
-        output.table(
-            ("stream", "segments", "entries", "first", "last", "span", "size", "ratio", "retired"),
-            [
-                (
+        size, raw = sum(one.size_bytes for one in records), sum(one.raw_bytes for one in records)
+        entries = sum(one.entries for one in records)
+        retired = sum(one.retired_entries for one in streams)
+        by_stream = key is None and chosen == Chosen()
+        if by_stream or common.as_json():
+            output.listing(
+                "archived_stream",
+                streams,
+                _members,
+                (*("stream", "segments", "entries", *_SPAN), "size", "ratio", "retired"),
+                lambda one: (
                     output.cut(quoting.shown(one.key))
                     + ("" if one.exists else f" (deleted, number {one.stream_number})"),
                     *(one.segments, one.entries),
                     *_span(one.first_id, one.last_id),
-                    size_text(one.size_bytes),
-                    _ratio(one.size_bytes, one.raw_bytes),
+                    *(size_text(one.size_bytes), _ratio(one.size_bytes, one.raw_bytes)),
                     one.retired_entries,
-                )
-                for one in streams
-            ],
-            left=(0, 3, 4),
-        )
-    else:
-        output.table(
-            ("segment", "first", "last", "span", "entries", "size", "ratio", "from"),
-            [
-                (
-                    one.path,
-                    *_span(one.first_id, one.last_id),
-                    one.entries,
-                    size_text(one.size_bytes),
-                    _ratio(one.size_bytes, one.raw_bytes),
+                ),
+                left=(0, 3, 4),
+            )
+        if not by_stream or common.as_json():
+            output.listing(
+                "segment",
+                records,
+                lambda one: segment_json(store, one),
+                ("segment", *_SPAN, "entries", "size", "ratio", "from"),
+                lambda one: (
+                    *(one.path, *_span(one.first_id, one.last_id), one.entries),
+                    *(size_text(one.size_bytes), _ratio(one.size_bytes, one.raw_bytes)),
                     ORIGINS[one.origin],
-                )
-                for one in records
-            ],
-            left=(0, 1, 2, 7),
-        )
-    size = sum(record.size_bytes for record in records)
-    raw = sum(record.raw_bytes for record in records)
-    entries = entries_text(sum(record.entries for record in records))
+                ),
+                left=(0, 1, 2, 7),
+            )
     ratio = f", {_ratio(size, raw)} of the nodes" if raw else ""
-    output.note(f"{count_text(len(records), 'segment')}, {entries}, {size_text(size)}{ratio}")
-    retired = sum(one.retired_entries for one in streams)
-    if retired:
+    output.total(
+        f"{count_text(len(records), 'segment')}, {entries_text(entries)}, {size_text(size)}{ratio}",
+        streams=len(streams),
+        segments=len(records),
+        entries=entries,
+        size_bytes=size,
+        raw_bytes=raw,
+        retired_entries=retired,
+    )
+    if retired and not common.as_json():
         output.note(f"{entries_text(retired)} retired, not yet in a segment")
 
 
