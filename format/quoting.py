@@ -51,10 +51,15 @@ def quoted(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return f'"{data.decode("latin-1").translate(_BYTES)}"'
+        return quoted_bytes(data)
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return f'"{text.translate(_Characters())}"'
+
+
+def quoted_bytes(data: bytes) -> str:
+    """Return bytes in double quotes as redis-cli shows them: all but ASCII is escaped."""
+    return f'"{data.decode("latin-1").translate(_BYTES)}"'
 
 
 def _escaped(char: str, data: bytes) -> str:

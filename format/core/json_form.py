@@ -15,7 +15,6 @@ from typing import Any, Final
 JsonBytes = str | dict[str, str]
 
 _MEMBER: Final = "base64"
-_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def json_bytes(data: bytes) -> JsonBytes:
@@ -53,8 +52,18 @@ def from_json(value: object) -> bytes:
     raise ValueError('expected a string or {"base64": "..."}')
 
 
+def _of_other(value: object) -> JsonBytes:
+    """Return bytes among the members of an object; nothing else is unknown to JSON."""
+    if isinstance(value, bytes):
+        return json_bytes(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+_encode: Final = json.JSONEncoder(separators=(",", ":"), default=_of_other).encode
+
+
 def json_line(kind: str, **members: Any) -> str:
-    """Return an object of a type as one line, without the newline."""
+    """Return an object of a type as one line, without the newline; bytes have their JSON form."""
     return json_object({"type": kind, **members})
 
 

@@ -202,7 +202,7 @@ def listing(
         table(headings, map(cells, rows), left=left)
 
 
-def item(kind: str, text: str, **members: Any) -> None:
+def item(kind: str, text: str, /, **members: Any) -> None:
     """Write one part of a result: a line of text, or a JSON object of this type."""
     if common.as_json():
         json_line(kind, **members)
@@ -211,10 +211,10 @@ def item(kind: str, text: str, **members: Any) -> None:
 
 
 def total(text: str, **members: Any) -> None:
-    """End a list: with a note that counts it, or with a summary with these members."""
+    """End a list: with a note, if there is one, or with a summary with these members."""
     if common.as_json():
         summary(**members)
-    else:
+    elif text:
         note(text)
 
 

@@ -18,7 +18,6 @@ from streamkeep.engine.commands.arguments import range_start
 from streamkeep.format import quoting
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import IdTooSmallError, StoreLockedError
-from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.format.segment.manifest import ORIGINS, SegmentRecord
 from streamkeep.format.segment.remote import segment_name
@@ -80,7 +79,7 @@ def check_chosen(key: bytes | None, stream_number: int | None, name: str = "KEY"
 def segment_json(store: Store[bytes], record: SegmentRecord) -> dict[str, Any]:
     """Return the JSON members of one segment."""
     return {
-        "key": json_bytes(record.key),
+        "key": record.key,
         "stream_number": record.stream_number,
         "file": segment_place(store, record),
         "first_id": str(record.first_id),
@@ -309,14 +308,8 @@ def list_(store_path: StorePath, *, key: bytes | None = None, chosen: Chosen) ->
 
 def _members(report: Any) -> dict[str, Any]:
     """Return the members of a NamedTuple as JSON has them."""
-    return {
-        name: json_bytes(one)
-        if isinstance(one, bytes)
-        else str(one)
-        if isinstance(one, StreamId)
-        else one
-        for name, one in report._asdict().items()
-    }
+    members = report._asdict().items()
+    return {name: str(one) if isinstance(one, StreamId) else one for name, one in members}
 
 
 def _span(first: StreamId | None, last: StreamId | None) -> tuple[str, str, str]:
@@ -597,7 +590,7 @@ def restore(
             raise Failure(error.redis_error, hint=hint) from error
     seconds = time.perf_counter() - began
     if common.as_json():
-        output.summary(key=json_bytes(key), **_members(report), seconds=round(seconds, 3))
+        output.summary(key=key, **_members(report), seconds=round(seconds, 3))
         return
     span = f", {report.first_id} to {report.last_id}" if report.first_id else ""
     if report.already:

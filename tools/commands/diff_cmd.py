@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from streamkeep.format import quoting
-from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Positive, StorePath
@@ -66,10 +65,8 @@ def diff(
                 print_json(one)
             else:
                 print_text(one)
-    if common.as_json():
-        output.summary(differences=found, same=not found)
-    elif found:
-        output.note(count_text(found, "difference"))
+    text = count_text(found, "difference") if found else ""
+    output.total(text, differences=found, same=not found)
     click.get_current_context().exit(Exit.DIFFERENT if found else Exit.OK)
 
 
@@ -116,24 +113,14 @@ def _told(value: Any) -> str:
 
 def print_json(one: Difference) -> None:
     """Print a difference as one object."""
-    members: dict[str, Any] = {"key": json_bytes(one.key)}
+    members: dict[str, Any] = {"key": one.key}
     if one.group is not None:
-        members["group"] = json_bytes(one.group)
+        members["group"] = one.group
     if one.what:
         members["what"] = one.what
     members["only"] = one.only
     if one.only == BOTH:
-        members["first"], members["second"] = _json(one.first), _json(one.second)
+        members |= {"first": one.first, "second": one.second}
     if one.kind in ("stream", "entry", "pending") and one.only != BOTH:
         members["count"] = one.number
     output.json_line(one.kind, **members)
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return json_bytes(value)
-    if isinstance(value, dict):
-        return {name: _json(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json(item) for item in value]
-    return value

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import click
 
 from streamkeep.format import quoting
 from streamkeep.format.core import errors
-from streamkeep.format.core.json_form import json_bytes, json_pairs
+from streamkeep.format.core.json_form import json_pairs
 from streamkeep.format.humanize import count_text, entries_text, size_text
 from streamkeep.format.redis.stream_dump import NEWEST, TARGETS
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES
@@ -243,35 +243,34 @@ def _look(
 def _print(items: Iterable[Item]) -> None:
     """Print described bytes as text or JSON."""
     damaged = 0
-    members: dict[str, Any]
     for item in items:
         if isinstance(item, Heading):
-            if common.as_json():
-                members = {
-                    name: json_bytes(one) if isinstance(one, bytes) else one
-                    for name, one in item.members.items()
-                }
-                output.json_line(item.kind, **members)
-            else:
-                output.line(item.text)
+            output.item(item.kind, item.text, **item.members)
         elif isinstance(item, Slot):
-            if common.as_json():
-                members = {"slot": item.number, "id": str(item.id), "state": item.state}
-                members |= {"same_fields": item.same_fields, "fields": json_pairs(item.pairs)}
-                output.json_line("slot", **members)
-            else:
-                pairs = output.brief_pairs(item.pairs)
-                output.line(f"{item.number:>4}  {item.state:<7}  {item.id}  {pairs}")
+            output.item(
+                "slot",
+                f"{item.number:>4}  {item.state:<7}  {item.id}  {output.brief_pairs(item.pairs)}",
+                slot=item.number,
+                id=str(item.id),
+                state=item.state,
+                same_fields=item.same_fields,
+                fields=json_pairs(item.pairs),
+            )
         else:
             damaged += item.name == "damage"
-            if common.as_json():
-                members = {"offset": item.offset, "size": len(item.data), "hex": item.data.hex()}
-                output.json_line("field", **members, name=item.name, value=item.value)
-                continue
-            place = f"{item.offset}-{item.offset + max(len(item.data), 1) - 1}"
-            cut = item.data[:_HEX].hex() + (".." if len(item.data) > _HEX else "")
+            size = len(item.data)
+            place = f"{item.offset}-{item.offset + max(size, 1) - 1}"
+            cut = item.data[:_HEX].hex() + (".." if size > _HEX else "")
             value = quoting.shown(item.value.encode()) if item.value else ""
-            output.line(f"{place:>11}  {cut:<34} {item.name:<24} {value}".rstrip())
+            output.item(
+                "field",
+                f"{place:>11}  {cut:<34} {item.name:<24} {value}".rstrip(),
+                offset=item.offset,
+                size=size,
+                hex=item.data.hex(),
+                name=item.name,
+                value=item.value,
+            )
     output.done(damaged=damaged)
 
 

@@ -18,7 +18,7 @@ import click
 
 from streamkeep.format import quoting
 from streamkeep.format.core.errors import NoSuchKeyError
-from streamkeep.format.core.json_form import json_bytes, json_pairs
+from streamkeep.format.core.json_form import json_pairs
 from streamkeep.format.humanize import entries_text, time_text
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import (
@@ -182,7 +182,7 @@ def add(
         )
         if common.as_json():
             added = None if new_id is None else new_id.decode()
-            output.summary(key=json_bytes(key), id=added)
+            output.summary(key=key, id=added)
         elif new_id is not None:
             output.line(new_id.decode())
         if new_id is None:
@@ -294,7 +294,7 @@ def print_stream(
         print_entry(entry, show_time=show_time)
         printed += 1
     if common.as_json() and summary:
-        output.summary(key=json_bytes(key), entries=printed)
+        output.summary(key=key, entries=printed)
     if printed or snapshot.exists(key):
         return
     missing = no_stream(click.get_current_context().params["store_path"], key)

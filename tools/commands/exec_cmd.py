@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from streamkeep.engine.store.command import Command, Free, Read, Write, attempt, wait
+from streamkeep.format import quoting
 from streamkeep.format.core.errors import CommandError, CorruptionError
-from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.redis.resp import split_line
 from streamkeep.server.commands.replies import NIL_ARRAY, Status, plain
@@ -113,7 +113,7 @@ def exec_(store_path: StorePath, words: tuple[bytes, ...] = ()) -> None:
                     output.note(f"(error) {error.redis_error}")
                 continue
             if common.as_json():
-                output.json_line("reply", of=json_bytes(given[0].upper()), reply=json_of(reply))
+                output.json_line("reply", of=given[0].upper(), reply=reply)
             else:
                 for text in text_of(reply).splitlines():
                     output.line(text)
@@ -143,21 +143,6 @@ def _lines() -> Iterator[list[bytes]]:
             output.flush()  # a program may wait for the reply before it sends the next command
 
 
-_ESCAPES: Final = {
-    ord("\\"): "\\\\",
-    ord('"'): '\\"',
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-    ord("\t"): "\\t",
-    ord("\a"): "\\a",
-    ord("\b"): "\\b",
-}
-_SHOWN: Final = [
-    _ESCAPES.get(byte, chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}")
-    for byte in range(256)
-]
-
-
 def text_of(reply: Any, prefix: str = "") -> str:
     """Return the lines that redis-cli prints on a terminal; names and values are escaped.
 
@@ -171,7 +156,7 @@ def text_of(reply: Any, prefix: str = "") -> str:
     if isinstance(reply, int):
         return f"(integer) {reply}\n"
     if isinstance(reply, bytes):
-        return f'"{"".join([_SHOWN[byte] for byte in reply])}"\n'
+        return f"{quoting.quoted_bytes(reply)}\n"
     if isinstance(reply, dict):
         reply = [part for name, value in reply.items() for part in (name.encode(), value)]
     if not reply:
@@ -182,14 +167,3 @@ def text_of(reply: Any, prefix: str = "") -> str:
         f"{prefix if number > 1 else ''}{number:>{width}}) {text_of(one, below)}"
         for number, one in enumerate(reply, 1)
     )
-
-
-def json_of(reply: Any) -> Any:
-    """Return a reply as JSON holds it."""
-    if isinstance(reply, bytes):
-        return json_bytes(reply)
-    if isinstance(reply, dict):
-        return {name: json_of(value) for name, value in reply.items()}
-    if isinstance(reply, list):
-        return [json_of(one) for one in reply]
-    return reply

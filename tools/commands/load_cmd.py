@@ -11,7 +11,6 @@ import click
 
 from streamkeep.format import quoting
 from streamkeep.format.core.errors import ArgumentError, KeyExistsError
-from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.core.times import TIME_UNITS
 from streamkeep.format.humanize import count_text, entries_text, time_text
 from streamkeep.format.redis.stream_dump import Losses
@@ -198,7 +197,7 @@ def _report(report: LoadReport, key: bytes | None) -> None:
         members: dict[str, Any] = {"file": report.source}
         if report.kind == "rows":
             assert key is not None
-            members = {"key": json_bytes(key), **members}
+            members = {"key": key, **members}
             members["entries"] = report.entries
             members["first_id"] = None if report.first_id is None else str(report.first_id)
             members["last_id"] = None if report.last_id is None else str(report.last_id)

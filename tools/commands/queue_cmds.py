@@ -326,7 +326,7 @@ def dead(
         letters,
         lambda one: {
             **{name: value for name, value in one._asdict().items() if name != "fields"},
-            "payload": json_bytes(one.fields.get(b"payload", b"")),
+            "payload": one.fields.get(b"payload", b""),
         },
         ("job", "task", "attempts", "deaths", "reason", "error"),
         lambda one: (

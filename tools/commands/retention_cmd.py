@@ -8,10 +8,9 @@ from typing import Annotated, Literal
 
 from streamkeep.format import quoting
 from streamkeep.format.core import durations
-from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import entries_text, size_text
 from streamkeep.format.rows.retention import Retention
-from streamkeep.tools.base import common, output
+from streamkeep.tools.base import output
 from streamkeep.tools.base.arguments import Age, Limit, SizeBytes, StorePath
 from streamkeep.tools.base.command import group_command
 from streamkeep.tools.base.opening import open_store
@@ -92,7 +91,7 @@ def set_(store_path: StorePath, key: bytes, *, create: bool = False, settings: S
         now = transaction.set_retention(key, **options)
     output.result(
         f"{quoting.named(key)}: {told(now)}",
-        key=json_bytes(key),
+        key=key,
         **now._asdict(),
     )
 
@@ -115,11 +114,9 @@ def show(store_path: StorePath, key: bytes | None = None) -> None:
                 continue
             shown += 1
             text = f"{quoting.named(name)}: {told(settings)}"
-            output.item("retention", text, key=json_bytes(name), **settings._asdict())
-    if common.as_json():
-        output.summary(streams=shown)
-    elif not shown:
-        output.note("no stream has a retention: entries stay until a command removes them")
+            output.item("retention", text, key=name, **settings._asdict())
+    nothing = "no stream has a retention: entries stay until a command removes them"
+    output.total("" if shown else nothing, streams=shown)
 
 
 def told(settings: Retention) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import time
@@ -15,7 +14,7 @@ import click
 
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
 from streamkeep.format import quoting
-from streamkeep.format.core import durations, json_form
+from streamkeep.format.core import durations
 from streamkeep.format.core.errors import RecoveryNeededError, StoreLockedError
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.format.rows.backup import BackupRow
@@ -218,11 +217,11 @@ def _groups(figures: Figures, max_lag: int | None, problems: list[Problem]) -> d
         "groups": len(groups),
         "pending": sum(one.pending for one, _ in groups),
         "highest_lag": lag,
-        "lagging_key": json_form.json_bytes(lagging[1]) if lagging else None,
-        "lagging_group": json_form.json_bytes(lagging[0].name) if lagging else None,
+        "lagging_key": lagging[1] if lagging else None,
+        "lagging_group": lagging[0].name if lagging else None,
         "oldest_pending_ms": stuck[0].oldest_pending_ms if stuck else 0,
-        "oldest_pending_key": json_form.json_bytes(stuck[1]) if stuck else None,
-        "oldest_pending_group": json_form.json_bytes(stuck[0].name) if stuck else None,
+        "oldest_pending_key": stuck[1] if stuck else None,
+        "oldest_pending_group": stuck[0].name if stuck else None,
     }
 
 
@@ -305,21 +304,17 @@ def _checked_text(path: Path, facts: dict[str, Any]) -> str:
     return text + (f", {count_text(since, 'commit')} before now" if since > 0 else "")
 
 
-def _group_text(group: Any, key: Any) -> str:
-    """Say which group, by the JSON forms of its name and key."""
-    names = [f"'{one}'" if isinstance(one, str) else json.dumps(one) for one in (group, key)]
-    return f"group {names[0]} of {names[1]}"
-
-
 def _open_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = durability_rows(facts)
     text = f"{count_text(facts['groups'], 'group')}, {facts['pending']:,} pending"
     rows.append(("groups", f"{count_text(facts['streams'], 'stream')}, {text}"))
     if facts["highest_lag"]:
-        where = _group_text(facts["lagging_group"], facts["lagging_key"])
+        names = map(quoting.named, (facts["lagging_group"], facts["lagging_key"]))
+        where = "group {} of {}".format(*names)
         rows.append(("lag", f"{where} has {entries_text(facts['highest_lag'])} to read"))
     if facts["oldest_pending_ms"]:
-        where = _group_text(facts["oldest_pending_group"], facts["oldest_pending_key"])
+        names = map(quoting.named, (facts["oldest_pending_group"], facts["oldest_pending_key"]))
+        where = "group {} of {}".format(*names)
         since = durations.duration_text(facts["oldest_pending_ms"])
         rows.append(("pending", f"{where}: an entry for {since}"))
     for name, stats in facts["queues"].items():

@@ -7,8 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from streamkeep.format import quoting
-from streamkeep.format.core import json_form
-from streamkeep.format.core.json_form import json_bytes, pending_json
+from streamkeep.format.core.json_form import pending_json
 from streamkeep.format.humanize import count_text, entries_text, size_text, time_text
 from streamkeep.tools.base import arguments, common, output
 from streamkeep.tools.base.arguments import From, Ms, Natural, StorePath, To
@@ -63,7 +62,7 @@ def stream_row(stat: StreamStat) -> tuple[output.Cell, ...]:
 def stream_json(stat: StreamStat) -> dict[str, Any]:
     """Return what JSON says of one stream."""
     return {
-        "key": json_form.json_bytes(stat.name),
+        "key": stat.name,
         "length": stat.length,
         "first_time_ms": stat.first_ms,
         "last_time_ms": stat.last_ms,
@@ -106,7 +105,7 @@ def info(store_path: StorePath, key: bytes, full: bool = False, count: Natural =
             for name, entry in ends.items():
                 shown = None if entry is None else entry.id.decode()
                 members[name.replace("-", "_") + "_id"] = shown
-            output.json_line("stream", key=json_bytes(key), **members)
+            output.json_line("stream", key=key, **members)
         else:
             width = max(map(len, figures))
             for name, value in figures.items():
@@ -121,7 +120,7 @@ def info(store_path: StorePath, key: bytes, full: bool = False, count: Natural =
         if full:
             for one in full_groups(snapshot, key, count):
                 print_full_group(key, one)
-    output.done(key=json_bytes(key), entries=printed)
+    output.done(key=key, entries=printed)
 
 
 def print_entries(snapshot: Snapshot, key: bytes, count: int) -> int:
@@ -200,8 +199,8 @@ def unowned(consumer: bytes, delivery_time: int) -> bool:
 def _print_json_group(key: bytes, group: dict[str, Any]) -> None:
     output.json_line(
         "group",
-        key=json_bytes(key),
-        name=json_bytes(group["name"]),
+        key=key,
+        name=group["name"],
         last_delivered_id=group["last-delivered-id"].decode(),
         entries_read=group["entries-read"],
         lag=group["lag"],
@@ -210,13 +209,13 @@ def _print_json_group(key: bytes, group: dict[str, Any]) -> None:
         pending=[
             {
                 **_json_pending(entry_id, delivery_time, delivery_count),
-                "consumer": (None if unowned(owner, delivery_time) else json_bytes(owner)),
+                "consumer": (None if unowned(owner, delivery_time) else owner),
             }
             for entry_id, owner, delivery_time, delivery_count in group["pending"]
         ],
         consumers=[
             {
-                "name": json_bytes(consumer["name"]),
+                "name": consumer["name"],
                 "seen_time_ms": known_ms(consumer["seen-time"]),
                 "active_time_ms": known_ms(consumer["active-time"]),
                 "lease": consumer["lease"],
@@ -291,7 +290,7 @@ def pending(
     output.listing(
         "pending",
         found,
-        lambda row: {"key": json_bytes(key), **pending_json(row)},
+        lambda row: {"key": key, **pending_json(row)},
         ("id", "consumer", "idle", "delivered"),
         lambda row: (
             row["message_id"].decode(),
@@ -301,10 +300,8 @@ def pending(
         ),
         left=(0, 1),
     )
-    if common.as_json():
-        output.summary(key=json_bytes(key), entries=len(found), more=more)
-    elif more:
-        output.note(f"next: --start '({found[-1]['message_id'].decode()}' continues")
+    further = f"next: --start '({found[-1]['message_id'].decode()}' continues" if more else ""
+    output.total(further, key=key, entries=len(found), more=more)
 
 
 def pending_rows(
@@ -334,13 +331,13 @@ def print_summary(snapshot: Snapshot, key: bytes, group: bytes) -> None:
         for name, count in owners:
             output.json_line(
                 "consumer",
-                key=json_bytes(key),
-                group=json_bytes(group),
-                name=json_bytes(name),
+                key=key,
+                group=group,
+                name=name,
                 pending=count,
             )
         output.summary(
-            key=json_bytes(key),
+            key=key,
             pending=found["pending"],
             min_id=lowest,
             max_id=highest,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from streamkeep.format import quoting
-from streamkeep.format.core.json_form import json_bytes
 from streamkeep.format.humanize import count_text, size_text
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, StorePath
@@ -94,10 +93,10 @@ def _print_once(before: Figures, now: Figures) -> None:
     for stream in now.streams:
         output.json_line(
             "stream",
-            key=json_bytes(stream.key),
+            key=stream.key,
             length=stream.length,
             added_per_s=rates[stream.key],
-            groups=[{**one._asdict(), "name": json_bytes(one.name)} for one in stream.groups],
+            groups=[one._asdict() for one in stream.groups],
         )
     for queue in now.queues:
         done_per_s = rates[queue.name]
@@ -212,11 +211,7 @@ def metrics(store_path: StorePath, textfile: Path | None = None) -> None:
         for metric in found:
             for labels, value in metric.samples:
                 if value is not None:
-                    shown = {
-                        name: json_bytes(one) if isinstance(one, bytes) else one
-                        for name, one in labels.items()
-                    }
-                    output.json_line("metric", name=metric.name, labels=shown, value=value)
+                    output.json_line("metric", name=metric.name, labels=labels, value=value)
                     count += 1
         output.summary(metrics=count)
         return
