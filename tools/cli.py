@@ -13,8 +13,8 @@ import click
 
 from streamkeep import supported
 from streamkeep.tools.base import common, output
+from streamkeep.tools.base.arguments import COMPLETE_VARIABLE
 from streamkeep.tools.base.command import CommandGroup, of_system, tell, tell_usage, wants_json
-from streamkeep.tools.base.completion import COMPLETE_VARIABLE
 from streamkeep.tools.base.opening import WORDS
 from streamkeep.tools.base.statuses import MEANINGS, Exit, Failure
 from streamkeep.tools.base.terminal import guard
@@ -80,9 +80,7 @@ class Root(CommandGroup):
         text = supported.interpreted()
         if text and sys.stderr.isatty():
             output.note(f"warning: {text}")
-        if (
-            COMPLETE_VARIABLE not in os.environ
-        ):  # click writes bytes then, of names that are printable
+        if COMPLETE_VARIABLE not in os.environ:  # else click writes bytes, of printable names
             guard()
         name = prog_name or "streamkeep"
         words = list(sys.argv[1:] if args is None else args)

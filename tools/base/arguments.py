@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+import streamkeep
 from streamkeep.engine.system.clock import current_clock
 from streamkeep.format import quoting
 from streamkeep.format.core import errors
@@ -23,7 +24,7 @@ from streamkeep.format.core.durations import MEANT, parse_duration
 from streamkeep.format.core.times import Bound, id_bound
 from streamkeep.format.humanize import size_text
 from streamkeep.format.rows.retention import NONE
-from streamkeep.tools.base import completion, output
+from streamkeep.tools.base import output
 from streamkeep.tools.base.common import given
 from streamkeep.tools.base.statuses import Exit, Failure
 
@@ -37,6 +38,8 @@ else:
     _IntType = click.ParamType
     _BytesType = click.ParamType  # generic in newer versions only
 
+COMPLETE_VARIABLE: Final = "_STREAMKEEP_COMPLETE"  # a shell sets it when it asks
+_MOST_OFFERED: Final = 200  # names
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE: Final = re.compile(r"([0-9]+) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS: Final = {86_400_000: "d", 3_600_000: "h", 60_000: "m", 1000: "s", 1: "ms"}
@@ -54,8 +57,29 @@ class Bytes(_BytesType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Offer what there is in the store, for parameters that name a part of it."""
-        return completion.names(ctx, param, incomplete)
+        """Offer the streams of the store, the groups of the stream, the consumers of the group.
+
+        A store that cannot be opened offers nothing, and names that a shell or a terminal could
+        misread are left out.
+        """
+        known, found = ctx.params, list[bytes]()
+        path = known.get("store_path")
+        if path is None or param.name not in ("key", "group", "consumer"):
+            return []
+        with (
+            suppress(errors.StreamkeepError, OSError),
+            streamkeep.open(path, readonly=True, create=False) as store,
+        ):
+            if param.name == "key":
+                found = list(store.scan_iter())
+            elif param.name == "group":
+                found = [one["name"] for one in store.xinfo_groups(known["key"])]
+            else:
+                members = store.xinfo_consumers(known["key"], known["group"])
+                found = [one["name"] for one in members]
+        texts = [quoting.shown(name, " ") for name in found]
+        fitting = [text for text in texts if text.startswith(incomplete) and text[0] != '"']
+        return [CompletionItem(text) for text in sorted(fitting)[:_MOST_OFFERED]]
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

@@ -11,8 +11,8 @@ from click.shell_completion import get_completion_class
 
 from streamkeep.engine.system.files import replacing
 from streamkeep.tools.base import common, output
+from streamkeep.tools.base.arguments import COMPLETE_VARIABLE
 from streamkeep.tools.base.command import group_command
-from streamkeep.tools.base.completion import COMPLETE_VARIABLE
 from streamkeep.tools.base.statuses import Failure
 
 SHELLS: Final = ("bash", "zsh", "fish")

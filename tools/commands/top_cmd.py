@@ -138,18 +138,11 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
     rates = _rates(before, now)
     for queue in now.queues:
         stats = queue.stats
+        counts = (stats.waiting, stats.parked, stats.running, stats.delayed, stats.failed)
+        oldest = output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-"
+        done = f"{rates[queue.name]:,.0f}/s"
         rows.append(
-            (
-                queue.name,
-                f"{stats.waiting:,}",
-                f"{stats.parked:,}",
-                f"{stats.running:,}",
-                f"{stats.delayed:,}",
-                f"{stats.failed:,}",
-                f"{rates[queue.name]:,.0f}/s",
-                output.span_text(stats.oldest_ms / 1000) if stats.oldest_ms else "-",
-                f"{stats.workers:,}",
-            )
+            (queue.name, *(f"{one:,}" for one in counts), done, oldest, f"{stats.workers:,}")
         )
     if rows:
         states = ("waiting", "parked", "running", "delayed", "failed")
@@ -158,24 +151,21 @@ def lines_of(before: Figures, now: Figures) -> list[str]:
     rows = []
     for stream in sorted(now.streams, key=_urgency, reverse=True):
         name, rate = output.cut(quoting.shown(stream.key)), f"{rates[stream.key]:,.0f}/s"
-        groups: list[GroupFigures | None] = [*stream.groups] or [None]
-        for group in groups:
-            rows.append(
-                (
-                    name,
-                    f"{stream.length:,}",
-                    rate,
-                    "-" if group is None else output.cut(quoting.shown(group.name)),
-                    "-" if group is None or group.lag is None else f"{group.lag:,}",
-                    "-" if group is None else f"{group.pending:,}",
-                    "-"
-                    if group is None or not group.oldest_pending_ms
-                    else output.span_text(group.oldest_pending_ms / 1000),
-                    "-" if group is None else f"{group.alive}/{group.consumers}",
-                )
-            )
+        shown = [_group_cells(group) for group in stream.groups] or [("-",) * 5]
+        rows += [(name, f"{stream.length:,}", rate, *cells) for cells in shown]
     headings = ("STREAM", "entries", "added", "group", "lag", "pending", "oldest", "alive")
     return head + output.table_lines(headings, rows, left=(0,), width=None)
+
+
+def _group_cells(group: GroupFigures) -> tuple[str, ...]:
+    oldest = group.oldest_pending_ms
+    return (
+        output.cut(quoting.shown(group.name)),
+        "-" if group.lag is None else f"{group.lag:,}",
+        f"{group.pending:,}",
+        output.span_text(oldest / 1000) if oldest else "-",
+        f"{group.alive}/{group.consumers}",
+    )
 
 
 # --- metrics ------------------------------------------------------------------------------------

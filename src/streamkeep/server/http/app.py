@@ -20,6 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamkeep.engine.api.async_store import AsyncStore
@@ -32,7 +33,6 @@ from streamkeep.server.http.guard import Guard
 from streamkeep.server.http.openapi import document
 from streamkeep.server.http.routes import State, served
 from streamkeep.server.http.wire import Problem, json_reply, problem_of, problem_reply
-from streamkeep.server.ui import static_files
 
 MAX_BODY: Final = 1 << 20
 BODY_S: Final = 30.0
@@ -138,7 +138,8 @@ async def _to_page(request: Request) -> Response:
     return RedirectResponse(f"{request.scope.get('root_path', '')}{PAGE}", 307)
 
 
-_PAGE: Final = (Route("/", _to_page, methods=["GET"]), Mount("/page", static_files()))
+_STATIC: Final = StaticFiles(packages=[("streamkeep.server.ui", "static")], html=True)
+_PAGE: Final = (Route("/", _to_page, methods=["GET"]), Mount("/page", _STATIC))
 
 
 async def _answer(request: Request, error: Exception) -> Response:

@@ -4,14 +4,3 @@
 `dom.js` makes elements (text is always text, never markup), `charts.js` draws. The styles are in
 `page.css`.
 """
-
-from __future__ import annotations
-
-from pathlib import Path
-
-from starlette.staticfiles import StaticFiles
-
-
-def static_files() -> StaticFiles:
-    """Return an application that serves the files of the page."""
-    return StaticFiles(directory=Path(__file__).parent / "static", html=True)
