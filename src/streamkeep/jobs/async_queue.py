@@ -60,8 +60,6 @@ class AsyncJob:
     priority: str
     queued_ms: int
     headers: dict[str, str]
-    set_result: Callable[[Any], None]  # for the end of an `async with` block
-    begin: Callable[[], None]
 
     def __init__(self, queue: AsyncQueue, job: Job) -> None:
         self.queue = queue
@@ -69,6 +67,14 @@ class AsyncJob:
 
     def __repr__(self) -> str:
         return repr(self.job)
+
+    def set_result(self, result: Any) -> None:
+        """Set what the end of an `async with` block stores as the result."""
+        self.job.set_result(result)
+
+    def begin(self) -> None:
+        """Note that this process works on the job now; see `Job.begin`."""
+        self.job.begin()
 
     async def result(self, timeout: Duration | None = None) -> Any:
         """Wait for the result; see `Job.result`."""

@@ -268,7 +268,9 @@ ALL_SPECS: Final = (
     *table.SERVER_SPECS,
     *(table.Spec(name, -2, table.READS, container=True) for name in _CONTAINERS),
     *(
-        table.Spec(name, arity, table.READS, *_KEYS.get(name, ()), container=name == "command")
+        table.Spec(
+            name, arity, table.READS, *_KEYS.get(name, (0, 0, 0)), container=name == "command"
+        )
         for name, arity, _ in _COMMANDS
     ),
 )
