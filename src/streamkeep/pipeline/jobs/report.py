@@ -32,7 +32,6 @@ from streamkeep.pipeline.options import read_options
 from streamkeep.pipeline.source.pins import pin_streams
 from streamkeep.pipeline.source.stores import reading
 from streamkeep.pipeline.storage import places
-from streamkeep.pipeline.storage.places import new_folder, remove_folder
 from streamkeep.supported import install_hint
 
 if TYPE_CHECKING:
@@ -49,11 +48,23 @@ _LINES: Final = 8  # lines in one plot
 _SHARES: Final = (50, 90, 99, 99.9)  # percentiles in tables
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")  # in names of files
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")  # how one begins in a spreadsheet
+_SIZES: Final = ("entries", "live", "archived", "size live", "size archived", "first", "last")
 _LAGS: Final = ("at", "stream", "group", "lag", "time lag ms", "pending")
-_STYLE: Final = """
-:root { color-scheme: light dark }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto }
-img { width: 100%; background: white; border-radius: 6px }
+_DELAYS: Final = ("time lag ms", "latency p50 ms", "latency p99 ms", "oldest pending ms")
+_PAGE: Final = """\
+<!doctype html>
+<html lang=en>
+<meta charset=utf-8>
+<meta name=viewport content='width=device-width, initial-scale=1'>
+<title>{0}</title>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto }}
+img {{ width: 100%; background: white; border-radius: 6px }}
+</style>
+<h1>{0}</h1>
+{1}
+</html>
 """
 Draw = Callable[["Axes"], None]
 Rows = list[tuple[Any, ...]]
@@ -98,21 +109,20 @@ def report(
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        hint = install_hint("plot")
-        problem = f"a report needs matplotlib, which is not installed; next: {hint}"
-        raise PlotMissingError(problem) from None
+        problem = "a report needs matplotlib, which is not installed"
+        raise PlotMissingError(f"{problem}; next: {install_hint('plot')}") from None
     if places.is_uri(output):
         places.check(places.plain(output))
+    options = read_options(store, streams, pattern, tail_export=tail_export)
     with timed("report") as done:
-        options = read_options(store, streams, pattern, tail_export=tail_export)
         with reading(store) as source, source.snapshot() as snapshot:
             now = time_text(snapshot.txn.now_ms())
             page = Page(f"Streams of {store}", f"as of {now}")
             pins = pin_streams(snapshot.txn, options)
-            sizes = {key_text(pin.key): _sizes(snapshot, pin) for pin in pins}
+            sizes = _sizes(snapshot, pins)
             groups = [row for pin in pins for row in _groups(snapshot, pin)]
         reader = spark.read.format("streamkeep").option("path", options.path)
-        folder = None if options.tail_export is None else new_folder(options.tail_export)
+        folder = None if options.tail_export is None else places.new_folder(options.tail_export)
         if folder is not None:
             reader = reader.option("tailExport", folder)
         missing = set(measures)
@@ -120,46 +130,40 @@ def report(
             if sizes:
                 chosen = reader.option("subscribe", json.dumps(list(sizes)))
                 done.entries = _streams(page, chosen, sizes)
-            _group_sections(page, groups, _former(output), now)
+            lags = ""
+            with suppress(FileNotFoundError):
+                lags = places.read_bytes(output, "lag.csv").decode()
+            _group_sections(page, groups, lags, now)
             for key in sizes:
                 one = reader.option("subscribe", json.dumps([key]))
                 missing -= {name for name in measures if _measure(page, one, key, name, by)}
         finally:
             if folder is not None:
-                remove_folder(folder)
+                places.remove_folder(folder)
         if missing:
             raise MeasureError(
                 f"no entry has a number in the field {', '.join(sorted(missing))}; next: "
                 "`streamkeep range --count 1` shows the fields of an entry"
             )
-        page.write(output)
+        page.files["index.html"] = page.text().encode()
+        for name, data in page.files.items():
+            places.write_bytes(output, name, data)
         done.size_bytes, done.files = sum(map(len, page.files.values())), len(page.files)
         done.details = {"streams": len(sizes), "page": f"{output.rstrip('/')}/index.html"}
     return done
 
 
-def _former(output: str) -> str:
-    """Return the lags of the reports that were made into a folder before; "" if there are none."""
-    system, path = places.file_system(output)
-    name = f"{path}/lag.csv"
-    with (
-        places.reaching(output),
-        suppress(FileNotFoundError),
-        system.open_input_stream(name) as file,
-    ):
-        return str(file.read().decode())
-    return ""
-
-
-def _sizes(snapshot: Snapshot[bytes], pin: Pin) -> tuple[int, int, int, int]:
-    """Return the entries of a stream, live and archived, and the bytes of each."""
-    stream = snapshot.txn.find_stream(pin.key)
-    live, live_bytes = (stream.record.length, stream.node_bytes()) if stream else (0, 0)
-    for one in list_streams(snapshot.txn):
-        if one.stream_number == pin.number:
-            archived = one.entries + one.retired_entries
-            return live, archived, live_bytes, one.size_bytes + one.retired_bytes
-    return live, 0, live_bytes, 0
+def _sizes(snapshot: Snapshot[bytes], pins: Sequence[Pin]) -> dict[str, tuple[int, ...]]:
+    """Return the entries of each stream, live and archived, and the bytes of each."""
+    archived = {one.stream_number: one for one in list_streams(snapshot.txn)}
+    found = {}
+    for pin in pins:
+        stream, old = snapshot.txn.find_stream(pin.key), archived.get(pin.number)
+        live, live_bytes = (stream.record.length, stream.node_bytes()) if stream else (0, 0)
+        history = old.entries + old.retired_entries if old else 0
+        history_bytes = old.size_bytes + old.retired_bytes if old else 0
+        found[key_text(pin.key)] = live, history, live_bytes, history_bytes
+    return found
 
 
 def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int, ...]]) -> int:
@@ -174,13 +178,10 @@ def _streams(page: Page, reader: DataFrameReader, sizes: Mapping[str, tuple[int,
     rows: Rows = []
     for key in keys:
         count, *times = entries.get(key, (0, None, None))
-        rows.append(
-            (key, count, *sizes[key], *(None if t is None else time_text(t) for t in times))
-        )
-    headings = ("entries", "live", "archived", "size live", "size archived", "first", "last")
+        rows.append((key, count, *sizes[key], *(one and time_text(one) for one in times)))
     top = keys[:_TOP][::-1]
     parts = {name: [sizes[key][at] for key in top] for name, at in (("live", 2), ("archived", 3))}
-    page.add("streams", "Streams", ("stream", *headings), rows, bars(top, parts, "bytes"), len(top))
+    page.add("streams", "Streams", ("stream", *_SIZES), rows, bars(top, parts, "bytes"), len(top))
     if not entries:
         return 0
     begin, end = min(one[1] for one in entries.values()), max(one[2] for one in entries.values())
@@ -237,10 +238,8 @@ def _groups(snapshot: Snapshot[bytes], pin: Pin) -> Iterator[tuple[Any, ...]]:
                 if one["times_delivered"] == 1 and latency >= 0:
                     latencies.append(latency)
             start = "(" + page[-1]["message_id"].decode()
-        latencies.sort()
-        ranks = [
-            latencies[len(latencies) * part // 100] if latencies else None for part in (50, 99)
-        ]
+        count = len(latencies)
+        ranks = [sorted(latencies)[count * part // 100] if count else None for part in (50, 99)]
         names = (group["name"].decode(errors="backslashreplace"), key_text(pin.key))
         yield *names, group["consumers"], group["pending"], group["lag"], delay, *ranks, oldest
 
@@ -250,8 +249,7 @@ def _group_sections(page: Page, groups: Rows, lags: str, now: str) -> None:
     if groups:
         top = sorted(groups, key=lambda row: (row[4] or 0) + row[3])[-_TOP:]
         parts = {"pending": [row[3] for row in top], "not delivered": [row[4] or 0 for row in top]}
-        spans = ("time lag ms", "latency p50 ms", "latency p99 ms", "oldest pending ms")
-        headings = ("group", "stream", "consumers", "pending", "lag", *spans)
+        headings = ("group", "stream", "consumers", "pending", "lag", *_DELAYS)
         draw = bars([f"{row[1]} / {row[0]}" for row in top], parts, "entries")
         title = "Groups: entries pending and not delivered"
         page.add("groups", title, headings, groups, draw, len(top))
@@ -292,11 +290,11 @@ def _column(name: str) -> str:
 
 
 class Page:
-    """Collects sections, and writes their files."""
+    """Collects sections, and their files."""
 
     def __init__(self, title: str, note: str) -> None:
         self._title = html.escape(title)
-        self._parts = [f"<h1>{self._title}</h1>\n<p>{html.escape(note)}</p>"]
+        self._parts = [f"<p>{html.escape(note)}</p>"]
         self.files: dict[str, bytes] = {}
 
     def add(
@@ -328,20 +326,7 @@ class Page:
 
     def text(self) -> str:
         """Return the page."""
-        return (
-            "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<meta name=viewport "
-            f"content='width=device-width, initial-scale=1'>\n<title>{self._title}</title>\n"
-            f"<style>{_STYLE}</style>\n" + "\n".join(self._parts) + "\n</html>\n"
-        )
-
-    def write(self, output: str) -> None:
-        """Write the page and its files to a folder, path or URI."""
-        self.files["index.html"] = self.text().encode()
-        system, path = places.file_system(output)
-        places.make_folder(system, path)
-        for name, data in self.files.items():
-            with places.reaching(output), system.open_output_stream(f"{path}/{name}") as out:
-                out.write(data)
+        return _PAGE.format(self._title, "\n".join(self._parts))
 
 
 def _table(rows: Rows, before: str = "") -> str:

@@ -285,19 +285,13 @@ class _DeltaSink:
 
 def _application(checkpoint: str) -> str:
     """Return a name for the query that stays the same as long as its checkpoint exists."""
-    place = places.located(checkpoint)
+    place, file = places.located(checkpoint), "streamkeep-application"
+    try:
+        return places.read_bytes(place, file).decode()
+    except FileNotFoundError:
+        name, draft = f"streamkeep/tail/{uuid.uuid4()}", f"{file}.{uuid.uuid4().hex}"
+    places.write_bytes(place, draft, name.encode())
     system, folder = places.file_system(place)
-    path = f"{folder}/streamkeep-application"
     with places.reaching(place):
-        try:
-            with system.open_input_stream(path) as file:
-                return str(file.read().decode())
-        except FileNotFoundError:
-            pass
-        name = f"streamkeep/tail/{uuid.uuid4()}"
-        places.make_folder(system, folder)
-        draft = f"{path}.{uuid.uuid4().hex}"
-        with system.open_output_stream(draft, compression=None) as file:
-            file.write(name.encode())
-        system.move(draft, path)
+        system.move(f"{folder}/{draft}", f"{folder}/{file}")
     return name

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _TOP: Final = (1 << 63) - 1
+_ID: Final = ("ms", "seq")
 
 
 def read_lake(
@@ -101,23 +101,14 @@ def _known(columns: Sequence[str], every: Sequence[str], uri: str) -> list[str]:
 
 
 def _files(lake: Lake) -> list[TableFile]:
-    """Return the files of a lake, including those of other programs."""
-    rows = pa.table(lake.table.get_add_actions(flatten=True)).to_pylist()
-    return [
-        TableFile(
-            unquote(row["path"]),
-            _stated(row, "stream"),
-            row["partition.date"],
-            row["size_bytes"],
-            _stated(row, "store"),
-        )
-        for row in sorted(rows, key=lambda row: str(row["path"]))
-    ]
-
-
-def _stated(row: dict[str, Any], name: str) -> str | None:
-    """Return the stream or store that a file is of; None for a file of another program."""
-    return row.get(f"min.{name}") if ids_of_path(unquote(row["path"])) is not None else None
+    """Return the files of a lake, including those of other programs, whose streams are unknown."""
+    found = []
+    for row in sorted(lake.logged(), key=lambda row: str(row["path"])):
+        own = row if ids_of_path(row["path"]) is not None else {}
+        stream, store = own.get("min.stream"), own.get("min.store")
+        size, date = row["size_bytes"], row["partition.date"]
+        found.append(TableFile(row["path"], stream, date, size, store))
+    return found
 
 
 def _unsigned(name: str) -> Column:
@@ -130,53 +121,35 @@ def _unsigned(name: str) -> Column:
 
 
 def _between(ms: Column, seq: Column, low: Id, high: Id) -> Column:
-    """Return the condition that an ID is in the range."""
-    above = _at_least(ms, low[0]) & (~_is(ms, low[0]) | _at_least(seq, low[1]))
-    below = _at_most(ms, high[0]) & (~_is(ms, high[0]) | _at_most(seq, high[1]))
+    """Return the condition that an ID is in the range.
+
+    With its highest bit turned, an unsigned number has its order as a signed one.
+    """
+    from pyspark.sql import functions as f
+
+    def pair(halves: Sequence[Column]) -> Column:
+        return f.struct(*(one.alias(name) for one, name in zip(halves, _ID, strict=True)))
+
+    found = pair([half.bitwiseXOR(f.lit(-1 << 63)) for half in (ms, seq)])
+    ends = [pair([f.lit(signed(half ^ 1 << 63)) for half in end]) for end in (low, high)]
     if high[0] <= _TOP:  # selects row groups
-        return ms.between(min(low[0], _TOP), high[0]) & above & below
-    return above & below
-
-
-def _is(column: Column, number: int) -> Column:
-    return column == signed(number)
-
-
-def _at_least(column: Column, number: int) -> Column:
-    if number <= _TOP:
-        return (column >= number) | (column < 0)
-    return (column < 0) & (column >= signed(number))
-
-
-def _at_most(column: Column, number: int) -> Column:
-    if number <= _TOP:
-        return (column >= 0) & (column <= number)
-    return (column >= 0) | (column <= signed(number))
+        return ms.between(min(low[0], _TOP), high[0]) & found.between(*ends)
+    return found.between(*ends)
 
 
 def _rows(
     spark: SparkSession, lake: Lake, files: Sequence[TableFile], schema: pa.Schema
 ) -> DataFrame:
     """Return the rows of files, read by Spark or by Python workers."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    table_schema = from_arrow_schema(schema)
-    if not files:
-        return spark.createDataFrame([], table_schema)
-    if by_python_only(lake.uri):
-        return _by_python(spark, lake.uri, files, schema)
-    prefix = file_system(lake.uri)[1] if is_local(lake.uri) else lake.uri
-    reader = spark.read.schema(table_schema.add("bucket", "string")).option("basePath", prefix)
-    return reader.parquet(*(f"{prefix}/{file.path}" for file in files))
-
-
-def _by_python(
-    spark: SparkSession, uri: str, files: Sequence[TableFile], schema: pa.Schema
-) -> DataFrame:
-    """Return the rows of files that Python workers read."""
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-    table_schema = from_arrow_schema(schema)
+    uri, table_schema = lake.uri, from_arrow_schema(schema)
+    if not files:
+        return spark.createDataFrame([], table_schema)
+    if not by_python_only(uri):
+        prefix = file_system(uri)[1] if is_local(uri) else uri
+        reader = spark.read.schema(table_schema.add("bucket", "string")).option("basePath", prefix)
+        return reader.parquet(*(f"{prefix}/{file.path}" for file in files))
     arrow = to_arrow_schema(table_schema, timezone="UTC")
     tasks = spread(files, [file.size_bytes for file in files], cores_of(spark))
 

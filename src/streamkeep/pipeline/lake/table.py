@@ -230,8 +230,7 @@ class Lake:
         since = self.transaction(COLUMNS)
         if since is None:
             return set()
-        rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
-        return {unquote(row["path"]) for row in rows if row["modification_time"] <= since}
+        return {row["path"] for row in self.logged() if row["modification_time"] <= since}
 
     @property
     def version(self) -> int:
@@ -253,14 +252,18 @@ class Lake:
 
         Files of other programs are opened to see which IDs they hold.
         """
-        rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            found = list(threads.map(self._file, rows))
+            found = list(threads.map(self._file, self.logged()))
         return sorted(found, key=lambda file: (file.origin, file.first))
+
+    def logged(self) -> list[dict[str, Any]]:
+        """Return what the log says of each valid file, with its path as on disk."""
+        rows = pa.table(self.table.get_add_actions(flatten=True)).to_pylist()
+        return [{**row, "path": unquote(row["path"])} for row in rows]
 
     def _file(self, row: dict[str, Any]) -> LakeFile:
         """Return a file from its row in the log."""
-        path = unquote(row["path"])
+        path = row["path"]
         ends = ids_of_path(path)
         origin = None
         if ends is not None and row.get("min.stream") is not None:
@@ -285,16 +288,14 @@ class Lake:
         """Return what the log says of the columns of each file, by path and column."""
         columns = [name for name in self.file_schema.names if name != "fields"]
         found = {}
-        for row in pa.table(self.table.get_add_actions(flatten=True)).to_pylist():
+        for row in self.logged():
             said = {
                 name: Statistics(
-                    row.get(f"min.{name}"), row.get(f"max.{name}"), row.get(f"null_count.{name}")
+                    *(row.get(f"{what}.{name}") for what in ("min", "max", "null_count"))
                 )
                 for name in columns
             }
-            found[unquote(row["path"])] = {
-                name: one for name, one in said.items() if one != Statistics(None, None, None)
-            }
+            found[row["path"]] = {name: one for name, one in said.items() if one.count(None) < 3}
         return found
 
     def replaced(self) -> set[str]:

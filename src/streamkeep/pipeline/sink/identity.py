@@ -26,7 +26,7 @@ import xxhash
 from streamkeep.engine.tables.batches import newest_batch, note_batch
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.pipeline.storage.places import file_system, located, reaching
+from streamkeep.pipeline.storage.places import located, read_bytes
 
 
 class BatchError(StreamkeepError):
@@ -60,21 +60,15 @@ def find_batch(checkpoint: str, number: int) -> Batch:
     place = located(checkpoint)
     name = "metadata"
     try:
-        metadata = json.loads(_read(place, name))
+        metadata = json.loads(read_bytes(place, name))
         query = str(metadata["id"])
         name = f"offsets/{number}"
-        return Batch(query, number, xxhash.xxh3_64_intdigest(_read(place, name)))
+        return Batch(query, number, xxhash.xxh3_64_intdigest(read_bytes(place, name)))
     except (OSError, ValueError, KeyError, TypeError, StreamkeepError) as error:
         raise BatchError(
             f"{place}: the checkpoint's file {name!r}, which identifies the batch, cannot be "
             f"read ({error}); next: use a checkpoint that the driver reaches under this path or URI"
         ) from error
-
-
-def _read(place: str, name: str) -> bytes:
-    system, path = file_system(place)
-    with reaching(place), system.open_input_stream(f"{path}/{name}") as file:
-        return bytes(file.read())
 
 
 def is_new(txn: WriteTxn, batch: Batch, application: str | None, key: bytes | None) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import pyarrow.fs as pafs
 
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.pipeline.storage.places import check_written, file_system, make_folder, reaching
+from streamkeep.pipeline.storage.places import file_system, reaching, read_bytes, write_bytes
 
 _STEP_BITS: Final = 31
 
@@ -64,11 +64,9 @@ class NumberedFiles:
         Raises:
             CorruptionError: the file is missing or damaged.
         """
-        system, root = file_system(lake)
         path = self._path(store, version)
         try:
-            with reaching(lake), system.open_input_file(f"{root}/{path}") as source:
-                return decode(json.loads(source.readall()))
+            return decode(json.loads(read_bytes(lake, path)))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 f"{lake}/{path}",
@@ -78,14 +76,7 @@ class NumberedFiles:
 
     def write(self, lake: str, store: str, version: int, value: object) -> None:
         """Write the file of a version, before the commit that names it."""
-        system, root = file_system(lake)
-        path = f"{root}/{self._path(store, version)}"
-        data = json.dumps(value).encode()
-        with reaching(lake):
-            make_folder(system, path.rpartition("/")[0])
-            with system.open_output_stream(path, compression=None) as out:
-                out.write(data)
-        check_written(lake, system, path, len(data))
+        write_bytes(lake, self._path(store, version), json.dumps(value).encode())
 
     def remove(self, lake: str, store: str, version: int | None) -> None:
         """Remove the file of a version that no commit names any more; None if there was none."""

@@ -123,6 +123,24 @@ def make_folder(system: pafs.FileSystem, path: str) -> None:
         system.create_dir(path, recursive=True)
 
 
+def read_bytes(place: str, name: str) -> bytes:
+    """Return a file in a folder; raise FileNotFoundError if there is none."""
+    system, path = file_system(place)
+    with reaching(place), system.open_input_stream(f"{path}/{name}", compression=None) as file:
+        return bytes(file.read())
+
+
+def write_bytes(place: str, name: str, data: bytes) -> None:
+    """Write a file into a folder, which is made if need be."""
+    system, root = file_system(place)
+    path = f"{root}/{name}"
+    with reaching(place):
+        make_folder(system, path.rpartition("/")[0])
+        with system.open_output_stream(path, compression=None) as out:
+            out.write(data)
+    check_written(place, system, path, len(data))
+
+
 def check_written(place: str, system: pafs.FileSystem, path: str, size: int) -> None:
     """Check that an object store has a file which it confirmed.
 

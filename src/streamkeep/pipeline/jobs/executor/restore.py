@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import Id
 from streamkeep.format.node.envelope import PAGE_LISTPACK
-from streamkeep.pipeline.lake.executor import ascending, count_ids, has_id, id_at, read_file
+from streamkeep.pipeline.lake.executor import ascending, id_at, read_file, without_ids
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
 from streamkeep.pipeline.sink.executor import stage_ascending
 from streamkeep.pipeline.storage.places import file_system
@@ -40,7 +40,7 @@ def make_nodes(task: Task) -> list[str]:
     batches = (
         part
         for batch in _rising(task)
-        if len(part := _without(_within(batch, task.start, task.end), task.erased))
+        if len(part := without_ids(_within(batch, task.start, task.end), task.erased))
     )
     staged = stage_ascending(
         map(_with_unsigned_ids, batches), task.folder, task.name, task.files[0].key, PAGE_LISTPACK
@@ -66,27 +66,12 @@ def _rising(task: Task) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def _without(batch: pa.RecordBatch, erased: frozenset[StreamId]) -> pa.RecordBatch:
-    """Return the rows of a batch whose entries were not erased."""
-    if not erased or not count_ids(batch, erased):
-        return batch
-    return batch.filter(pc.invert(has_id(batch, erased)))
-
-
 def _within(batch: pa.RecordBatch, start: Id, end: Id) -> pa.RecordBatch:
     """Return the rows of a batch with IDs from `start` to `end`; IDs ascend."""
-    if not len(batch):
-        return batch
-    ms, seq = (batch.column(name).view(pa.uint64()) for name in ("ms", "seq"))
-    low, high = ([pa.scalar(half, pa.uint64()) for half in one] for one in (start, end))
-    above = pc.or_(
-        pc.greater(ms, low[0]), pc.and_(pc.equal(ms, low[0]), pc.greater_equal(seq, low[1]))
-    )
-    below = pc.or_(
-        pc.less(ms, high[0]), pc.and_(pc.equal(ms, high[0]), pc.less_equal(seq, high[1]))
-    )
-    chosen = pc.and_(above, below)
-    return batch if pc.all(chosen).as_py() else batch.filter(chosen)
+    rows = range(len(batch))
+    first = bisect_left(rows, start, key=lambda row: id_at(batch, row))
+    stop = bisect_right(rows, end, key=lambda row: id_at(batch, row))
+    return batch.slice(first, stop - first)
 
 
 def _with_unsigned_ids(batch: pa.RecordBatch) -> pa.RecordBatch:
