@@ -37,7 +37,7 @@ from streamkeep.pipeline.jobs.erase import erase
 from streamkeep.pipeline.jobs.restore import restore
 from streamkeep.pipeline.jobs.tail import _DeltaSink
 from streamkeep.pipeline.jobs.to_lake import to_lake
-from streamkeep.pipeline.lake import newest
+from streamkeep.pipeline.lake import delta as newest
 from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, day_of
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.source import executor

@@ -28,39 +28,15 @@ LIVE: Final = "live"
 ARCHIVE: Final = "archive"
 TAIL: Final = "tail"  # everything outside of segments; for internal use only
 READ_OPTIONS: Final = (
-    "path",
-    "fleet",
-    "subscribe",
-    "subscribePattern",
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingTimestamp",
-    "maxEntriesPerTrigger",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
-    "source",
-    "fieldsAs",
-    "inferSchema",
-    "sampleEntries",
-    "mode",
-    "groupName",
-    "tailExport",
-)
+    "path", "fleet", "subscribe", "subscribePattern", "startingOffsets", "startingTimestamp",
+    "endingOffsets", "endingTimestamp", "maxEntriesPerTrigger", "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "source",
+    "fieldsAs", "inferSchema", "sampleEntries", "mode", "groupName", "tailExport",
+)  # fmt: skip
 WRITE_OPTIONS: Final = (
-    "path",
-    "stream",
-    "txnAppId",
-    "txnVersion",
-    "maxLen",
-    "minId",
-    "approximate",
-    "stagingPath",
+    "path", "stream", "txnAppId", "txnVersion", "maxLen", "minId", "approximate", "stagingPath",
     "checkpointLocation",
-)
+)  # fmt: skip
 _NO_PATH: Final = (
     "use .load(STORE); in SQL, use CREATE TEMPORARY VIEW, or SELECT ... FROM table WITH (path = "
     "'STORE', subscribe = 'KEY'), because Spark does not pass the options of a table to a source "
@@ -263,18 +239,10 @@ def subscription(streams: Sequence[str] | None, pattern: str | None) -> dict[str
 _OF_CATALOG: Final = "option."
 
 # What Spark adds to the options of a table that CREATE TABLE made.
-_OF_TABLES: Final = frozenset(
-    (
-        "collation",
-        "comment",
-        "external",
-        "is_managed_location",
-        "location",
-        "owner",
-        "provider",
-        "serialization.format",
-    )
-)
+_OF_TABLES: Final = (
+    "collation", "comment", "external", "is_managed_location", "location", "owner", "provider",
+    "serialization.format",
+)  # fmt: skip
 
 
 def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
@@ -296,16 +264,10 @@ def _without_catalog(options: Mapping[str, str]) -> dict[str, str]:
             given[plain] = value
     if location is not None and "path" not in {name.lower() for name in given}:
         given["path"] = location
-    return {
-        name: _plain_path(value) if name.lower() == "path" else value
-        for name, value in given.items()
-    }
-
-
-def _plain_path(path: str) -> str:
-    if path.startswith("file:/") and not path.startswith("file://"):
-        return unquote(path.removeprefix("file:"))
-    return path
+    for name, value in given.items():
+        if name.lower() == "path" and value.startswith("file:/") and value[6:7] != "/":
+            given[name] = unquote(value.removeprefix("file:"))
+    return given
 
 
 class _Given:

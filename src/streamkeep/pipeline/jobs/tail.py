@@ -197,7 +197,9 @@ class _DeltaSink:
         from deltalake.exceptions import CommitFailedError, DeltaError
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        table = self._table()
+        from streamkeep.pipeline.lake.delta import create_table, newest_table
+
+        table = newest_table(self._location)
         newest = None if table is None else table.transaction_version(self._application)
         if newest is not None and number <= newest:
             if number < newest:
@@ -208,7 +210,7 @@ class _DeltaSink:
             return
         schema = to_arrow_schema(batch.schema, timezone="UTC")
         if table is None:
-            table = self._make_table(schema)
+            table = create_table(self._location, schema)
         writer = PartWriter(self._location, schema.serialize().to_pybytes())
         written = batch.mapInArrow(QuickAckCall(writer), "result string").collect()
         files = [json.loads(row.result) for row in written]
@@ -227,29 +229,13 @@ class _DeltaSink:
                 f"({places.one_line(error)}); its files stay; next: start the query again, which "
                 "writes the batch if the table does not have it"
             ) from error
-        done = self._table()
+        done = newest_table(self._location)
         if done is None or done.transaction_version(self._application) != number:
             raise places.StorageError(  # the files stay: a storage may show the commit later
                 f"{self._location}: the storage has confirmed a commit, and does not have it; "
                 "next: start the query again"
             )
         failpoints.hit("tail:committed")
-
-    def _table(self) -> DeltaTable | None:
-        """Return the table; None if there is none yet."""
-        from streamkeep.pipeline.lake.newest import newest_table
-
-        return newest_table(self._location)
-
-    def _make_table(self, schema: pa.Schema) -> DeltaTable:
-        from deltalake import DeltaTable
-
-        from streamkeep.pipeline.lake.commit_check import check_commits
-
-        told = places.log_settings(self._location)
-        with places.reaching(self._location):
-            check_commits(self._location, told)
-            return DeltaTable.create(self._location, schema, mode="ignore", storage_options=told)
 
     def _commit(self, table: DeltaTable, files: list[list[Any]], number: int) -> None:
         from deltalake import CommitProperties, Transaction
@@ -275,8 +261,10 @@ class _DeltaSink:
         A client that did not get the answer repeats the request, and then its own commit, which
         names the files, is the reason for the refusal.
         """
+        from streamkeep.pipeline.lake.delta import newest_table
+
         system, root = places.file_system(self._location)
-        table = self._table()
+        table = newest_table(self._location)
         named = set() if table is None else {one.rpartition("/")[2] for one in table.file_uris()}
         for name, *_ in files:
             if name not in named:

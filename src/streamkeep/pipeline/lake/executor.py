@@ -8,11 +8,9 @@ When it is complete, it gets its name, which contains the IDs of its range.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -28,7 +26,13 @@ from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.pipeline.lake import files
 from streamkeep.pipeline.lake.files import PARTITIONS
-from streamkeep.pipeline.storage.places import check_written, file_system, make_folder, reaching
+from streamkeep.pipeline.storage.places import (
+    check_written,
+    file_system,
+    make_folder,
+    reaching,
+    sync_file,
+)
 
 FILE_BYTES: Final = 256 << 20  # of rows in memory, about ten times as much as on disk
 _GROUP_ROWS: Final = 1 << 20
@@ -186,7 +190,7 @@ class FileWriter:
         path = files.new_path(self._origin, self._day, self._first, self._last, checksum)
         target = f"{self._root}/{path}"
         if isinstance(self._system, pafs.LocalFileSystem):
-            _sync(Path(self._draft))  # a power loss must not empty a file that a commit names
+            sync_file(self._draft)  # a power loss must not empty a file that a commit names
         failpoints.hit("lake:file-written")
         self._system.move(self._draft, target)
         check_written(self._root, self._system, target, size)
@@ -319,16 +323,6 @@ def ascending(batch: pa.RecordBatch) -> bool:
 def id_at(batch: pa.RecordBatch, row: int) -> StreamId:
     halves = (batch.column(name)[row].as_py() for name in ("ms", "seq"))
     return StreamId(*map(files.unsigned, halves))
-
-
-def _sync(path: Path) -> None:
-    """Sync a file and its folder."""
-    for one in (path, path.parent):
-        descriptor = os.open(one, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _days(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:

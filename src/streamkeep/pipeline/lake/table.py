@@ -53,7 +53,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, SYSTEM_COLUMNS
 from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.engine.system import failpoints
-from streamkeep.pipeline.lake.commit_check import check_commits
+from streamkeep.pipeline.lake.delta import create_table, newest_table, table_at
 from streamkeep.pipeline.lake.executor import described
 from streamkeep.pipeline.lake.files import (
     LAST_MS,
@@ -67,7 +67,6 @@ from streamkeep.pipeline.lake.files import (
     ids_of_path,
     signed,
 )
-from streamkeep.pipeline.lake.newest import newest_table, table_at
 from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.numbered import next_version
 
@@ -165,22 +164,16 @@ class Lake:
         places.check(place)
         if not places.is_uri(place):
             os.makedirs(place, exist_ok=True)
-        told = places.log_settings(place)
+        numbered = CommitProperties(app_transactions=[Transaction(FORMAT, LAKE_FORMAT)])
         try:
-            with places.reaching(place):
-                check_commits(place, told)
-                DeltaTable.create(
-                    place,
-                    schema,
-                    mode="ignore",
-                    partition_by=list(PARTITIONS),
-                    name="streamkeep lake",
-                    description="entries of Redis streams, one per row",
-                    storage_options=told,
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction(FORMAT, LAKE_FORMAT)]
-                    ),
-                )
+            create_table(
+                place,
+                schema,
+                partition_by=list(PARTITIONS),
+                name="streamkeep lake",
+                description="entries of Redis streams, one per row",
+                commit_properties=numbered,
+            )
         except DeltaError as error:
             try:
                 cls.open(uri)  # another job may have made it at the same moment

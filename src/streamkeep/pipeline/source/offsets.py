@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import StreamkeepError
 
@@ -98,20 +99,10 @@ def decode_offset(offset: Mapping[str, Any]) -> tuple[str, Positions]:
         return "", {}
     try:
         streams = offset["streams"].items()
-        return offset["store"], {key_bytes(name): Position.decode(one) for name, one in streams}
+        return offset["store"], {key_of_text(name): Position.decode(one) for name, one in streams}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise OffsetError(
             f"the checkpoint has the offset {str(offset)[:200]}, of another version of this "
             "program: it lacks what shows whether entries were lost; next: begin with a new "
             "checkpoint, and with startingOffsets after the last entries that were read"
         ) from error
-
-
-def key_text(key: bytes) -> str:
-    """Return a key as text for JSON; bytes that are not UTF-8 are preserved."""
-    return key.decode("utf-8", "surrogateescape")
-
-
-def key_bytes(name: str) -> bytes:
-    """Return the key from the text of `key_text`."""
-    return name.encode("utf-8", "surrogateescape")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from streamkeep.arrow.keys import key_text
 from streamkeep.engine.tables.manifest import find_segment
 from streamkeep.engine.txn.read_txn import Txn
 from streamkeep.engine.txn.stream import Stream
@@ -18,7 +19,7 @@ from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.format.node.node import DELETED, live_ids, peek_counts, slots
 from streamkeep.pipeline.options import ARCHIVE, EARLIEST, LATEST, LIVE, TAIL, ReadOptions
 from streamkeep.pipeline.source.losses import ADVICE, DataLossError, WentBackError, node_remains
-from streamkeep.pipeline.source.offsets import BEGINNING, Position, Positions, key_text
+from streamkeep.pipeline.source.offsets import BEGINNING, Position, Positions
 from streamkeep.pipeline.source.pins import find_streams
 from streamkeep.pipeline.source.stream_nodes import StreamNodes
 

@@ -91,8 +91,6 @@ def session(
     builder = SparkSession.builder.master(master)
     chosen = settings(master, fast_start, conf)
     if ship_code:
-        from streamkeep.pipeline.spark_session.start import with_code
-
         chosen = with_code(chosen, master)
     os.environ[CORES] = str(cores_of(master, chosen))  # the JVM keeps that of its start
     for name, value in chosen.items():

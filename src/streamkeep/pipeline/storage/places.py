@@ -141,6 +141,16 @@ def write_bytes(place: str, name: str, data: bytes) -> None:
     check_written(place, system, path, len(data))
 
 
+def sync_file(path: str) -> None:
+    """Sync a file of this host, and its folder."""
+    for one in (path, os.path.dirname(path)):
+        descriptor = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def check_written(place: str, system: pafs.FileSystem, path: str, size: int) -> None:
     """Check that an object store has a file which it confirmed.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.places import check_written, file_system, make_folder, reaching
 
 _RESULT: Final = pa.schema([pa.field("result", pa.string())])
@@ -53,16 +53,9 @@ class PartWriter:
             size = out.tell()
             out.close()
             if isinstance(system, pafs.LocalFileSystem):
-                _sync(f"{root}/{name}")  # a power loss must not empty a file that a commit names
+                places.sync_file(
+                    f"{root}/{name}"
+                )  # a power loss must not empty a file that a commit names
         check_written(self.table, system, f"{root}/{name}", size)
         line = json.dumps([name, size, rows])
         yield pa.RecordBatch.from_arrays([pa.array([line])], schema=_RESULT)
-
-
-def _sync(path: str) -> None:
-    for one in (path, os.path.dirname(path)):
-        descriptor = os.open(one, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
