@@ -12,11 +12,13 @@ limit.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
+from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Snapshot, Transaction
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.format.core.values import utf8
@@ -142,6 +144,16 @@ class OpenedStore(LazyStore):
     def __init__(self, address: Address) -> None:
         super().__init__(address.path, address.sync)
         self.address = address
+        self._async: AsyncStore[Any] | None = None
+
+    async def asynchronous(self) -> AsyncStore[Any]:
+        """Return the store for coroutines; it is opened in a thread."""
+        store, known = self.opened, self._async
+        if store is None:
+            store = await asyncio.to_thread(lambda: self.store)
+        if known is None or known._store is not store:
+            known = self._async = AsyncStore(store)
+        return known
 
     def apply(self, work: Callable[[Transaction[Any]], Result], *, frees: bool = False) -> Result:
         """Run a function of a transaction; see `Store.apply`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -89,14 +88,11 @@ class EventStream:
             ArgumentError: an argument is wrong.
         """
         self._opened: OpenedStore | None = None
-        self._async: AsyncStore[bytes] | None = None
-        if isinstance(store, AsyncStore):
-            self._async = store
-        elif isinstance(store, Store):
-            self._async = AsyncStore(store)
+        if isinstance(store, (AsyncStore, Store)):
+            self._given = store if isinstance(store, AsyncStore) else AsyncStore(store)
         else:
             self._opened = OpenedStore(parse_address(store))
-        if self._async is not None and self._async._store._decode:
+        if self._opened is None and self._given._store._decode:
             raise ArgumentError("open the store without decode_responses: values may be any bytes")
         self._key = key if callable(key) else to_bytes(key, "key")
         self._start = start.encode()
@@ -147,16 +143,7 @@ class EventStream:
 
     async def _open(self) -> AsyncStore[bytes]:
         """Return the store; open it in this process at its first request."""
-        opened = self._opened
-        if opened is None:
-            assert self._async is not None
-            return self._async
-        store = opened.opened
-        if store is None:
-            store = await asyncio.to_thread(lambda: opened.store)
-        if self._async is None or self._async._store is not store:
-            self._async = AsyncStore(store)
-        return self._async
+        return self._given if self._opened is None else await self._opened.asynchronous()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = False

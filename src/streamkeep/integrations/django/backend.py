@@ -14,6 +14,7 @@ from typing import Any
 from django.apps import apps
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
 from django.db import connections, transaction
 
 from streamkeep.format.core.errors import ArgumentError, StreamkeepError
@@ -28,6 +29,22 @@ from streamkeep.jobs.tracing import outgoing
 _OWN_OPTIONS = {"path", "enqueue_on_commit", "database", "outbox"}
 _OUTBOX_APP = "streamkeep.integrations.django.outbox"
 _APP = "streamkeep.integrations.django"
+
+
+def backend_named(alias: str) -> StreamkeepBackend:
+    """Return a backend of the project, for a command.
+
+    Raises:
+        CommandError: there is none, or it does not keep its tasks in a store.
+    """
+    if alias not in interface.task_backends.settings:
+        known = ", ".join(sorted(interface.task_backends.settings))
+        raise CommandError(f"TASKS has no backend {alias!r}; it has {known}")
+    backend = interface.task_backends[alias]
+    if not isinstance(backend, StreamkeepBackend):
+        kind = type(backend).__name__
+        raise CommandError(f"TASKS[{alias!r}] is a {kind}; next: name another with --backend")
+    return backend
 
 
 class StreamkeepBackend(interface.BaseTaskBackend):

@@ -1,3 +1,4 @@
+# ruff: noqa: F401  # other modules use these names
 """What is used of `django.tasks`, or, where Django has none, of the backport `django-tasks`."""
 
 from __future__ import annotations
@@ -7,20 +8,9 @@ from typing import TYPE_CHECKING, Any
 from streamkeep.integrations.extras import missing
 
 if TYPE_CHECKING:
-    BaseTaskBackend: Any
-    InvalidTask: Any
-    Task: Any
-    TaskContext: Any
-    TaskError: Any
-    TaskResult: Any
-    TaskResultDoesNotExist: Any
-    TaskResultStatus: Any
-    normalize_json: Any
-    task: Any
-    task_backends: Any
-    task_enqueued: Any
-    task_finished: Any
-    task_started: Any
+
+    def __getattr__(name: str) -> Any: ...
+
 else:
     try:
         import django
@@ -45,20 +35,3 @@ else:
         from django_tasks.exceptions import TaskResultDoesNotExist
         from django_tasks.signals import task_enqueued, task_finished, task_started
         from django_tasks.utils import normalize_json
-
-__all__ = [
-    "BaseTaskBackend",
-    "InvalidTask",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "normalize_json",
-    "task",
-    "task_backends",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-]

@@ -53,22 +53,18 @@ class StreamkeepBackend(ResultBackend):
             ResultTimeout: there was none in time.
         """
         key = self.build_message_key(message)
-        data = self._opened.read(lambda one: self._values.get(one, key))
-        if data is None and block:
-            wait_ms = DEFAULT_TIMEOUT if timeout is None else timeout
+        wait_ms = DEFAULT_TIMEOUT if timeout is None else timeout
 
-            def look(snapshot: Snapshot[Any]) -> list[bytes]:
-                found = self._values.get(snapshot, key)
-                return [] if found is None else [found]
+        def look(snapshot: Snapshot[Any]) -> list[bytes]:
+            found = self._values.get(snapshot, key)
+            return [] if found is None else [found]
 
-            if wait_ms > 0:
-                data = next(
-                    iter(self._opened.read_when(look, [self._values.bell(key)], wait_ms)), None
-                )
-            if data is None:
-                raise ResultTimeout(message)
-        if data is None:
-            raise ResultMissing(message)
+        found = self._opened.read(look)
+        if not found and block and wait_ms > 0:
+            found = self._opened.read_when(look, [self._values.bell(key)], wait_ms)
+        if not found:
+            raise ResultTimeout(message) if block else ResultMissing(message)
+        [data] = found
         return self.unwrap_result(self.encoder.decode(data))
 
     def _get(self, message_key: str) -> Any:

@@ -12,7 +12,6 @@ from taskiq.depends.progress_tracker import TaskProgress
 from taskiq.exceptions import ResultGetError
 from taskiq.serializers import JSONSerializer
 
-from streamkeep.engine.api.async_store import AsyncStore
 from streamkeep.engine.api.views import Sync, Transaction
 from streamkeep.integrations.address import parse_address
 from streamkeep.integrations.values import OpenedStore, Values, ttl_of
@@ -59,23 +58,14 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
         self._serializer = serializer or JSONSerializer()
         self._keep = keep_results
         self._ttl_ms = ttl_of(result_ttl, "result_ttl")
-        self._own: AsyncStore[Any] | None = None
 
     async def startup(self) -> None:
         """Open the store."""
-        await self._store()
+        await self._opened.asynchronous()
 
     async def shutdown(self) -> None:
         """Close the store."""
-        self._own = None
         await asyncio.to_thread(self._opened.close)
-
-    async def _store(self) -> AsyncStore[Any]:
-        own = self._own
-        if own is None or own._store is not self._opened.opened:
-            opened = await asyncio.to_thread(lambda: self._opened.store)
-            own = self._own = AsyncStore(opened)
-        return own
 
     async def set_result(self, task_id: str, result: TaskiqResult[Returned]) -> None:
         """Store a result; it is on disk when this returns (`sync="commit"`)."""
@@ -111,16 +101,16 @@ class StreamkeepResultBackend(AsyncResultBackend[Returned]):
         return progress
 
     async def _put(self, name: str, data: bytes) -> None:
-        store = await self._store()
+        store = await self._opened.asynchronous()
         await store.apply(lambda txn: self._values.put(txn.as_bytes(), name, data, self._ttl_ms))
 
     async def _get(self, name: str) -> bytes | None:
-        store = await self._store()
+        store = await self._opened.asynchronous()
         with store.snapshot() as snapshot:
             return self._values.get(snapshot.as_bytes(), name)
 
     async def _pop(self, name: str) -> bytes | None:
-        store = await self._store()
+        store = await self._opened.asynchronous()
 
         def pop(txn: Transaction[Any]) -> bytes | None:
             found = self._values.get(txn.as_bytes(), name)

@@ -15,8 +15,7 @@ from django.db import connections
 from django.utils.autoreload import run_with_reloader
 
 from streamkeep.format.core.errors import StreamkeepError
-from streamkeep.integrations.django.backend import StreamkeepBackend
-from streamkeep.integrations.django.interface import task_backends
+from streamkeep.integrations.django.backend import backend_named
 from streamkeep.integrations.django.queues import TaskQueue
 from streamkeep.jobs.worker import Worker
 from streamkeep.jobs.worker_processes import Processes
@@ -119,14 +118,7 @@ class Command(BaseCommand):
 
 def _queues(alias: str, names: str | None) -> list[TaskQueue]:
     """Return the queues to work on."""
-    if alias not in task_backends.settings:
-        known = ", ".join(sorted(task_backends.settings))
-        raise CommandError(f"TASKS has no backend {alias!r}; it has {known}")
-    backend = task_backends[alias]
-    if not isinstance(backend, StreamkeepBackend):
-        raise CommandError(
-            f"TASKS[{alias!r}] is a {type(backend).__name__}; next: name another with --backend"
-        )
+    backend = backend_named(alias)
     wanted = [one.strip() for one in (names or "").split(",") if one.strip()]
     if backend.queues and set(wanted) - backend.queues:
         unknown = ", ".join(sorted(set(wanted) - backend.queues))

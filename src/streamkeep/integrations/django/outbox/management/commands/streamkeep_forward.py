@@ -14,8 +14,7 @@ from django.db import connections, router
 
 from streamkeep.format.core.errors import StreamkeepError
 from streamkeep.format.humanize import count_text
-from streamkeep.integrations.django.backend import StreamkeepBackend
-from streamkeep.integrations.django.interface import task_backends
+from streamkeep.integrations.django.backend import StreamkeepBackend, backend_named
 from streamkeep.integrations.django.outbox.models import OutboxRow
 from streamkeep.integrations.django.records import decode
 from streamkeep.integrations.django.results import aware
@@ -47,7 +46,7 @@ class Command(BaseCommand):
         parser.add_argument("--until-idle", action="store_true", help="end when there is no row")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        backend = _backend(options["backend"])
+        backend = backend_named(options["backend"])
         alias = options["database"] or router.db_for_write(OutboxRow)
         if alias not in connections.settings:
             known = ", ".join(sorted(connections.settings))
@@ -100,13 +99,3 @@ def put_task(backend: StreamkeepBackend, row: Row) -> None:
     queue = backend.queue(record.queue)
     at = None if moment is None else aware(moment)
     queue.enqueue(result_id, record, at, headers)
-
-
-def _backend(alias: str) -> StreamkeepBackend:
-    if alias not in task_backends.settings:
-        known = ", ".join(sorted(task_backends.settings))
-        raise CommandError(f"TASKS has no backend {alias!r}; it has {known}")
-    backend = task_backends[alias]
-    if not isinstance(backend, StreamkeepBackend):
-        raise CommandError(f"TASKS[{alias!r}] is a {type(backend).__name__}; see --backend")
-    return backend
