@@ -113,33 +113,23 @@ def _merged(
 
 def _diff_stream(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Difference]:
     key = ours.name
-    yield from _diff_counters(ours, theirs)
-    yield from _diff_retention(ours, theirs)
+    for kind, left, right in (
+        ("counter", counters_of(ours, 0), counters_of(theirs, 0)),
+        ("retention", ours.retention() or NO_RETENTION, theirs.retention() or NO_RETENTION),
+    ):
+        for name, one, other in zip(left._fields, left, right, strict=True):
+            if one != other:
+                shown = [_id_text(at) if isinstance(at, tuple) else at for at in (one, other)]
+                yield Difference(kind, key, None, name, BOTH, *shown)
     yield from diff_entries(a, ours, b, theirs)
     groups_a = [(group.record.name, group) for group in groups_of(a, ours)]
     groups_b = [(group.record.name, group) for group in groups_of(b, theirs)]
-    for name, left, right in _merged(groups_a, groups_b):
-        if left is None or right is None:
-            yield Difference("group", key, name, "", SECOND if left is None else FIRST)
+    for group, of_a, of_b in _merged(groups_a, groups_b):
+        if of_a is None or of_b is None:
+            yield Difference("group", key, group, "", SECOND if of_a is None else FIRST)
         else:
-            yield from _diff_group(key, group_part(left), group_part(right))
+            yield from _diff_group(key, group_part(of_a), group_part(of_b))
     yield from _diff_messages(key, messages_of(a, ours), messages_of(b, theirs))
-
-
-def _diff_counters(ours: Stream, theirs: Stream) -> Iterator[Difference]:
-    left, right = counters_of(ours, 0), counters_of(theirs, 0)
-    for name, one, other in zip(left._fields, left, right, strict=True):
-        if one != other:
-            shown_one = _id_text(one) if isinstance(one, tuple) else one
-            shown_other = _id_text(other) if isinstance(other, tuple) else other
-            yield Difference("counter", ours.name, None, name, BOTH, shown_one, shown_other)
-
-
-def _diff_retention(ours: Stream, theirs: Stream) -> Iterator[Difference]:
-    left, right = ours.retention() or NO_RETENTION, theirs.retention() or NO_RETENTION
-    for name, one, other in zip(left._fields, left, right, strict=True):
-        if one != other:
-            yield Difference("retention", ours.name, None, name, BOTH, one, other)
 
 
 def _id_text(one: Id) -> str:
@@ -154,22 +144,21 @@ class _Side:
 
     def __init__(self, txn: Txn, stream: Stream) -> None:
         self.walk = NodeWalk(txn, stream)
-        self.found = self.walk.first()
-        self.data = self.walk.load() if self.found else b""
         self.entries: list[Entry] = []  # entries not compared yet, in reverse order
+        self._at(self.walk.first())
 
-    def at_start(self) -> bool:
-        """Return whether the next entry is the first of a node that was not decoded."""
-        return self.found and not self.entries
+    def _at(self, found: bool) -> None:
+        self.found, self.data = found, self.walk.load() if found else b""
 
-    def node(self) -> tuple[int, int, bytes]:
-        """Return the next node."""
-        return self.walk.ms, self.walk.seq, self.data
+    @property
+    def node(self) -> tuple[int, int, bytes] | None:
+        """The next node, if the next entry is its first one."""
+        whole = self.found and not self.entries
+        return (self.walk.ms, self.walk.seq, self.data) if whole else None
 
     def step(self) -> None:
         """Skip the next node."""
-        self.found = self.walk.next()
-        self.data = self.walk.load() if self.found else b""
+        self._at(self.walk.next())
 
     def peek(self) -> Entry | None:
         """Return the next entry; None at the end."""
@@ -218,7 +207,7 @@ def diff_entries(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Diffe
     left, right = _Side(a, ours), _Side(b, theirs)
     run = _Run(key, "entry")
     while True:
-        if left.at_start() and right.at_start() and left.node() == right.node():
+        if left.node is not None and left.node == right.node:
             yield from run.end()
             left.step()
             right.step()

@@ -8,9 +8,9 @@ Nothing here changes a store or a file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streamkeep.engine.api.command_base import Id, Key
 from streamkeep.engine.commands.arguments import to_bytes, to_id
@@ -187,25 +187,24 @@ def _row(table: int, db_key: bytes, value: bytes) -> Iterator[Item]:
 
 def inspect_journal(path: str | os.PathLike[str]) -> Iterator[Item]:
     """Yield the bytes of a log file of the journal; raise OSError where it cannot be read."""
-    heading, data = _read(path)
-    yield heading
-    yield from describe.describe_journal(data)
+    return _file(path, describe.describe_journal)
 
 
 def inspect_checkpoints(path: str | os.PathLike[str]) -> Iterator[Item]:
     """Yield the bytes of the file of checkpoints; raise OSError where it cannot be read."""
-    heading, data = _read(path)
-    yield heading
-    yield from describe.describe_checkpoint(data)
+    return _file(path, describe.describe_checkpoint)
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[Heading, bytes]:
+def _file(
+    path: str | os.PathLike[str], pieces_of: Callable[[bytes], list[describe.Piece]]
+) -> Iterator[Item]:
     file = path_of(path, "path")
     if file.stat().st_size > _MOST_FILE:
         raise TransferError(f"{file}: larger than 1 GiB, which no such file is")
     data = file.read_bytes()
     members: dict[str, object] = {"file": str(file), "size_bytes": len(data)}
-    return Heading("file", f"{file}: {len(data):,} bytes", members), data
+    yield Heading("file", f"{file}: {len(data):,} bytes", members)
+    yield from pieces_of(data)
 
 
 def inspect_segment(
@@ -225,19 +224,16 @@ def inspect_segment(
     file = SegmentFile(open_named(path_of(path, "path")), str(path))
     segment = Segment.open(file.read_at, file.size, str(path), max_block_bytes)
     trailer, index = segment.trailer, segment.index
-    first, last = ("{}-{}".format(*one) for one in (trailer.first_id, trailer.last_id))
+    held, span = _held(trailer)
     yield Heading(
         "segment",
-        f"{path}: stream {named(index.key)}, {entries_text(trailer.entries)} "
-        f"from {first} to {last}, {count_text(trailer.nodes, 'node')}, "
+        f"{path}: stream {named(index.key)}, {span}, {count_text(trailer.nodes, 'node')}, "
         f"{size_text(file.size)} for {size_text(trailer.raw_size)}",
         {
             "file": str(path),
             "key": index.key,
-            "entries": trailer.entries,
             "nodes": trailer.nodes,
-            "first_id": first,
-            "last_id": last,
+            **held,
             "size_bytes": file.size,
             "raw_size_bytes": trailer.raw_size,
             "created_ms": trailer.created_ms,
@@ -245,21 +241,13 @@ def inspect_segment(
         },
     )
     for number, block in enumerate(index.blocks):
-        first, last = ("{}-{}".format(*one) for one in (block.first_id, block.last_id))
+        held, span = _held(block)
+        sizes = {"size_bytes": block.size, "raw_size_bytes": block.raw_size}
         yield Heading(
             "block",
             f"block {number}: bytes {block.offset}-{block.offset + block.size - 1}, "
-            f"{entries_text(block.entries)} from {first} to {last}, "
-            f"{size_text(block.raw_size)} uncompressed",
-            {
-                "block": number,
-                "offset": block.offset,
-                "size_bytes": block.size,
-                "raw_size_bytes": block.raw_size,
-                "entries": block.entries,
-                "first_id": first,
-                "last_id": last,
-            },
+            f"{span}, {size_text(block.raw_size)} uncompressed",
+            {"block": number, "offset": block.offset, **sizes, **held},
         )
         try:
             yield from _block(segment, number, as_bytes=as_bytes)
@@ -272,6 +260,13 @@ def inspect_segment(
             yield describe.Piece(at, dictionary, "dictionary", f"{len(dictionary):,} bytes")
         at += len(dictionary)
         yield from describe.describe_segment_end(file.read_at(at, file.size - at), at)
+
+
+def _held(part: Any) -> tuple[dict[str, object], str]:
+    """Return which entries a segment or a block holds, as members and as text."""
+    first, last = ("{}-{}".format(*one) for one in (part.first_id, part.last_id))
+    members: dict[str, object] = {"entries": part.entries, "first_id": first, "last_id": last}
+    return members, f"{entries_text(part.entries)} from {first} to {last}"
 
 
 def _block(segment: Segment, number: int, *, as_bytes: bool) -> Iterator[Item]:
