@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.source import loss_notes
+from streamkeep.pipeline.source import losses as loss_notes
 from streamkeep.pipeline.source.slices import Slice
 
 

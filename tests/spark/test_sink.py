@@ -35,9 +35,14 @@ from streamkeep.format.core.errors import IdTooSmallError, UntrustedFileError
 from streamkeep.pipeline.options import OptionError, parse_write
 from streamkeep.pipeline.sink import executor as stage
 from streamkeep.pipeline.sink.apply import apply_staged
-from streamkeep.pipeline.sink.executor import RowError, RowReader
+from streamkeep.pipeline.sink.executor import (
+    RowError,
+    RowReader,
+    Run,
+    Staged,
+    StagedFileMissingError,
+)
 from streamkeep.pipeline.sink.identity import BatchError
-from streamkeep.pipeline.sink.staged import Run, Staged, StagedFileMissingError
 from streamkeep.pipeline.sink.writer import StreamkeepStreamWriter, StreamkeepWriter
 from streamkeep.pipeline.storage.places import new_folder, sweep
 

@@ -224,7 +224,6 @@ def _as_binary(column: Any) -> Any:
 
 
 def _ids(column: Any, name: str, first: int) -> list[StreamId]:
-    """Return the IDs of a column."""
     kind = column.type
     if not _is_text(kind):
         raise ArgumentError(f"the column {name!r} of IDs is {kind}, not text or 16 bytes")

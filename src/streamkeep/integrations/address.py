@@ -55,7 +55,6 @@ def parse_address(given: str | os.PathLike[str], sync: Sync | None = None) -> Ad
 
 
 def _of_url(url: str, sync: str) -> tuple[str, str]:
-    """Return the path and the sync mode in a URL."""
     form = f"{_PREFIX}//path/of/store or {_PREFIX}/path/from/here"
     if not url.startswith(_PREFIX):
         raise ArgumentError(f"{url!r} is not a URL of a store; next: write {form}")

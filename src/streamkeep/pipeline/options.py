@@ -323,7 +323,6 @@ class _Given:
 
 
 def _key(name: str, text: str) -> bytes:
-    """Return the key from the text of an option."""
     try:
         return key_of_text(text)
     except ValueError as error:

@@ -74,7 +74,6 @@ class _Bytes:
         self.at += len(part)
 
     def rest(self, name: str, value: str | None = None) -> None:
-        """Add the bytes up to `end`, if there are some."""
         if self.at < self.end:
             self.take(self.end - self.at, name, value)
 

@@ -227,7 +227,6 @@ def dump_group(
 
 @contextmanager
 def _opened(target: DumpTarget) -> Iterator[BinaryIO]:
-    """Open the file that is written."""
     if isinstance(target, (str, os.PathLike)):
         with replacing(path_of(target, "target")) as out:
             yield out

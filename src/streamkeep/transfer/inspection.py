@@ -107,7 +107,6 @@ def inspect_node(
 
 
 def _node(envelope: Envelope, where: str) -> Iterator[Item]:
-    """Yield every slot of a node."""
     node_id = f"{envelope.ms}-{envelope.seq}"
     trimmed = trimmed_slots(envelope.trimmed)
     size = len(envelope.listpack)

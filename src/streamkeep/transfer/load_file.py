@@ -200,10 +200,7 @@ def from_rdb(
 
 
 class _Loading(Given):
-    """One load."""
-
     def run(self) -> LoadReport:
-        """Load the file; return what it has brought."""
         began = time.perf_counter()
         stream: Any = self.file.seekable() if self.kind == "parquet" else self.file.contents()
         kind = self._kind_of(stream)
@@ -257,7 +254,6 @@ class _Loading(Given):
     def _refused(
         self, error: tables.RowError, outcome: str, *, hint: str = "", done: int = 0
     ) -> LoadError:
-        """Return the error of a part of the file that cannot be loaded."""
         name = self.file.name
         return LoadError(
             f"{name}{error.place}: {error}; {outcome}",

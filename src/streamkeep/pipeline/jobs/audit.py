@@ -35,14 +35,16 @@ from streamkeep.pipeline.distribution.packing import filled, spread
 from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
 from streamkeep.pipeline.jobs.executor.audit import Archived, Task, describe_stores, look_at
 from streamkeep.pipeline.jobs.to_lake import SEGMENTS_PER_TASK, group_tasks
-from streamkeep.pipeline.lake.erased import ERASED, Erased, read_erased
 from streamkeep.pipeline.lake.files import (
+    ERASED,
+    Erased,
     LakeConflictError,
     LakeError,
     LakeFile,
     Origin,
     attempts,
     ids_within,
+    read_erased,
 )
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import parse_read

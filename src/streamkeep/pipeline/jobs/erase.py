@@ -34,8 +34,8 @@ from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import MAX_ID, MIN_ID, StreamId
 from streamkeep.pipeline.distribution.units import Progress, Report, run_units, timed
 from streamkeep.pipeline.jobs.executor.rewrite import Task, count_in_file, rewrite_files
-from streamkeep.pipeline.lake.erased import ERASED, read_erased, with_ids, write_erased
 from streamkeep.pipeline.lake.files import (
+    ERASED,
     LakeConflictError,
     LakeError,
     LakeFile,
@@ -43,8 +43,11 @@ from streamkeep.pipeline.lake.files import (
     attempts,
     ids_of_path,
     ids_within,
+    read_erased,
     stream_folder,
     unsigned,
+    with_ids,
+    write_erased,
 )
 from streamkeep.pipeline.lake.read import read_lake
 from streamkeep.pipeline.lake.table import Lake

@@ -37,7 +37,7 @@ from streamkeep.pipeline.jobs.executor.restore import Task, make_nodes
 from streamkeep.pipeline.lake.files import LakeError, LakeFile
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.sink.apply import staged_nodes
-from streamkeep.pipeline.sink.staged import Run, Staged
+from streamkeep.pipeline.sink.executor import Run, Staged
 from streamkeep.pipeline.storage.places import new_folder, plain, remove_folder, sweep
 
 if TYPE_CHECKING:
@@ -163,7 +163,6 @@ def _from_lake(
     staging: str,
     progress: Progress | None,
 ) -> Any:
-    """Restore a range of one stream of a lake."""
     environment = store._environment  # nodes are written below the public interface
     checked = environment.read(_number_of, name)
     folder = new_folder(staging)

@@ -37,8 +37,15 @@ from streamkeep.format.core.errors import NoSuchKeyError, StreamkeepError
 from streamkeep.pipeline.distribution.packing import filled, spread
 from streamkeep.pipeline.distribution.units import Progress, Report, cores_of, run_units, timed
 from streamkeep.pipeline.jobs.executor.to_lake import Task, write_pieces
-from streamkeep.pipeline.lake.erased import ERASED, read_erased
-from streamkeep.pipeline.lake.files import LakeConflictError, LakeError, LakeFile, Origin, attempts
+from streamkeep.pipeline.lake.files import (
+    ERASED,
+    LakeConflictError,
+    LakeError,
+    LakeFile,
+    Origin,
+    attempts,
+    read_erased,
+)
 from streamkeep.pipeline.lake.table import Lake
 from streamkeep.pipeline.options import EVERY_KEY, ReadOptions, read_options
 from streamkeep.pipeline.source.pins import find_streams

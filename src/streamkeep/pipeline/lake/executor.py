@@ -59,7 +59,6 @@ class _Sink:
         self._stream = stream
 
     def write(self, data: bytes) -> int:
-        """Append bytes."""
         self.digest.update(data)
         self.size += len(data)
         self._stream.write(data)
@@ -69,7 +68,6 @@ class _Sink:
         """Do nothing: only the complete file matters."""
 
     def close(self) -> None:
-        """End the file."""
         if not self.closed:
             self.closed = True
             self._stream.close()

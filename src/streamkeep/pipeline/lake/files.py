@@ -16,7 +16,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -27,6 +27,7 @@ import xxhash
 from streamkeep.arrow.keys import key_text
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import StreamkeepError
+from streamkeep.pipeline.storage.numbered import NumberedFiles
 
 PARTITIONS: Final = ("bucket", "date")
 ORIGIN: Final = ("store", "stream", "incarnation")
@@ -209,3 +210,45 @@ def signed(number: int) -> int:
 def unsigned(number: int) -> int:
     """Return one half of an ID from the number that a lake has."""
     return number + (1 << 64) if number < 0 else number
+
+
+# --- erased entries -------------------------------------------------------------------------------
+#
+# The IDs that were erased from a lake, so that no job copies one of them into it again.
+#
+# `_erased/<store>/<version>.json` has the IDs of a store's streams (`storage.numbered`); the
+# application `streamkeep/erased/<store>` names it. An erasure commits it together with the files
+# from which it took the entries, and adds the IDs that the lake did not have yet, too. Without it,
+# an entry that was erased from the lake alone would come back with a segment that the store adopts
+# later. The list is never shortened.
+
+ERASED: Final = NumberedFiles("_erased", "streamkeep/erased", "which entries were erased")
+
+Erased = Mapping[int, tuple[StreamId, ...]]  # by the number of the stream, ascending
+
+
+def read_erased(lake: str, store: str, version: int | None) -> Erased:
+    """Return the erased IDs of a version; nothing for None.
+
+    Raises:
+        CorruptionError: the file is missing or damaged.
+    """
+    if version is None:
+        return {}
+    return ERASED.read(lake, store, version, _parsed)
+
+
+def write_erased(lake: str, store: str, version: int, erased: Erased) -> None:
+    """Write the erased IDs of a version, before the commit that names it."""
+    ERASED.write(lake, store, version, {n: [str(one) for one in erased[n]] for n in erased})
+
+
+def _parsed(value: Any) -> Erased:
+    return {int(number): tuple(map(StreamId.parse, ids)) for number, ids in value.items()}
+
+
+def with_ids(erased: Erased, numbers: Iterable[int], ids: Iterable[StreamId]) -> Erased:
+    """Return the list with more IDs of some streams."""
+    wanted = set(ids)
+    added = {n: tuple(sorted(wanted.union(erased.get(n, ())))) for n in numbers}
+    return {**erased, **added}

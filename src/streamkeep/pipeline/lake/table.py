@@ -22,7 +22,7 @@ one conflict: one succeeds, and the other gets an error. They live as long as th
 
 - `streamkeep/store/<store>` is the version of the file that says up to which entries the lake has
   the streams of a store (`store_fleet.pieces`), and `streamkeep/erased/<store>` that of the
-  file with the IDs that were erased from the lake (`lake.erased`).
+  file with the IDs that were erased from the lake (`lake.files`).
 - `streamkeep/format` is the number of this format, from the first commit on.
 - `streamkeep/key/<bucket>` is updated by every commit that adds or erases entries of a stream. So a
   job that has read an entry before it was erased cannot add it afterwards.

@@ -1,5 +1,5 @@
 """DataFrames as entries of a store.
 
-`executor` holds what only tasks run; `staged` serves both sides, and `writer` has the
-objects that Spark sends from one side to the other. `apply` runs on the driver.
+`executor` holds what tasks run, and what they hand to the driver; `writer` has the objects that
+Spark sends from one side to the other. `apply` runs on the driver.
 """

@@ -14,8 +14,14 @@ from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core.errors import IdTooSmallError, StreamkeepError
 from streamkeep.format.node.node import PAIRS
 from streamkeep.format.node.ranges import Range, read_range
-from streamkeep.pipeline.sink.executor import Pairs, id_of
-from streamkeep.pipeline.sink.staged import Run, Staged, StagedFileMissingError, without_collector
+from streamkeep.pipeline.sink.executor import (
+    Pairs,
+    Run,
+    Staged,
+    StagedFileMissingError,
+    id_of,
+    without_collector,
+)
 from streamkeep.pipeline.storage.places import file_system
 
 _APPLY_ENTRIES: Final = 10_000
@@ -79,7 +85,6 @@ def _append(txn: WriteTxn, key: bytes, entries: Iterator[Pairs], with_ids: bool)
 
 
 def _nodes(reader: Any, run: Run) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the nodes of a run."""
     for at in range(run.first, run.last):
         batch = reader.get_batch(at)
         columns = (batch.column(name).to_pylist() for name in ("ms", "seq", "node"))
@@ -87,7 +92,6 @@ def _nodes(reader: Any, run: Run) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _entries(reader: Any, run: Run) -> Iterator[Pairs]:
-    """Yield the entries of a run."""
     for ms, seq, data in _nodes(reader, run):
         out: list[Any] = []
         read_range(data, ms, seq, Range(0, 0, _TOP, _TOP, 1 << 40, False, int(PAIRS)), out)

@@ -1,4 +1,16 @@
-"""Writing rows of Spark into staged files, in tasks. The columns of a row are
+"""Staged files, through which rows of Spark become entries of a store; tasks write them.
+
+Tasks cannot share a transaction. So they write their rows into files, and the driver applies all
+files in one transaction. A task does most of the work: it converts and sorts rows and makes macro
+nodes. The driver decodes nodes and appends a million entries per second.
+
+A staged file is an Arrow file, and each of its rows is a macro node with the key of its stream. If
+the store gives the IDs, the nodes hold the entries in the order of the rows, under consecutive
+numbers. If the rows have IDs, they ascend within a *run*, which is a range of batches of the file;
+runs of one stream are merged when they are applied. Staged files are useless after the transaction,
+and the folder of a job is removed as a whole.
+
+The columns of a row are
 
 stream          the key, unless the option `stream` gives it
 id              `ms-seq`, or 16 bytes; or `ms` and `seq`; without any of these, the store gives IDs
@@ -11,8 +23,10 @@ incarnation
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final
@@ -27,7 +41,6 @@ from streamkeep.engine.system import failpoints
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CommandError, StreamkeepError
 from streamkeep.format.node.builder import encode_nodes
-from streamkeep.pipeline.sink.staged import SCHEMA, Run, Staged, without_collector
 from streamkeep.pipeline.storage.places import file_system, make_folder
 
 NODE_BYTES: Final = 16 << 10
@@ -40,6 +53,56 @@ _ORIGIN: Final = ("store", "incarnation")
 Pairs = tuple[int, int, list[bytes]]
 
 id_of: Final = itemgetter(0, 1)
+
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("stream", pa.binary()),
+        pa.field("ms", pa.uint64()),
+        pa.field("seq", pa.uint64()),
+        pa.field("node", pa.binary()),
+    ]
+)
+
+
+class StagedFileMissingError(StreamkeepError):
+    """The driver cannot find a file that a task has staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Entries of one stream in a staged file: the batches from `first` to before `last`."""
+
+    key: bytes
+    first: int
+    last: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The staged file of one task.
+
+    Attributes:
+        location: URI or path of the file; empty if there were no rows.
+        with_ids: the entries have their own IDs.
+    """
+
+    location: str
+    runs: tuple[Run, ...]
+    with_ids: bool
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Disable Python's cyclic collector, which would search millions of lists in vain."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -167,7 +230,6 @@ def _key_of(text: str) -> bytes:
 
 
 def _as_text(column: Any) -> Any:
-    """Return a column as the text to store."""
     kind = column.type
     if pa.types.is_binary(kind):
         return column
@@ -178,7 +240,6 @@ def _as_text(column: Any) -> Any:
 
 
 def _halves(column: Any, name: str) -> list[int]:
-    """Return one half of all IDs."""
     if not column.null_count:
         with suppress(pa.ArrowInvalid):
             numbers: list[int] = column.cast(pa.uint64()).to_pylist()

@@ -49,7 +49,7 @@ from streamkeep.pipeline.storage.places import new_folder, plain, remove_folder,
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streamkeep.pipeline.sink.staged import Staged
+    from streamkeep.pipeline.sink.executor import Staged
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +81,6 @@ def _of_streams(staged: Staged, keys: Collection[bytes]) -> Staged:
 
 
 class _Writer:
-    """The common part of batch and streaming writes."""
-
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise OptionError(
@@ -149,7 +147,6 @@ class _Writer:
         sweep(self.staging)
 
     def clean(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove the staged files."""
         for folder in {one.folder for one in messages if isinstance(one, StagedMessage)}:
             remove_folder(folder)
 

@@ -28,8 +28,7 @@ from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import MissingSegmentError, StoreError, StreamkeepError
 from streamkeep.format.segment.segment import Segment
-from streamkeep.pipeline.source.loss_notes import note_loss
-from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan
+from streamkeep.pipeline.source.losses import DataLossError, lost_since_plan, note_loss
 from streamkeep.pipeline.source.slices import Slice
 from streamkeep.pipeline.source.stores import (
     DATA_FILE,

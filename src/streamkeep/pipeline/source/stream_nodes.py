@@ -242,7 +242,6 @@ class StreamNodes:
 def _upwards(
     source: history.Source, start: StreamId, end: StreamId, after: StreamId | None
 ) -> Iterator[Found]:
-    """Yield the nodes of one source."""
     found = _begin(source, start, after)
     load = source.load
     while found and (source.ms, source.seq) <= end:

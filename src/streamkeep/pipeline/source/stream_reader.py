@@ -25,8 +25,7 @@ from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import NoSuchGroupError
 from streamkeep.pipeline.options import LIVE, ReadOptions
 from streamkeep.pipeline.source import offsets, triggers
-from streamkeep.pipeline.source.loss_notes import new_notes, noted_losses, remove_notes
-from streamkeep.pipeline.source.losses import DataLossError
+from streamkeep.pipeline.source.losses import DataLossError, new_notes, noted_losses, remove_notes
 from streamkeep.pipeline.source.offsets import Positions
 from streamkeep.pipeline.source.pins import absent_keys
 from streamkeep.pipeline.source.plan import plan_pins

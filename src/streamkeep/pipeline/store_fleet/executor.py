@@ -10,7 +10,7 @@ from streamkeep.engine.remote.object_store import open_objects
 from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.format.core.errors import StreamkeepError, UnreachableError
 from streamkeep.format.segment.remote import Manifest
-from streamkeep.pipeline.lake.erased import read_erased
+from streamkeep.pipeline.lake.files import read_erased
 from streamkeep.pipeline.options import ReadOptions
 from streamkeep.pipeline.storage.places import StorageError
 from streamkeep.pipeline.store_fleet.pieces import (

@@ -114,7 +114,6 @@ def plan_live(
 
 
 def _cut(txn: Txn, pin: Pin, options: ReadOptions, folder: str | None) -> list[Slice]:
-    """Return a range of a stream as pieces."""
     if folder is not None:
         return cut_exported(options, (pin,), SLICE_BYTES, folder)
     return [counted(txn, one) for one in cut_stream(txn, pin, options, SLICE_BYTES)]

@@ -14,7 +14,7 @@ import pickle
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final
 
 from streamkeep.format.core.entry import MIN_ID, StreamId
@@ -109,33 +109,19 @@ class Positions:
     def as_json(self) -> dict[str, Any]:
         """Return the positions as a value for JSON."""
         streams = [
-            [
-                number,
-                json_bytes(one.key),
-                str(one.end),
-                one.rows,
-                one.erased,
-                one.added,
-                one.sequence,
-                one.gone,
-            ]
+            [number, json_bytes(one.key), str(one.end), *astuple(one)[2:]]
             for number, one in sorted(self.streams.items())
         ]
-        return {
-            "streams": streams,
-            "name": self.name,
-            "labels": self.labels,
-            "sealed_ms": self.sealed_ms,
-        }
+        told = {"name": self.name, "labels": self.labels, "sealed_ms": self.sealed_ms}
+        return {"streams": streams, **told}
 
     @classmethod
     def from_json(cls, members: dict[str, Any]) -> Positions:
         """Return the positions from the value of `as_json`."""
-        streams = {}
-        for number, key, end, rows, erased, added, sequence, gone in members["streams"]:
-            streams[number] = StreamPosition(
-                from_json(key), StreamId.parse(end), rows, erased, added, sequence, gone
-            )
+        streams = {
+            number: StreamPosition(from_json(key), StreamId.parse(end), *rest)
+            for number, key, end, *rest in members["streams"]
+        }
         return cls(streams, members["name"], members["labels"], members["sealed_ms"])
 
     def end_of(self, number: int) -> StreamId:

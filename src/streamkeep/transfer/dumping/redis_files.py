@@ -77,8 +77,6 @@ def _note_settings(stream: Stream, losses: stream_dump.Losses) -> None:
 
 
 class _CommandWriter:
-    """Writes the commands of one stream."""
-
     def __init__(
         self, source: Source, stream: Stream, kind: int, write: Write, losses: stream_dump.Losses
     ) -> None:
@@ -102,7 +100,6 @@ class _CommandWriter:
             self._send("XADD", self._key, "MAXLEN", 0, _text(made), "x", "y")
 
     def counters(self) -> None:
-        """Write XSETID."""
         counters = counters_of(self._stream, 0)
         words: list[str | int] = []
         deleted = counters.max_deleted_id or (0, 0)
@@ -113,7 +110,6 @@ class _CommandWriter:
         self._send("XSETID", self._key, _text(counters.last_id), *words)
 
     def group(self, group: GroupPart) -> None:
-        """Write a group with its consumers and pending entries."""
         key, name = self._key, group.name
         words: list[str | int] = []
         read = UNKNOWN if group.entries_read is None else group.entries_read

@@ -137,7 +137,6 @@ class WholeLoader:
     # --- formats ----------------------------------------------------------------------------
 
     def _rdb(self, stream: BinaryIO) -> None:
-        """Load the streams of an RDB file."""
         for record in read_rdb(stream.read, self._name):
             if isinstance(record, RdbEnd):
                 if not record.checked:

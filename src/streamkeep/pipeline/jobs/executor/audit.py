@@ -116,7 +116,6 @@ def describe_stores(asks: tuple[tuple[Member, Positions], ...]) -> list[str]:
 
 
 def _described(member: Member, positions: Positions) -> dict[str, Any]:
-    """Return the segments of a store, and what a lake should have of it."""
     member, manifest = read_manifest(member)
     expected: dict[int, int] = defaultdict(int)
     for number, stream in manifest.streams.items():

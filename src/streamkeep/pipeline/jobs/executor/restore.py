@@ -75,7 +75,6 @@ def _within(batch: pa.RecordBatch, start: Id, end: Id) -> pa.RecordBatch:
 
 
 def _with_unsigned_ids(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with its IDs as unsigned numbers."""
     columns = {
         name: column.view(pa.uint64()) if name in ("ms", "seq") else column
         for name, column in zip(batch.schema.names, batch.columns, strict=True)

@@ -117,7 +117,6 @@ class Command(BaseCommand):
 
 
 def _queues(alias: str, names: str | None) -> list[TaskQueue]:
-    """Return the queues to work on."""
     backend = backend_named(alias)
     wanted = [one.strip() for one in (names or "").split(",") if one.strip()]
     if backend.queues and set(wanted) - backend.queues:
