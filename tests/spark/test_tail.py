@@ -15,9 +15,10 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install '.[spark]'")
 
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from streamkeep.pipeline.jobs.tail import TailError, _DeltaSink, tail
+from streamkeep.pipeline.lake.files import LakeConflictError
 from streamkeep.pipeline.storage.places import StorageError
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def test_a_commit_that_is_refused_leaves_no_files(
         plain(*args, **options)
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", other_first)
-    with pytest.raises(CommitFailedError):
+    with pytest.raises(LakeConflictError):
         sink(frame, 1)
     assert set((tmp_path / "delta").glob("*.parquet")) == files
     assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == 4

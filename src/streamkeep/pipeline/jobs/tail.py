@@ -19,9 +19,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final
 
 from streamkeep.engine.system import failpoints
 from streamkeep.format.core.errors import StreamkeepError
@@ -33,7 +31,6 @@ from streamkeep.pipeline.storage import places
 from streamkeep.pipeline.storage.places import new_folder, remove_folder
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -194,10 +191,11 @@ class _DeltaSink:
         The files of a batch are removed only if its commit was refused. After any other failure of
         the commit, the storage may have it, or show it later.
         """
-        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.transaction import AddAction, RemoveAction
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from streamkeep.pipeline.lake.delta import create_table, newest_table
+        from streamkeep.pipeline.lake.delta import commit, create_table, newest_table
+        from streamkeep.pipeline.lake.files import LakeConflictError
 
         table = newest_table(self._location)
         newest = None if table is None else table.transaction_version(self._application)
@@ -216,59 +214,21 @@ class _DeltaSink:
         files = [json.loads(row.result) for row in written]
         if not files:
             return
-        failpoints.hit("tail:batch")
-        try:
-            with places.reaching(self._location):
-                self._commit(table, files, number)
-        except CommitFailedError:
-            self._discard(files)
-            raise
-        except (DeltaError, OSError, places.StorageError) as error:
-            raise places.StorageError(
-                f"{self._location}: it is unknown whether batch {number} was committed "
-                f"({places.one_line(error)}); its files stay; next: start the query again, which "
-                "writes the batch if the table does not have it"
-            ) from error
-        done = newest_table(self._location)
-        if done is None or done.transaction_version(self._application) != number:
-            raise places.StorageError(  # the files stay: a storage may show the commit later
-                f"{self._location}: the storage has confirmed a commit, and does not have it; "
-                "next: start the query again"
-            )
-        failpoints.hit("tail:committed")
-
-    def _commit(self, table: DeltaTable, files: list[list[Any]], number: int) -> None:
-        from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import AddAction, RemoveAction
-
         now_ms = time.time_ns() // 1_000_000
         added: list[AddAction | RemoveAction] = [
             AddAction(name, size, {}, now_ms, True, json.dumps({"numRecords": rows}))
             for name, size, rows in files
         ]
-        moved = [Transaction(self._application, number)]
-        table.create_write_transaction(
-            added,
-            "append",
-            pa.schema(table.schema().to_arrow()),
-            partition_by=[],
-            commit_properties=CommitProperties(app_transactions=moved),
-        )
-
-    def _discard(self, files: list[list[Any]]) -> None:
-        """Remove the files of a commit that was refused.
-
-        A client that did not get the answer repeats the request, and then its own commit, which
-        names the files, is the reason for the refusal.
-        """
-        from streamkeep.pipeline.lake.delta import newest_table
-
-        system, root = places.file_system(self._location)
-        table = newest_table(self._location)
-        named = set() if table is None else {one.rpartition("/")[2] for one in table.file_uris()}
-        for name, *_ in files:
-            if name not in named:
+        failpoints.hit("tail:batch")
+        try:
+            what = {"what": f"batch {number}", "again": "start the query again"}
+            commit(table, self._location, added, {self._application: number}, **what)
+        except LakeConflictError:
+            system, root = places.file_system(self._location)
+            for name, *_ in files:
                 system.delete_file(f"{root}/{name}")
+            raise
+        failpoints.hit("tail:committed")
 
 
 def _application(checkpoint: str) -> str:

@@ -1,4 +1,4 @@
-"""Delta tables: making one, and opening it at its newest version, also where a storage is at fault.
+"""Delta tables: making, opening and committing to one, also where a storage is at fault.
 
 A commit of a Delta table creates the file with the next number in the folder of its log.
 
@@ -18,28 +18,31 @@ few dozen small requests, once in the life of a table.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from threading import Barrier, BrokenBarrierError
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from streamkeep.pipeline.lake.files import wait_after
+from streamkeep.pipeline.lake.files import LakeConflictError, wait_after
 from streamkeep.pipeline.storage.places import (
     StorageError,
     endpoint,
     file_system,
     log_settings,
+    one_line,
     reaching,
 )
 
 _LISTINGS: Final = 12  # tries for one that has the newest version: about seven seconds
 _THREADS: Final = 4
 _ROUNDS: Final = 3
+_COMMIT: Final = "streamkeepCommit"  # in the history of a table, distinguishes commits
 _SCHEMA: Final = pa.schema([pa.field("a", pa.int64())])
 
 
@@ -102,6 +105,82 @@ def create_table(place: str, schema: pa.Schema, **options: Any) -> DeltaTable:
             )
         told = log_settings(place)
         return DeltaTable.create(place, schema, mode="ignore", storage_options=told, **options)
+
+
+@contextmanager
+def reading_log(place: str) -> Iterator[None]:
+    """Raise StorageError for what delta-rs raises inside the block."""
+    try:
+        with reaching(place):
+            yield
+    except DeltaError as error:
+        raise StorageError(
+            f"{place}: its log cannot be read: {error}; next: run the job again"
+        ) from error
+
+
+def commit(
+    table: DeltaTable,
+    place: str,
+    actions: list[AddAction | RemoveAction],
+    versions: Mapping[str, int],
+    *,
+    what: str,
+    again: str,
+    partition_by: Sequence[str] = (),
+    message: str = "streamkeep",
+) -> DeltaTable:
+    """Commit files in one transaction; return the table at its newest version.
+
+    Args:
+        versions: of applications, by name; simultaneous commits on the same one conflict.
+        what, again: what is committed, and what to do after an error, for messages.
+        message: for the history of the table.
+
+    Raises:
+        LakeConflictError: another job committed first. Nothing was committed.
+        StorageError: the storage does not answer, or lost the commit after it confirmed it. It may
+            have the commit, or show it later, so its files must stay.
+    """
+    mark = secrets.token_hex(16)
+    moved = [Transaction(name, version) for name, version in versions.items()]
+    told = {"userMetadata": message, _COMMIT: mark}
+    properties = CommitProperties(custom_metadata=told, app_transactions=moved)
+    schema = pa.schema(table.schema().to_arrow())
+    try:
+        with reaching(place):
+            table.create_write_transaction(
+                actions,
+                "append",
+                schema,
+                partition_by=list(partition_by),
+                commit_properties=properties,
+            )
+    except CommitFailedError as error:
+        # A client that did not get the answer repeats the request, and loses against itself.
+        done = newest_table(place)
+        count = 0 if done is None else int(done.version() - table.version())
+        with reading_log(place):
+            found = done.history(count) if done is not None and count > 0 else []
+        if done is None or all(one.get(_COMMIT) != mark for one in found):
+            raise LakeConflictError(
+                f"{place}: another job committed first ({error}); next: {again}"
+            ) from error
+        return done
+    except (DeltaError, OSError, StorageError) as error:
+        raise StorageError(
+            f"{place}: it is unknown whether {what} was committed ({one_line(error)}); its files "
+            f"stay; next: {again}"
+        ) from error
+    done = newest_table(place)
+    for name, version in versions.items():
+        before = table.transaction_version(name)
+        if done is None or (before != version and done.transaction_version(name) == before):
+            raise StorageError(
+                f"{place}: the storage has confirmed a commit, and does not have it; next: {again}"
+            )
+    assert done is not None
+    return done
 
 
 def _one_wins(lake: str) -> bool:

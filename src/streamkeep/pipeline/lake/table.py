@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +52,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from streamkeep.arrow.batches import DEFAULT_SCHEMA, SYSTEM_COLUMNS
 from streamkeep.arrow.keys import key_of_text, key_text
 from streamkeep.engine.system import failpoints
-from streamkeep.pipeline.lake.delta import create_table, newest_table, table_at
+from streamkeep.pipeline.lake import delta
 from streamkeep.pipeline.lake.executor import described
 from streamkeep.pipeline.lake.files import (
     LAST_MS,
@@ -78,7 +77,6 @@ FORMAT: Final = "streamkeep/format"
 LAKE_FORMAT: Final = 1
 COLUMNS: Final = "streamkeep/columns"  # when columns were added, in Unix milliseconds
 _AT_ONCE: Final = 8  # files of other programs that are opened at the same time
-_COMMIT: Final = "streamkeepCommit"  # in the history of the table, distinguishes commits
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -126,7 +124,7 @@ class Lake:
         place = places.plain(uri)
         places.check(place)
         try:
-            table = newest_table(place) if version is None else table_at(place, version)
+            table = delta.newest_table(place) if version is None else delta.table_at(place, version)
         except DeltaError as error:
             raise LakeError(f"{uri}: {error}") from error
         if table is None:
@@ -166,7 +164,7 @@ class Lake:
             os.makedirs(place, exist_ok=True)
         numbered = CommitProperties(app_transactions=[Transaction(FORMAT, LAKE_FORMAT)])
         try:
-            create_table(
+            delta.create_table(
                 place,
                 schema,
                 partition_by=list(PARTITIONS),
@@ -296,22 +294,11 @@ class Lake:
 
         They are those that the log remembers. Some of them may be removed.
         """
-        with self._reading_log():
+        with delta.reading_log(self.uri):
             found = self.table.vacuum(
                 retention_hours=0, dry_run=True, enforce_retention_duration=False, full=False
             )
         return {unquote(path) for path in found}
-
-    @contextmanager
-    def _reading_log(self) -> Iterator[None]:
-        """Raise StorageError for what delta-rs raises inside the block."""
-        try:
-            with places.reaching(self.uri):
-                yield
-        except DeltaError as error:
-            raise places.StorageError(
-                f"{self.uri}: its log cannot be read: {error}; next: run the job again"
-            ) from error
 
     def transaction(self, application: str) -> int | None:
         """Return the version that an application last committed; None if it never has."""
@@ -343,7 +330,6 @@ class Lake:
             StorageError: the storage does not answer, or lost the commit after it confirmed it.
         """
         now_ms = time.time_ns() // 1_000_000
-        mark = secrets.token_hex(16)
         actions: list[AddAction | RemoveAction] = [
             _add_action(file, moves_data, now_ms) for file in added
         ]
@@ -353,50 +339,20 @@ class Lake:
             actions.append(gone)
         touched = {f"streamkeep/key/{one.bucket}" for one in origins}
         touched |= {f"streamkeep/files/{file.origin.bucket}" for file in removed}
-        moved = [Transaction(name, next_version(self.transaction(name))) for name in touched]
-        moved += [Transaction(name, version) for name, version in (versions or {}).items()]
-        schema = pa.schema(self.table.schema().to_arrow())
+        moved = {name: next_version(self.transaction(name)) for name in touched}
         failpoints.hit("lake:commit")
-        try:
-            with places.reaching(self.uri):
-                self.table.create_write_transaction(
-                    actions,
-                    "append",
-                    schema,
-                    partition_by=list(PARTITIONS),
-                    commit_properties=CommitProperties(
-                        custom_metadata={"userMetadata": f"streamkeep {job}", _COMMIT: mark},
-                        app_transactions=moved,
-                    ),
-                )
-        except CommitFailedError as error:
-            # A client that did not get the answer repeats the request, and loses against itself.
-            done = Lake.open(self.uri)
-            if not done.has_commit(mark, self.version):
-                raise LakeConflictError(
-                    f"{self.uri}: another job committed first ({error}); next: run {job} again"
-                ) from error
-            return done
-        except DeltaError as error:  # whether the commit was made is not known
-            raise places.StorageError(f"{self.uri}: {error}; next: run {job} again") from error
+        done = delta.commit(
+            self.table,
+            self.uri,
+            actions,
+            moved | dict(versions or {}),
+            what=f"the work of {job}",
+            again=f"run {job} again",
+            partition_by=PARTITIONS,
+            message=f"streamkeep {job}",
+        )
         failpoints.hit("lake:committed")
-        done = Lake.open(self.uri)
-        for one in moved:
-            before = self.transaction(one.app_id)
-            if before != one.version and done.transaction(one.app_id) == before:
-                raise places.StorageError(
-                    f"{self.uri}: the storage has confirmed a commit, and does not have it; next: "
-                    f"run {job} again"
-                )
-        return done
-
-    def has_commit(self, mark: str, after: int) -> bool:
-        """Return whether one of the commits after a version has a mark."""
-        count = self.version - after
-        if count <= 0:
-            return False
-        with self._reading_log():
-            return any(one.get(_COMMIT) == mark for one in self.table.history(count))
+        return Lake(self.uri, done)
 
     @contextmanager
     def reading(
