@@ -106,9 +106,10 @@ class _Bytes:
         """Add the next element of a listpack; return its text, or, with `show`, its number."""
         stop = int(checked_step(self.data, self.at, self.end - 1))
         reader = Reader(self.data, self.at, self.end - 1)
-        found = _quoted(reader.string()) if show is None else int(reader.integer())
-        self.take(stop - self.at, name, f"{found if show is None else show(found)}{after}")
-        return found
+        number = 0 if show is None else int(reader.integer())
+        text = _quoted(reader.string()) if show is None else show(number)
+        self.take(stop - self.at, name, text + after)
+        return text if show is None else number
 
     def within(self, end: int, walk: Callable[[_Bytes], None]) -> None:
         """Add the bytes up to `end`; damage in them does not end what comes after."""

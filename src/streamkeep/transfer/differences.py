@@ -119,8 +119,10 @@ def _diff_stream(a: Txn, ours: Stream, b: Txn, theirs: Stream) -> Iterator[Diffe
     ):
         for name, one, other in zip(left._fields, left, right, strict=True):
             if one != other:
-                shown = [_id_text(at) if isinstance(at, tuple) else at for at in (one, other)]
-                yield Difference(kind, key, None, name, BOTH, *shown)
+                a_shown, b_shown = (
+                    _id_text(at) if isinstance(at, tuple) else at for at in (one, other)
+                )
+                yield Difference(kind, key, None, name, BOTH, a_shown, b_shown)
     yield from diff_entries(a, ours, b, theirs)
     groups_a = [(group.record.name, group) for group in groups_of(a, ours)]
     groups_b = [(group.record.name, group) for group in groups_of(b, theirs)]

@@ -156,7 +156,7 @@ def report(
 def _sizes(snapshot: Snapshot[bytes], pins: Sequence[Pin]) -> dict[str, tuple[int, ...]]:
     """Return the entries of each stream, live and archived, and the bytes of each."""
     archived = {one.stream_number: one for one in list_streams(snapshot.txn)}
-    found = {}
+    found: dict[str, tuple[int, ...]] = {}
     for pin in pins:
         stream, old = snapshot.txn.find_stream(pin.key), archived.get(pin.number)
         live, live_bytes = (stream.record.length, stream.node_bytes()) if stream else (0, 0)
