@@ -233,21 +233,15 @@ def _ids(column: Any, name: str, first: int) -> list[StreamId]:
     ids: list[StreamId] = []
     for at, data in enumerate(column.cast(pa.binary()).to_pylist()):
         try:
-            if data is None:
-                raise ValueError("it is null")
-            ids.append(StreamId(*unpack_id(data)) if packed else _full_id(data))
+            if data is None or not (packed or b"-" in data):
+                raise ValueError("null, or an ID without its second half")
+            ids.append(StreamId(*unpack_id(data)) if packed else StreamId.parse(data))
         except (ValueError, InvalidIdError) as error:
             shown = "null" if data is None else repr(data)
             raise ArgumentError(
                 f"row {first + at:,}: {name!r} is {shown}, which is not an ID ms-seq"
             ) from error
     return ids
-
-
-def _full_id(text: bytes) -> StreamId:
-    if b"-" not in text:
-        raise ValueError("an ID without its second half")
-    return StreamId.parse(text)
 
 
 def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
@@ -261,7 +255,9 @@ def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
     if _is_text(kind):
         return lambda column: column.cast(pa.binary()).to_pylist()
     if types.is_floating(kind):
-        return _floats
+        return lambda column: [  # as `xadd` stores them
+            None if one is None else repr(one).encode() for one in column.to_pylist()
+        ]
     if types.is_timestamp(kind):
         return lambda column: _times(column, kind)
     if (
@@ -275,11 +271,6 @@ def _converter(name: str, kind: pa.DataType) -> Callable[[Any], Values]:
         f"the column {name!r} is {kind}, which is no text; next: make it text, such as with "
         "json.dumps, or leave it out with columns="
     )
-
-
-def _floats(column: Any) -> Values:
-    """Return floats as `xadd` stores them."""
-    return [None if one is None else repr(one).encode() for one in column.to_pylist()]
 
 
 def _times(column: Any, kind: pa.DataType) -> Values:

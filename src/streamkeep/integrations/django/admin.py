@@ -20,7 +20,6 @@ from streamkeep.integrations.django import records
 from streamkeep.integrations.django.backend import StreamkeepBackend
 from streamkeep.integrations.django.interface import task_backends
 from streamkeep.integrations.django.models import QueuedTask
-from streamkeep.integrations.django.queues import TaskQueue
 from streamkeep.integrations.django.results import time_of
 from streamkeep.integrations.django.states import resolve
 
@@ -88,7 +87,10 @@ class QueuedTaskAdmin(admin.ModelAdmin):
             "tasks",
             "Tasks",
             tasks=shown,
-            queues=[_figures(backend.queue(name)) for name in _queue_names(backend)],
+            queues=[
+                {"name": name, "stats": backend.queue(name).stats()}
+                for name in _queue_names(backend)
+            ],
             statuses=_STATUSES,
             status=status,
             queue=queue,
@@ -188,7 +190,3 @@ def _row(result_id: str, record: records.Record) -> dict[str, Any]:
         "finished": time_of(record.finished),
         "attempts": len(record.workers),
     }
-
-
-def _figures(queue: TaskQueue) -> dict[str, Any]:
-    return {"name": queue.name, "stats": queue.stats()}

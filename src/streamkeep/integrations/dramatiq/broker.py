@@ -218,7 +218,7 @@ class StreamkeepConsumer(Consumer):
                 self._queue.consumer,
                 room,
                 timeout=self._timeout_s,
-                known={self._queue.name: self._known()},
+                known={self._queue.name: frozenset(map(str.encode, list(self._broker.actors)))},
                 stop=lambda: self._closed,
                 begins=False,
             )
@@ -226,9 +226,6 @@ class StreamkeepConsumer(Consumer):
             raise ConnectionClosed(error) from error
         for job in jobs:
             self._open(job)
-
-    def _known(self) -> frozenset[bytes]:
-        return frozenset(name.encode() for name in list(self._broker.actors))
 
     def _open(self, job: Job) -> None:
         """Hold the message of a job; one that cannot be read becomes a dead letter."""

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -210,7 +210,7 @@ class StreamkeepBroker(AsyncBroker):
     async def _take(self, store: AsyncStore[Any], queues: list[Queue], count: int) -> list[Job]:
         """Take the next job; one that is taken when the caller is cancelled is returned."""
         stopping = False
-        known = self._known()
+        known = frozenset(map(str.encode, self.get_all_tasks()))
         taking = asyncio.ensure_future(
             atake(
                 store,
@@ -231,9 +231,6 @@ class StreamkeepBroker(AsyncBroker):
                 for job in await taking:
                     await asyncio.to_thread(return_job, job)
             raise
-
-    def _known(self) -> Collection[bytes]:
-        return frozenset(name.encode() for name in self.get_all_tasks())
 
     async def _message_of(self, job: Job) -> AckableMessage | None:
         """Return the message of a job; one that taskiq cannot read becomes a dead letter."""

@@ -43,8 +43,6 @@ from streamkeep.pipeline.storage.places import new_folder, plain, remove_folder,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from streamkeep.engine.txn.read_txn import Txn
-
 
 NAME: Final = "restore"
 _ENTRY_BYTES: Final = 64  # the work per entry, in bytes of a file
@@ -164,7 +162,8 @@ def _from_lake(
     progress: Progress | None,
 ) -> Any:
     environment = store._environment  # nodes are written below the public interface
-    checked = environment.read(_number_of, name)
+    stream = environment.read(lambda txn: txn.find_stream(name))
+    checked = None if stream is None else stream.number
     folder = new_folder(staging)
 
     def nodes_from(at: Id) -> Iterator[ArchivedNode]:
@@ -174,17 +173,17 @@ def _from_lake(
         if checked is not None:
             found = environment.read(erased_ids, checked, at, end)
             gone = frozenset(StreamId(*one) for one in found)
+        work = [one.size_bytes + _ENTRY_BYTES * one.entries for one in wanted]
         tasks = [
             Task(lake.uri, part, at, end, folder, f"{place:06d}-{uuid.uuid4().hex}.arrow", gone)
-            for place, part in enumerate(
-                spread(wanted, [_work(one) for one in wanted], cores_of(spark))
-            )
+            for place, part in enumerate(spread(wanted, work, cores_of(spark)))
         ]
         with lake.reading(wanted, NAME):
-            staged = [_staged(line) for line in run_units(spark, tasks, make_nodes, progress)]
+            lines = run_units(spark, tasks, make_nodes, progress)
         failpoints.hit("restore:staged")
-        for one in sorted(staged, key=lambda one: one.location):
-            for ms, seq, data in staged_nodes(one):
+        for location, runs in sorted(map(json.loads, lines)):
+            made = tuple(Run(bytes.fromhex(key), *places) for key, *places in runs)
+            for ms, seq, data in staged_nodes(Staged(location, made, True)):
                 ends = end_ids(data, ms, seq)
                 yield ArchivedNode(ms, seq, data, (ms, seq), ends.last_slot, ends.live)
 
@@ -202,22 +201,3 @@ def _from_lake(
     finally:
         remove_folder(folder)
         sweep(staging)
-
-
-def _work(file: LakeFile) -> int:
-    """Return the work that a file takes, in the bytes by which work is distributed."""
-    return file.size_bytes + _ENTRY_BYTES * file.entries
-
-
-def _number_of(txn: Txn, name: bytes) -> int | None:
-    stream = txn.find_stream(name)
-    return None if stream is None else stream.number
-
-
-def _staged(line: str) -> Staged:
-    location, runs = json.loads(line)
-    return Staged(
-        location,
-        tuple(Run(bytes.fromhex(key), first, last, count) for key, first, last, count in runs),
-        True,
-    )

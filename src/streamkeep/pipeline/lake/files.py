@@ -235,16 +235,17 @@ def read_erased(lake: str, store: str, version: int | None) -> Erased:
     """
     if version is None:
         return {}
-    return ERASED.read(lake, store, version, _parsed)
+    return ERASED.read(
+        lake,
+        store,
+        version,
+        lambda value: {int(n): tuple(map(StreamId.parse, ids)) for n, ids in value.items()},
+    )
 
 
 def write_erased(lake: str, store: str, version: int, erased: Erased) -> None:
     """Write the erased IDs of a version, before the commit that names it."""
     ERASED.write(lake, store, version, {n: [str(one) for one in erased[n]] for n in erased})
-
-
-def _parsed(value: Any) -> Erased:
-    return {int(number): tuple(map(StreamId.parse, ids)) for number, ids in value.items()}
 
 
 def with_ids(erased: Erased, numbers: Iterable[int], ids: Iterable[StreamId]) -> Erased:

@@ -75,11 +75,6 @@ def _make_staging(path: Path) -> None:
     store.make_folder(STAGING_FOLDER, durable=False)
 
 
-def _of_streams(staged: Staged, keys: Collection[bytes]) -> Staged:
-    """Return a staged file with the runs of some streams."""
-    return replace(staged, runs=tuple(run for run in staged.runs if run.key in keys))
-
-
 class _Writer:
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -134,7 +129,11 @@ class _Writer:
                         len(keys - set(new)),
                         len(keys),
                     )
-                for key in apply_staged(txn, [_of_streams(one, new) for one in staged]):
+                chosen = [
+                    replace(one, runs=tuple(run for run in one.runs if run.key in new))
+                    for one in staged
+                ]
+                for key in apply_staged(txn, chosen):
                     if options.maxlen is not None or options.minid is not None:
                         minid = None if options.minid is None else str(options.minid)
                         limit = 0 if options.approximate else None

@@ -16,7 +16,6 @@ removed after a week, by a later read with the same option.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,7 +27,6 @@ from streamkeep.engine.remote.remote_archive import RemoteArchive
 from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.tables.manifest import overlapping
 from streamkeep.engine.txn.read_txn import Txn
-from streamkeep.format.core.entry import StreamId
 from streamkeep.format.node.envelope import encode_envelope
 from streamkeep.format.segment.segment import segment_path
 from streamkeep.format.segment.writer import SegmentWriter
@@ -36,7 +34,6 @@ from streamkeep.pipeline.options import ARCHIVE, AUTO, LIVE, TAIL, ReadOptions
 from streamkeep.pipeline.source.segment_folder import cut_segment
 from streamkeep.pipeline.source.slices import Pin, Slice
 from streamkeep.pipeline.source.stores import open_segment, reading, stream_nodes
-from streamkeep.pipeline.source.stream_nodes import StreamNodes
 from streamkeep.pipeline.storage import places
 
 _EPOCH: Final = 1  # for nodes that no commit wrote
@@ -109,7 +106,11 @@ def _write_tail(
     """Write the nodes that are in no segment into a new one; return its path, None if none are."""
     source = TAIL if options.source == AUTO else LIVE
     stream = stream_nodes(txn, pin.key, pin.number, source)
-    nodes = _envelopes(stream, pin)
+    nodes = (
+        encode_envelope(pin.number, ms, seq, _EPOCH, 1, b"", data, b"")
+        for ms, seq, load in stream.nodes(pin.start, pin.end, None)
+        if (data := load())
+    )
     first = next(nodes, None)
     if first is None:
         return None
@@ -132,10 +133,3 @@ def _write_tail(
             out.write(writer.add(envelope, where))
         out.write(writer.finish())
     return path
-
-
-def _envelopes(stream: StreamNodes, pin: Pin) -> Iterator[bytes]:
-    for ms, seq, load in stream.nodes(StreamId(*pin.start), StreamId(*pin.end), None):
-        data = load()
-        if data:
-            yield encode_envelope(pin.number, ms, seq, _EPOCH, 1, b"", data, b"")

@@ -138,21 +138,17 @@ def settings(master: str, fast_start: bool, conf: dict[str, object]) -> dict[str
     else:
         found = {name: os.environ.get(name) for name in S3_ENVIRONMENT}
         chosen |= {f"spark.executorEnv.{name}": text for name, text in found.items() if text}
-    given = {_spelled(name): _text(value) for name, value in conf.items()}
+    given = {  # keyword arguments cannot have dots
+        name if "." in name else name.replace("_", "."): (
+            str(value).lower() if isinstance(value, bool) else str(value)
+        )
+        for name, value in conf.items()
+    }
     chosen.update(given)
     if fast_start:
         asked = given.get("spark.driver.extraJavaOptions", "")
         chosen["spark.driver.extraJavaOptions"] = f"{_FAST_START} {asked}".strip()
     return chosen
-
-
-def _spelled(name: str) -> str:
-    """Return the name of a setting with dots, which keyword arguments cannot have."""
-    return name if "." in name else name.replace("_", ".")
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --- code archive ---------------------------------------------------------------------------------
