@@ -5,13 +5,26 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks import attach, bulk, commits, copies, durable, latency, queues, rulers
+from benchmarks import (
+    attach,
+    bulk,
+    commits,
+    copies,
+    durable,
+    embedded,
+    latency,
+    queues,
+    rulers,
+    takeover,
+)
 from benchmarks.common import Report
 
 BENCHMARKS = {
     "commits": commits,
     "durable": durable,
+    "embedded": embedded,
     "queue": queues,  # needs the extra `bench`
+    "takeover": takeover,  # likewise; half an hour
     "rulers": rulers,
     "latency": latency,
     "copies": copies,
