@@ -73,7 +73,7 @@ def erase(
     with open_store(store_path) as store:
         if key is not None and condition is not None:
             wanted = [bytes(one) for one in store.find_remains(key, condition)]
-        if wanted:  # also without: bytes may be left of entries that are in no node any more
+        if key is not None and wanted:  # also without: bytes may be left of entries that are in no node any more
             many = count_text(len(set(wanted)), "ID")
             loss = f"{quoting.named(key)} in {store_path}: {many}; nothing brings the entries back"
             confirm_loss([loss], "Erase these entries?", yes=yes)
