@@ -73,10 +73,11 @@ def erase(
     with open_store(store_path) as store:
         if key is not None and condition is not None:
             wanted = [bytes(one) for one in store.find_remains(key, condition)]
-        if key is not None and wanted:  # also without: bytes may be left of entries that are in no node any more
+        if key is not None and wanted:
             many = count_text(len(set(wanted)), "ID")
             loss = f"{quoting.named(key)} in {store_path}: {many}; nothing brings the entries back"
             confirm_loss([loss], "Erase these entries?", yes=yes)
+        # Also without an ID: bytes may be left of entries that are in no node any more.
         with output.progress("erase", 1000, sized=False, unit="pages") as advance:
             count = store.erase(
                 key or b"",
