@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from streamkeep.format.core.entry import StreamId
-from streamkeep.pipeline.source import losses as loss_notes
+from streamkeep.pipeline.source import losses
 from streamkeep.pipeline.source.slices import Slice
 
 
@@ -21,18 +21,18 @@ def test_notes_of_processes_that_died_are_removed(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     part = Slice(b"s", 1, StreamId(1, 0), StreamId(9, 0), 100)
-    mine = loss_notes.new_notes()
-    loss_notes.note_loss(mine, part, 5)
+    mine = losses.new_notes()
+    losses.note_loss(mine, part, 5)
     with subprocess.Popen(["true"]) as died:
         pass
     dead = mine.replace(f"-{os.getpid()}-", f"-{died.pid}-")
-    loss_notes.note_loss(dead, part, 7)
+    losses.note_loss(dead, part, 7)
     others = ["streamkeep-losses-of-another-program", f"streamkeep-losses-{10**20}-x"]
     for name in others:
         (tmp_path / name).mkdir()
-    other = loss_notes.new_notes()
+    other = losses.new_notes()
     assert other != mine
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([Path(mine).name, *others])
-    assert loss_notes.noted_losses(mine) == {b"s": 5}
-    loss_notes.remove_notes(mine)
-    assert loss_notes.noted_losses(mine) == {}
+    assert losses.noted_losses(mine) == {b"s": 5}
+    losses.remove_notes(mine)
+    assert losses.noted_losses(mine) == {}
