@@ -20,8 +20,7 @@ from streamkeep.integrations.django import records
 from streamkeep.integrations.django.backend import StreamkeepBackend
 from streamkeep.integrations.django.interface import task_backends
 from streamkeep.integrations.django.models import QueuedTask
-from streamkeep.integrations.django.results import time_of
-from streamkeep.integrations.django.states import resolve
+from streamkeep.integrations.django.results import resolve, time_of
 
 _PAGE: Final = 100
 _LOOKED_AT: Final = 5000  # records of one page, if a filter leaves most of them out

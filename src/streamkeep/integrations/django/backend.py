@@ -22,8 +22,7 @@ from streamkeep.integrations.django import interface
 from streamkeep.integrations.django.queues import QueueSettings, TaskQueue, queue_of
 from streamkeep.integrations.django.records import VALUES, Record, new_id
 from streamkeep.integrations.django.records import load as load_record
-from streamkeep.integrations.django.results import aware, result_of, time_of
-from streamkeep.integrations.django.states import resolve
+from streamkeep.integrations.django.results import aware, resolve, result_of, time_of
 from streamkeep.jobs.tracing import outgoing
 
 _OWN_OPTIONS = {"path", "enqueue_on_commit", "database", "outbox"}
