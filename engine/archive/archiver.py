@@ -395,9 +395,8 @@ def clean(environment: Environment) -> list[Path]:
                 path for path in found if path not in named and _is_undone(environment, path)
             ]
     for path in removed:
-        log.warning(
-            "removing %s, a file that a killed archiver has left", store.path / stored_name(path)
-        )
+        name = str(store.path / stored_name(path))  # of any bytes, so escaped in the log
+        log.warning("removing %r, a file that a killed archiver has left", name)
     discard(environment, removed)
     return [store.path / stored_name(path) for path in removed]
 

@@ -88,7 +88,8 @@ def remove_files(environment: Environment) -> None:
         try:
             store.remove(name)
         except (OSError, StoreError) as error:
-            log.warning("cannot remove %s, will try again: %s", store.path / name, error)
+            where = str(store.path / name)  # of any bytes, so escaped in the log
+            log.warning("cannot remove %r, will try again: %s", where, error)
             continue
         done.setdefault(name.rpartition("/")[0], []).append(db_key)
     for folder in list(done):
