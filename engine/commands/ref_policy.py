@@ -2,7 +2,7 @@
 
 Redis keeps an index from entries to the groups that have them pending. We ask each group instead,
 which costs O(log n) per group: groups are few, and the index would be one more row per pending
-entry. Compiled by mypyc.
+entry.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows of programs: ordered bytes beside the streams, in spaces with a name. Not part of Redis.
 
 A space is a range of the sub-database `rows`, so its rows are in the order of their keys. What a
-space holds is decided by the program that uses it, such as the queue. Compiled by mypyc.
+space holds is decided by the program that uses it, such as the queue.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ all tasks of an event loop do; the ticket says which of them is meant.
 
 When the process that made a bell dies, the bell has no reader. Opening it for writing then fails
 with ENXIO, writing with EPIPE, and the writer removes it. A full pipe accepts no more tickets, and
-needs none: its reader wakes up anyway. Compiled by mypyc.
+needs none: its reader wakes up anyway.
 """
 
 from __future__ import annotations

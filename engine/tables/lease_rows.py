@@ -6,7 +6,7 @@ Every delivery gives its NACK the next update counter of the group. So one row p
 is enough: a NACK belongs to the last row of its consumer whose update counter is not above that of
 the NACK. A NACK before the first row belongs to no known lease.
 
-Rows are removed when no pending entry needs them. Compiled by mypyc.
+Rows are removed when no pending entry needs them.
 """
 
 from __future__ import annotations

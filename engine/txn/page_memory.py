@@ -3,8 +3,7 @@
 LMDB reuses the memory of changed pages and does not clear it. The bytes of one commit could
 therefore end up in the unused parts of pages of a later commit. To clear the memory, as many pages
 of zeros as it may hold are put into a transaction, which is then undone. Only an upper bound of
-their number is known, from the number of operations of the biggest transaction so far. Compiled by
-mypyc.
+their number is known, from the number of operations of the biggest transaction so far.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Every LMDB transaction that changes something writes this row. It is the only plain key of LMDB's
 main database, beside the names of the tables: LMDB writes that page with every transaction anyway.
-Compiled by mypyc.
 """
 
 from __future__ import annotations
