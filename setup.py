@@ -7,7 +7,9 @@ compilation an error.
 import os
 import runpy
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 # Before anything that an old Python lacks; where Streamkeep can be built at all, it is silent.
@@ -193,12 +195,23 @@ class ParallelBuild(build_ext):  # type: ignore[misc]  # setuptools has no types
         """Build all extensions."""
         compile_some = self.compiler.compile
 
+        @cache
+        def headers(*flags: str) -> str:
+            """Read Python.h once for all modules; compilers other than gcc do not look for it."""
+            folder = os.path.join(self.build_temp, "headers")
+            os.makedirs(folder, exist_ok=True)
+            source = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+            made = ["-x", "c-header", source, "-o", os.path.join(folder, "Python.h.gch")]
+            self.compiler.spawn([*self.compiler.compiler_so, *flags, *made])
+            return folder
+
         def compile_part(part: str, option: str, options: dict[str, Any]) -> list[str]:
             chosen = [*options["extra_postargs"], option]
             return list(compile_some([part], **{**options, "extra_postargs": chosen}))
 
         def compile_all(sources: list[str], **options: Any) -> list[str]:
             if len(sources) == 1:  # a module's own extension: a few lines, which call the group's
+                options["include_dirs"].insert(0, headers(*options["extra_postargs"]))
                 return list(compile_some(sources, **options))
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 made = [
