@@ -22,7 +22,7 @@ from streamkeep.format.node.check import read_until_damage
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.tombstones import history_form
 from streamkeep.recovery.fsck.source import open_source
-from streamkeep.recovery.pages.tree import Cursor, Tables
+from streamkeep.recovery.pages.tree import Tables
 
 PAGE: Final = 4096
 NOW_MS: Final = 1_718_004_800_000
@@ -121,11 +121,11 @@ def inspect(path: Path) -> tuple[list[Node], list[int], set[int], set[int]]:
         nodes = [node for table in (NODES, STREAMS, RETIRED) for node in _nodes_in(tables, table)]
         trees = _branches(tables)
         for table in TABLES:
-            trees |= {page.number for page in tables.cursor(table).leaves()}
-        free = {0, 1, *(page.number for page in Cursor(tables.free).leaves())}
+            trees |= {page.number for page in tables.tree(table).leaves()}
+        free = {0, 1, *(page.number for page in tables.free.leaves())}
         if tables.free.database.root is not None:
             free.add(tables.free.database.root)
-        main = {page.number for page in Cursor(tables.main).leaves()}
+        main = {page.number for page in tables.main.leaves()}
         return nodes, sorted(trees), free, main
 
 
@@ -141,11 +141,10 @@ def _branches(tables: Tables) -> set[int]:
 
 def _nodes_in(tables: Tables, table: int) -> list[Node]:
     nodes = []
-    cursor = tables.cursor(table)
-    found = cursor.first()
-    while found:
-        page, index = cursor.place()
-        envelope = decode_envelope(cursor.value(), "test")
+    for row in tables.walk(table):
+        page, index = row.leaf, row.index
+        assert page is not None
+        envelope = decode_envelope(row.value(), "test")
         pages = {page.number}
         if page.flags[index] == BIG:
             first = page.places[index]
@@ -159,7 +158,6 @@ def _nodes_in(tables: Tables, table: int) -> list[Node]:
                 if not slot.deleted:
                     entries[envelope.number, slot.ms, slot.seq] = tuple(slot.pairs)
         nodes.append(Node(frozenset(pages), entries, table == RETIRED, table == STREAMS))
-        found = cursor.next()
     return nodes
 
 

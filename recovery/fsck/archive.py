@@ -90,9 +90,9 @@ def check_retired(tables: Tables) -> Iterator[Finding]:
     """SK306: every retired node can be read and has a trimmed entry."""
     for row in tables.walk(RETIRED):
         try:
-            _check_retired(row.key(), row.value())
+            _check_retired(row.key, row.value())
         except CorruptionError as error:
-            yield finding("SK306", _retired_place(row.key()), error.problem)
+            yield finding("SK306", _retired_place(row.key), error.problem)
 
 
 def _check_retired(db_key: bytes, value: bytes) -> None:
@@ -157,8 +157,8 @@ def _segment_places(tables: Tables, number: int) -> Iterator[_Place]:
 def _node_places(tables: Tables, table: int, number: int, kind: int) -> Iterator[_Place]:
     name = "retired" if kind == _RETIRED else "macro"
     for row in tables.walk(table, pack_number(number)):
-        if len(row.key()) == 24:
-            _, ms, seq = unpack_node_key(row.key())
+        if len(row.key) == 24:
+            _, ms, seq = unpack_node_key(row.key)
             where = f"{name} node {ms}-{seq} of stream number {number}"
             if not is_former_name(ms, seq):
                 yield _Place((ms, seq), kind, None, where)

@@ -67,7 +67,7 @@ def check_message_numbers(tables: Tables) -> Iterator[Finding]:
     readable = True
     for row in tables.walk(STREAMS):
         try:
-            stream = decode_stream(unpack_number(row.key()), b"", row.value())
+            stream = decode_stream(unpack_number(row.key), b"", row.value())
             used = _idempotence(stream).number
         except CorruptionError:
             readable = False  # reported by the checks of that stream

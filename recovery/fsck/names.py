@@ -43,7 +43,7 @@ def named_streams(tables: Tables) -> Iterator[tuple[int, bytes]]:
     """Yield (number, name) of every readable row of `keys`, in the order of the keys."""
     for one in tables.walk(KEYS):
         try:
-            row = KeyRow(one.key(), one.value())
+            row = KeyRow(one.key, one.value())
         except CorruptionError:
             continue  # reported by check_names
         yield row.number, row.name
@@ -59,7 +59,7 @@ def nameless_streams(tables: Tables) -> Iterator[int]:
 def check_names(tables: Tables) -> Iterator[Finding]:
     """SK001, SK010, SK012: every row of `keys` has the key of its name, and a stream record."""
     for one in tables.walk(KEYS):
-        db_key = one.key()
+        db_key = one.key
         try:
             row = KeyRow(db_key, one.value())
         except CorruptionError as error:
@@ -86,12 +86,12 @@ def check_second_names(tables: Tables) -> Iterator[Finding]:
             yield finding("SK016", f"stream {quoted(name)}", f"`names` {problem}")
     for one in tables.walk(NAMES):
         try:
-            open_row(NAMES, one.key(), one.value(), row_place(NAMES, one.key()))
-            number = unpack_number(one.key())
+            open_row(NAMES, one.key, one.value(), row_place(NAMES, one.key))
+            number = unpack_number(one.key)
         except CorruptionError as error:
-            yield finding("SK001", row_place(NAMES, one.key()), error.problem)
+            yield finding("SK001", row_place(NAMES, one.key), error.problem)
         else:
-            if tables.lacks(STREAMS, one.key()):
+            if tables.lacks(STREAMS, one.key):
                 yield finding("SK016", f"stream {number}", "`names` has it, but it has no record")
 
 
@@ -136,7 +136,7 @@ def _names_of(tables: Tables, numbers: SortedPairs) -> Iterator[tuple[int, int]]
     following = next(named, None)
     for row in tables.walk(STREAMS):
         try:
-            number = unpack_number(row.key())
+            number = unpack_number(row.key)
         except CorruptionError:
             continue  # reported by check_stream_keys
         names = 0

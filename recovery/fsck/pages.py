@@ -37,7 +37,7 @@ from streamkeep.format.lmdb_file.lmdb_pages import (
 )
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding, quoted
-from streamkeep.recovery.pages.tree import ROOT, Cursor, Edge, Tables, Tree
+from streamkeep.recovery.pages.tree import ROOT, Edge, Tables, Tree
 
 _LISTED: Final = 5  # lost pages that a finding lists
 _PIECE: Final = 1 << 20
@@ -205,13 +205,13 @@ class PageWalk:
 
     def _free_pages(self) -> Iterator[Finding]:
         """SK004, SK005: each record of the free list can be read, and none of its pages is used."""
-        for row in Cursor(self.tables.free).walk():
-            page, index = row.place()
-            try:
-                yield from self._free_record(page, index)
-            except CorruptionError as error:
-                self.free_known = False
-                yield finding("SK004", f"the free list, {error.where}", error.problem)
+        for page in self.tables.free.leaves():
+            for index in range(len(page.keys)):
+                try:
+                    yield from self._free_record(page, index)
+                except CorruptionError as error:
+                    self.free_known = False
+                    yield finding("SK004", f"the free list, {error.where}", error.problem)
 
     def _free_record(self, page: TreePage, index: int) -> Iterator[Finding]:
         where = f"LMDB page {page.number}"

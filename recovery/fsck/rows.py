@@ -290,7 +290,7 @@ class Rows:
         """Yield the rows whose keys begin with `prefix`."""
         for one in self.tables.walk(shape.table, prefix):
             try:
-                row = parse_row(shape, one.key(), one.value())
+                row = parse_row(shape, one.key, one.value())
             except CorruptionError:
                 self.unreadable += 1
                 continue
@@ -324,15 +324,14 @@ class Rows:
 
 def numbers_in(tables: Tables, table: int) -> Iterator[int]:
     """Yield the numbers that the keys of a table begin with, each once, ascending."""
-    cursor = tables.cursor(table)
-    found = cursor.first()
-    while found:  # from number to number, not from row to row
-        prefix = cursor.key()[:_PREFIX_SIZE]
+    start = b""
+    while row := next(tables.walk(table, start=start), None):  # not from row to row
+        prefix = row.key[:_PREFIX_SIZE]
         if len(prefix) < _PREFIX_SIZE:
-            found = cursor.next()
+            start = row.key + b"\0"
             continue
         number = int.from_bytes(prefix, "big")
         if number > LAST_NUMBER:
             return  # damage, and so is every key after it: the checks of keys report it
         yield number
-        found = cursor.set_range(pack_number(number + 1))
+        start = pack_number(number + 1)

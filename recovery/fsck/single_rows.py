@@ -40,7 +40,7 @@ _NEEDED: Final = (META_FORMAT, META_UUID, META_EPOCH)
 def check_meta(tables: Tables) -> Iterator[Finding]:
     """SK002: every row of `meta` can be read, and no required row is missing."""
     for row in tables.walk(META):
-        name = row.key()
+        name = row.key
         where = f"meta {name.decode(errors='backslashreplace')}"
         try:
             check_meta_row(name, open_row(META, name, row.value(), where), where)
@@ -79,9 +79,9 @@ def check_rows(tables: Tables) -> Iterator[Finding]:
     for shape in SHAPES:
         for row in tables.walk(shape.table):
             try:
-                parse_row(shape, row.key(), row.value())
+                parse_row(shape, row.key, row.value())
             except CorruptionError as error:
-                yield finding("SK001", row_place(shape.table, row.key()), error.problem)
+                yield finding("SK001", row_place(shape.table, row.key), error.problem)
 
 
 def check_garbage(tables: Tables) -> Iterator[Finding]:

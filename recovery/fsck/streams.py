@@ -38,12 +38,11 @@ def stream_place(number: int, name: bytes | None) -> str:
 def check_stream_keys(tables: Tables) -> Iterator[Finding]:
     """SK001: every key in `streams` and `nodes` has the shape of its table."""
     for table in (STREAMS, NODES):
-        for page in tables.cursor(table).leaves():
-            for db_key in page.keys:
-                try:
-                    check_key(table, db_key)
-                except CorruptionError as error:
-                    yield finding("SK001", row_place(table, db_key), error.problem)
+        for row in tables.walk(table):
+            try:
+                check_key(table, row.key)
+            except CorruptionError as error:
+                yield finding("SK001", row_place(table, row.key), error.problem)
 
 
 class NodeWalk:
@@ -63,7 +62,7 @@ class NodeWalk:
         last_key = b""
         deep = not self._quick
         for row in self._tables.walk(NODES, stream.db_key):
-            db_key = row.key()
+            db_key = row.key
             if len(db_key) == NODE_KEY_SIZE:
                 try:
                     problems = facts.add_sealed(db_key, row.value(), deep)

@@ -1,4 +1,4 @@
-"""Tables on LMDB's B+trees: lookups and cursors that skip damaged pages.
+"""Tables on LMDB's B+trees: lookups and walks that skip damaged pages.
 
 A table may have rows in memory that replace those of its tree: what the records of the journal
 change after the commit of the trees (`Tables.change`).
@@ -6,15 +6,14 @@ change after the commit of the trees (`Tables.change`).
 `fsck.pages` reports every damaged page. `Tables` then returns the rows that can be reached. A row
 that is missing may be in a damaged page: `lacks` is false if it may be, and `complete` says whether
 all rows of a table can be reached.
-
-The interface is the part of an LMDB transaction's that checks need.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Final
+from itertools import takewhile
+from typing import Final, NamedTuple
 
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
@@ -35,21 +34,39 @@ from streamkeep.recovery.pages.page_file import PageFile
 
 _NOTHING: Final = Database(0, 0, 0, 0, 0, 0, None)
 
-
 Edge = tuple[int, int]
 Hole = tuple[bytes | None, bytes | None]  # range of keys: first included, second excluded
 
 ROOT: Final[Edge] = (0, 0)  # the edge to the root: no page above it
 
 
+class Row(NamedTuple):
+    """A row: number `index` of a leaf; or one in memory, with its value and without a leaf."""
+
+    key: bytes
+    pages: PageFile
+    leaf: TreePage | None
+    index: int
+    held: bytes = b""
+
+    def value(self) -> bytes:
+        """Return the value; raise CorruptionError if it cannot be read."""
+        leaf, index = self.leaf, self.index
+        if leaf is None:
+            return self.held
+        if leaf.flags[index] == BIG:
+            return self.pages.overflow(leaf.places[index], leaf.sizes[index])
+        return leaf.inline(index)
+
+
 class Tree:
     """One B+tree.
 
     Attributes:
-        cut: edges (page number and index of the child) that cursors must not follow, with the
-            range of keys that is missing. `fsck.pages` cuts edges to damaged pages, and to pages
-            that are used twice, with which a cursor could loop forever.
-        skipped: whether a cursor had to skip a page.
+        cut: edges (page number and index of the child) that no walk must follow, with the range of
+            keys that is missing. `fsck.pages` cuts edges to damaged pages, and to pages that are
+            used twice, with which a walk could loop forever.
+        skipped: whether a walk had to skip a page.
     """
 
     def __init__(self, pages: PageFile, database: Database, last_page: int) -> None:
@@ -59,16 +76,8 @@ class Tree:
         self.cut: dict[Edge, Hole] = {}
         self.skipped = False
 
-    def root(self) -> TreePage | None:
-        """Return the root page; None if the tree is empty or its root is damaged."""
-        number = self.database.root
-        return None if number is None else self._page(ROOT, number, 0)
-
-    def child(self, page: TreePage, index: int, depth: int) -> TreePage | None:
-        """Return a child of a page, `depth` levels below the root; None if it is damaged."""
-        return self._page((page.number, index), page.children[index], depth)
-
     def _page(self, edge: Edge, number: int, depth: int) -> TreePage | None:
+        """Return a page, `depth` levels below the root; None if it is damaged."""
         if depth < MAX_DEPTH and META_PAGES <= number <= self.last_page and edge not in self.cut:
             try:
                 return self.pages.tree_page(number)
@@ -77,189 +86,49 @@ class Tree:
         self.skipped = True
         return None
 
-    def value(self, page: TreePage, index: int) -> bytes:
-        """Return a value of a leaf; raise CorruptionError."""
-        if page.flags[index] == BIG:
-            return self.pages.overflow(page.places[index], page.sizes[index])
-        return page.inline(index)
-
     def find(self, db_key: bytes) -> tuple[bytes | None, bool]:
         """Return the value of a key, and whether all pages on the way to it are sound."""
         if self.database.root is None:
             return None, True
-        page = self.root()
+        page = self._page(ROOT, self.database.root, 0)
         depth = 0
         while page is not None and not page.leaf:
             depth += 1
-            page = self.child(page, child_for(page, db_key), depth)
+            index = _child_for(page, db_key)
+            page = self._page((page.number, index), page.children[index], depth)
         if page is None:
             return None, False
         index = bisect_left(page.keys, db_key)
         if index == len(page.keys) or page.keys[index] != db_key:
             return None, True
-        return self.value(page, index), True
+        return Row(db_key, self.pages, page, index).value(), True
+
+    def leaves(self, start: bytes = b"") -> Iterator[TreePage]:
+        """Yield the leaves that can be read, from that for a key on."""
+        root = self.database.root
+        if root is not None:
+            yield from self._leaves(self._page(ROOT, root, 0), start, 1)
+
+    def _leaves(self, page: TreePage | None, start: bytes, depth: int) -> Iterator[TreePage]:
+        if page is None or page.leaf:
+            if page is not None:
+                yield page
+            return
+        for index in range(_child_for(page, start), len(page.children)):
+            child = self._page((page.number, index), page.children[index], depth)
+            yield from self._leaves(child, start, depth + 1)
+            start = b""
+
+    def rows(self, start: bytes = b"") -> Iterator[Row]:
+        """Yield the rows that can be reached, from a key on."""
+        for leaf in self.leaves(start):
+            for index in range(bisect_left(leaf.keys, start), len(leaf.keys)):
+                yield Row(leaf.keys[index], self.pages, leaf, index)
 
 
-def child_for(page: TreePage, db_key: bytes) -> int:
+def _child_for(page: TreePage, db_key: bytes) -> int:
     """Return the index of the child of a branch that may contain a key."""
     return max(0, bisect_right(page.keys, db_key, 1) - 1)
-
-
-class Cursor:
-    """A position in a tree, with the methods of LMDB's cursors."""
-
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._path: list[tuple[TreePage, int]] = []  # branches, with the index of the child
-        self._leaf: TreePage | None = None
-        self._index = 0
-
-    def key(self) -> bytes:
-        """Return the key of the current row; b"" if there is none."""
-        return b"" if self._leaf is None else self._leaf.keys[self._index]
-
-    def value(self) -> bytes:
-        """Return the value of the current row; raise CorruptionError if it cannot be read."""
-        return b"" if self._leaf is None else self._tree.value(self._leaf, self._index)
-
-    def in_memory(self) -> bool:
-        """Return whether the current row has no place in a page."""
-        return False
-
-    def place(self) -> tuple[TreePage, int]:
-        """Return the leaf of the current row, and the index of the row in it."""
-        assert self._leaf is not None
-        return self._leaf, self._index
-
-    def first(self) -> bool:
-        """Go to the first row; return whether there is one."""
-        return self._start(None)
-
-    def set_range(self, db_key: bytes) -> bool:
-        """Go to the first row with a key of at least `db_key`; return whether there is one."""
-        leaf = self._leaf
-        if leaf is not None and leaf.keys[0] <= db_key <= leaf.keys[-1]:
-            self._index = bisect_left(leaf.keys, db_key)
-            return True
-        if not self._start(db_key):
-            return False
-        # At most to the next leaf, in a sound tree. In the tree alone, also for a merged cursor.
-        while Cursor.key(self) < db_key:
-            if not Cursor.next(self):
-                return False
-        return True
-
-    def next(self) -> bool:
-        """Go to the next row; return whether there is one."""
-        leaf = self._leaf
-        if leaf is None:
-            return False
-        self._index += 1
-        return self._index < len(leaf.keys) or self._next_leaf()
-
-    def leaves(self) -> Iterator[TreePage]:
-        """Yield all leaves that can be read."""
-        found = self.first()
-        while found and self._leaf is not None:
-            yield self._leaf
-            found = self._next_leaf()
-
-    def walk(self, prefix: bytes = b"") -> Iterator[Cursor]:
-        """Yield this cursor at each row whose key begins with `prefix`."""
-        found = self.set_range(prefix) if prefix else self.first()
-        while found and self.key().startswith(prefix):
-            yield self
-            found = self.next()
-
-    # --- the walk -----------------------------------------------------------------------------
-
-    def _start(self, db_key: bytes | None) -> bool:
-        """Go to the leaf for a key, or to the first leaf for None."""
-        self._path.clear()
-        self._leaf = None
-        return self._descend(self._tree.root(), db_key) or self._next_leaf()
-
-    def _descend(self, page: TreePage | None, db_key: bytes | None) -> bool:
-        """Go down from a page to a leaf; return False if it has no key of at least `db_key`."""
-        while page is not None and not page.leaf:
-            index = 0 if db_key is None else child_for(page, db_key)
-            self._path.append((page, index))
-            page = self._tree.child(page, index, len(self._path))
-        if page is None:
-            return False
-        self._leaf = page
-        self._index = 0 if db_key is None else bisect_left(page.keys, db_key)
-        return self._index < len(page.keys)
-
-    def _next_leaf(self) -> bool:
-        """Go to the first row of the next leaf that can be read."""
-        while self._path:
-            page, index = self._path.pop()
-            if index + 1 < len(page.children):
-                self._path.append((page, index + 1))
-                below = self._tree.child(page, index + 1, len(self._path))
-                if self._descend(below, None):
-                    return True
-        self._leaf = None
-        return False
-
-
-class MergedCursor(Cursor):
-    """A cursor over a tree and the rows in memory that replace some of its rows."""
-
-    def __init__(self, tree: Tree, changed: dict[bytes, bytes | None], keys: list[bytes]) -> None:
-        super().__init__(tree)
-        self._changed = changed
-        self._keys = keys  # of `changed`, sorted
-        self._at = 0  # of the first changed key that is not below the key in the tree
-        self._here = False  # the current row is in memory
-
-    def key(self) -> bytes:
-        """See `Cursor`."""
-        return self._keys[self._at] if self._here else super().key()
-
-    def value(self) -> bytes:
-        """See `Cursor`."""
-        if self._here:
-            return self._changed[self._keys[self._at]] or b""
-        return super().value()
-
-    def in_memory(self) -> bool:
-        """See `Cursor`."""
-        return self._here
-
-    def first(self) -> bool:
-        """See `Cursor`."""
-        self._at = 0
-        return self._settle(super().first())
-
-    def set_range(self, db_key: bytes) -> bool:
-        """See `Cursor`."""
-        self._at = bisect_left(self._keys, db_key)
-        return self._settle(super().set_range(db_key))
-
-    def next(self) -> bool:
-        """See `Cursor`."""
-        if not self._here:
-            return self._settle(super().next())
-        replaced = super().key() == self._keys[self._at]
-        self._at += 1
-        return self._settle(super().next() if replaced else super().key() != b"")
-
-    def _settle(self, found: bool) -> bool:
-        """Take the lower one of the rows in tree and memory; skip the rows that are removed."""
-        while self._at < len(self._keys):
-            following = self._keys[self._at]
-            if found and super().key() < following:
-                break
-            self._here = self._changed[following] is not None
-            if self._here:
-                return True
-            if found and super().key() == following:
-                found = super().next()
-            self._at += 1
-        self._here = False
-        return found
 
 
 class Tables:
@@ -302,7 +171,7 @@ class Tables:
         return self._trees[table]
 
     def change(self, table: int, db_key: bytes, value: bytes | None) -> None:
-        """Replace a row in memory; None removes it. No cursor may be in use."""
+        """Replace a row in memory; None removes it. No walk may be under way."""
         self.changed.setdefault(table, {})[db_key] = value
         self._sorted.pop(table, None)
 
@@ -335,22 +204,33 @@ class Tables:
         """Return whether no damaged page of a table has been met so far."""
         return table not in self.missing and not self._trees[table].skipped
 
-    def cursor(self, table: int) -> Cursor:
-        """Return a cursor over a table."""
-        changed = self.changed.get(table)
-        if not changed:
-            return Cursor(self._trees[table])
+    def walk(self, table: int, prefix: bytes = b"", start: bytes = b"") -> Iterator[Row]:
+        """Yield the rows of a table whose keys begin with `prefix`, from the key `start` on."""
+        start = max(prefix, start)
+        rows = self._trees[table].rows(start)
+        if self.changed.get(table):
+            rows = self._merged(table, rows, start)
+        return takewhile(lambda row: row.key.startswith(prefix), rows)
+
+    def _merged(self, table: int, rows: Iterator[Row], start: bytes) -> Iterator[Row]:
+        """Yield rows of the tree and of memory in the order of their keys."""
+        changed = self.changed[table]
         if table not in self._sorted:
             self._sorted[table] = sorted(changed)
-        return MergedCursor(self._trees[table], changed, self._sorted[table])
-
-    def walk(self, table: int, prefix: bytes = b"") -> Iterator[Cursor]:
-        """Yield one cursor at each row of a table whose key begins with `prefix`."""
-        return self.cursor(table).walk(prefix)
-
-    def rows(self, table: int) -> int:
-        """Return the number of rows that LMDB states for a table."""
-        return self._trees[table].database.entries
+        keys = self._sorted[table]
+        at = bisect_left(keys, start)
+        row = next(rows, None)
+        while row is not None or at < len(keys):
+            if row is not None and (at == len(keys) or row.key < keys[at]):
+                yield row
+                row = next(rows, None)
+                continue
+            value = changed[keys[at]]
+            if value is not None:
+                yield Row(keys[at], self.pages, None, 0, value)
+            if row is not None and row.key == keys[at]:
+                row = next(rows, None)
+            at += 1
 
     def newest_commit(self) -> int:
         """Return the number of the newest commit; raise CorruptionError."""
@@ -363,6 +243,4 @@ class Tables:
         """Yield names in the main database that no version of the format has."""
         known = {table.name.encode() for table in TABLES.values()}
         known.add(POSITION_KEY)
-        for row in Cursor(self.main).walk():
-            if row.key() not in known:
-                yield row.key()
+        return (row.key for row in self.main.rows() if row.key not in known)

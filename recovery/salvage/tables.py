@@ -59,7 +59,7 @@ from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.fsck.source import Source
 from streamkeep.recovery.pages.raw_pages import RawEnvelope, RawRow, envelope_at, scan_pages
-from streamkeep.recovery.pages.tree import Cursor, Hole, Tables
+from streamkeep.recovery.pages.tree import Hole, Row, Tables
 from streamkeep.recovery.salvage.guess_bytes import ByteGuesser
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
@@ -160,7 +160,7 @@ class Salvage:
             self._garbage[kind] = SortedPairs()
         for row in tables.walk(GARBAGE):
             try:
-                body = open_row(GARBAGE, row.key(), row.value(), "garbage")
+                body = open_row(GARBAGE, row.key, row.value(), "garbage")
                 kind, number = decode_garbage(body, "garbage")
             except CorruptionError:
                 self.damaged = True
@@ -188,7 +188,7 @@ class Salvage:
         kind = _GARBAGE_OF.get(table)
         doomed = self._garbage[kind].firsts() if kind is not None else None
         for row in tables.walk(table):
-            db_key = row.key()
+            db_key = row.key
             prefix = int.from_bytes(db_key[:_NUMBER_SIZE], "big")
             if doomed is None or not doomed.has(prefix):
                 try:
@@ -197,8 +197,8 @@ class Salvage:
                     value = b""
                 self._copy_row(table, row, value)
 
-    def _copy_row(self, table: int, row: Cursor, value: bytes) -> None:
-        db_key = row.key()
+    def _copy_row(self, table: int, row: Row, value: bytes) -> None:
+        db_key = row.key
         former_name = table == RETIRED and db_key[_NUMBER_SIZE:] == _NO_ID
         if table in (NODES, RETIRED) and not former_name:
             self._copy_node(table, db_key, value, self._envelope(row, value))
@@ -213,15 +213,14 @@ class Salvage:
             else:
                 self.out.put(table, db_key, good)
 
-    def _envelope(self, row: Cursor, value: bytes) -> bytes | None:
+    def _envelope(self, row: Row, value: bytes) -> bytes | None:
         """Return the value of a row if it is a sound envelope, or can be made one."""
         if readable_envelope(value) is not None:
             return value
-        if row.in_memory():
+        if row.leaf is None:
             return None
-        page, index = row.place()
-        if page.flags[index] == BIG and self.source.tables is not None:
-            whole = envelope_at(self.source.tables.pages, page.places[index])
+        if row.leaf.flags[row.index] == BIG:
+            whole = envelope_at(row.pages, row.leaf.places[row.index])
             if whole is not None:
                 self.report.rebuild("sizes of macro nodes in their leaves")
                 return whole

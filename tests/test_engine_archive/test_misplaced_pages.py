@@ -44,7 +44,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def leaves(path: Path, table: int) -> list[int]:
     with open_source(path) as source:
         assert source.tables is not None
-        return [page.number for page in source.tables.cursor(table).leaves()]
+        return [page.number for page in source.tables.tree(table).leaves()]
 
 
 @pytest.mark.parametrize("over", [False, True], ids=["read-only", "under a memtable"])

@@ -121,7 +121,7 @@ def page_of(path: Path, table: int) -> int:
     """Return the first leaf of a table."""
     with open_source(path) as source:
         assert source.tables is not None
-        return next(source.tables.cursor(table).leaves()).number
+        return next(source.tables.tree(table).leaves()).number
 
 
 def zero_leaf(table: int) -> Recipe:
@@ -135,9 +135,9 @@ def first_node(path: Path, change: Callable[[bytearray], None]) -> None:
     """Change the bytes of a macro node in place."""
     with open_source(path) as source:
         assert source.tables is not None
-        cursor = source.tables.cursor(keys.NODES)
-        cursor.first()
-        page, index = cursor.place()
+        row = next(source.tables.walk(keys.NODES))
+        page, index = row.leaf, row.index
+    assert page is not None
     data = bytearray((path / "data.mdb").read_bytes())
     start = page.number * PAGE + page.places[index + 1]
     node = data[start : start + page.sizes[index + 1]]
@@ -167,10 +167,9 @@ def used_twice(path: Path) -> None:
         assert source.tables is not None
         garbage = source.tables.main.find(b"keys")[0]
         nodes = source.tables.main.find(b"groups")[0]
-        page = source.tables.main.root()
+        page = next(source.tables.main.leaves())
     assert garbage is not None
     assert nodes is not None
-    assert page is not None
     data = bytearray((path / "data.mdb").read_bytes())
     place = data.index(nodes, page.number * PAGE)
     data[place : place + len(nodes)] = garbage

@@ -51,7 +51,7 @@ def damage(specimen: Specimen, tmp_path: Path) -> Iterator[Damage]:
 def leaves(specimen: Specimen, table: int) -> list[int]:
     with open_source(specimen.path) as source:
         assert source.tables is not None
-        return [page.number for page in source.tables.cursor(table).leaves()]
+        return [page.number for page in source.tables.tree(table).leaves()]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,7 @@ def test_a_page_that_a_damaged_free_list_lacks_is_not_taken_for_live(
     """It holds a node that was archived long ago."""
     with open_source(specimen.path) as source:
         assert source.tables is not None
-        root = source.tables.free.root()
-    assert root is not None
-    assert root.leaf
+        (root,) = source.tables.free.leaves()
     last = root.places[-1] if root.flags[-1] == 0 else root.places[0]
     damage.data[root.number * PAGE + last + 8 + 2] ^= 0x08  # a page far behind the end
 

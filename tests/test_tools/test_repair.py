@@ -220,7 +220,7 @@ def test_fsck_agrees_with_the_verifier_of_lmdb(store: Path) -> None:
     assert verify(str(store)) == []
     with open_source(store) as source:
         assert source.tables is not None
-        pages = [source.tables.cursor(table).leaves() for table in range(4)]
+        pages = [source.tables.tree(table).leaves() for table in range(4)]
         numbers = sorted({page.number for leaves in pages for page in leaves})
     data = (store / "data.mdb").read_bytes()
     for number in numbers:
