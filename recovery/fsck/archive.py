@@ -59,10 +59,10 @@ from streamkeep.recovery.fsck.rows import (
     GARBAGE_SHAPE,
     SEGMENT_SHAPE,
     Rows,
+    check_counter,
     numbers_in,
     row_place,
 )
-from streamkeep.recovery.fsck.single_rows import check_counter
 from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.pages.tree import Tables
 
@@ -130,7 +130,7 @@ class _Place(NamedTuple):
 def check_places(tables: Tables) -> Iterator[Finding]:
     """SK304, SK305: segments, retired nodes and live nodes of a stream do not overlap."""
     numbers = set(numbers_in(tables, RETIRED))
-    numbers.update(row.stream_number for row in Rows(tables).under(SEGMENT_SHAPE))
+    numbers.update(row.stream_number for _, row in Rows(tables).under(SEGMENT_SHAPE))
     for number in sorted(numbers):
         before: _Place | None = None
         reach: Id = (0, 0)  # the highest ID of `before` and of all places before it
@@ -150,7 +150,7 @@ def check_places(tables: Tables) -> Iterator[Finding]:
 
 
 def _segment_places(tables: Tables, number: int) -> Iterator[_Place]:
-    for row in Rows(tables).under(SEGMENT_SHAPE, pack_number(number)):
+    for _, row in Rows(tables).under(SEGMENT_SHAPE, pack_number(number)):
         yield _Place(row.first_id, _SEGMENT, row.last_id, row.where)
 
 
@@ -197,14 +197,14 @@ def check_manifest(tables: Tables) -> Iterator[Finding]:
     rows = Rows(tables)
     seen: dict[int, str] = {}
     streams = 0
-    for row in rows.under(SEGMENT_SHAPE):
+    for _, row in rows.under(SEGMENT_SHAPE):
         streams = max(streams, row.stream_number)
         other = seen.setdefault(row.sequence, row.where)
         if other != row.where:
             yield finding("SK308", row.where, f"{other} has the same sequence {row.sequence}")
     yield from check_counter(tables, NEXT_SEQUENCE, max(seen, default=0))
-    for erasure in rows.under(ERASURE_SHAPE):
-        streams = max(streams, erasure.stream_number)
+    for db_key, _ in rows.under(ERASURE_SHAPE):
+        streams = max(streams, unpack_node_key(db_key)[0])
     streams = max([streams, *numbers_in(tables, RETIRED)])
     try:
         body = tables.get_row(META, NEXT_STREAM, "meta")
@@ -225,7 +225,7 @@ def check_segments(source: Source, tables: Tables, scope: Scope) -> Iterator[Fin
     SK314, SK315: the object store of the archive answers, and has what the store wrote there.
     """
     remote = Remote(tables)
-    for row in Rows(tables).under(SEGMENT_SHAPE):
+    for _, row in Rows(tables).under(SEGMENT_SHAPE):
         try:
             found = list(_check_file(tables, row, source.folder, remote, scope))
         except UnreachableError as error:
@@ -335,8 +335,8 @@ def _check_erasures(tables: Tables, row: SegmentRecord, segment: Segment) -> Ite
         return
     read = -1
     nodes = []
-    for erasure in Rows(tables).under(ERASURE_SHAPE, pack_number(row.stream_number)):
-        wanted = (erasure.ms, erasure.seq)
+    for db_key, _ in Rows(tables).under(ERASURE_SHAPE, pack_number(row.stream_number)):
+        wanted = unpack_node_key(db_key)[1:]
         if not row.first_id <= wanted <= row.last_id:
             continue
         number = segment.seek(*wanted)
@@ -369,8 +369,8 @@ def _is_current(source: Source, row: SegmentRecord) -> bool:
 def check_strays(source: Source, tables: Tables) -> Iterator[Finding]:
     """SK311, SK312, SK313: each file is named either by the manifest or as garbage."""
     rows = Rows(tables)
-    named = {row.path for row in rows.under(SEGMENT_SHAPE)}
-    doomed = {row.path for row in rows.under(GARBAGE_SHAPE) if row.kind == ARCHIVE_FILE}
+    named = {row.path for _, row in rows.under(SEGMENT_SHAPE)}
+    doomed = {row.path for _, row in rows.under(GARBAGE_SHAPE) if row.kind == ARCHIVE_FILE}
     for path in sorted(named & doomed):
         yield finding("SK313", f"segment {path}", "the file is listed as garbage")
     if rows.unreadable:
@@ -394,6 +394,8 @@ def _named_by_now(source: Source, path: str) -> bool:
         if newest.tables is None:
             return False
         rows = Rows(newest.tables)
-        return any(row.path == path for row in rows.under(SEGMENT_SHAPE)) or any(
-            row.path == path for row in rows.under(GARBAGE_SHAPE)
+        return any(
+            row.path == path
+            for shape in (SEGMENT_SHAPE, GARBAGE_SHAPE)
+            for _, row in rows.under(shape)
         )

@@ -1,11 +1,10 @@
 """Checks of consumer groups: names and numbers, pending entries, and the two indexes of the PEL.
 
 1. One walk over the pages of a group yields findings about them and collects `GroupFacts`.
-2. The group record is compared with these facts.
-3. More walks count the NACKs of each consumer, for `_COUNTED` consumers at a time.
-4. Each row of the two indexes is compared with the page that it names.
+2. The group record and its consumers are compared with these facts.
+3. Each row of the two indexes is compared with the page that it names.
 
-Needs memory for one page and for those counts.
+Needs memory for one page, and for the consumers of one group.
 
 States that Redis allows are not findings. last_delivered_id may be any ID (XGROUP SETID),
 entries_read may be above entries_added (in dumps of older versions), and a pending ID may be above
@@ -15,14 +14,16 @@ last_generated_id, because XSETID may lower it in an empty stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.core.keys import (
     CONSUMER_PEL,
     CONSUMERS,
@@ -32,24 +33,24 @@ from streamkeep.format.core.keys import (
     PEL_ORDER,
     STREAMS,
     TABLES,
+    is_lease_key,
     leases_prefix,
     name_key,
-    number_key,
     owned_key,
     pack_number,
-    unpack_node_key,
+    unpack_lease_key,
+    unpack_number,
+    unpack_owned_key,
 )
 from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.rows.nacks import (
     PageFacts,
     count_nacks,
-    count_owners,
     decode_nack,
     examine_page,
     first_order_key,
     order_time,
     owners_of,
-    owns,
 )
 from streamkeep.format.rows.records import GROUP_ROWS
 from streamkeep.recovery.fsck.catalogue import finding, guarded
@@ -62,33 +63,41 @@ from streamkeep.recovery.fsck.rows import (
     ORDER_SHAPE,
     OWNED_SHAPE,
     PAGE_SHAPE,
-    LeaseRow,
     Member,
-    NameOf,
-    PageRow,
     Rows,
+    check_counter,
     numbers_in,
 )
-from streamkeep.recovery.fsck.single_rows import check_counter
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.fsck.streams import stream_place
 from streamkeep.recovery.pages.tree import Tables
 
 _ROWS_OF_GROUPS: Final = (CONSUMERS, PEL, CONSUMER_PEL, PEL_ORDER)
 _CONSUMER: Final = MemberKind("consumer", CONSUMER_SHAPE, "SK221", "SK222", "SK223")
-_COUNTED: Final = 50_000  # consumers whose NACKs are counted in one walk
-_CACHED: Final = 10_000  # consumers whose existence is cached
+_NUMBER_SIZE: Final = 8
 
 
 @dataclass(slots=True)
 class GroupFacts:
     """Facts counted over the pages of one group."""
 
-    pending: int = 0
-    nacked: int = 0
-    highest: StreamId | None = None
+    owned: Counter[int] = field(default_factory=Counter)  # NACKs by the number of their consumer
+    highest: Id | None = None
     highest_order: int = -1  # the highest update counter
     damaged: bool = False  # a page could not be read, so the counts are incomplete
+
+
+def page_id(page_key: bytes) -> Id:
+    """Return the ID in the key of a NACK page; 0-0 for the NACKs in the group's own row."""
+    return unpack_id(page_key[_NUMBER_SIZE:]) if page_key else (0, 0)
+
+
+def index_rows(page_key: bytes, page: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield table, key and body of the rows of both indexes that a NACK page must have."""
+    group = unpack_number(page_key[:_NUMBER_SIZE])
+    yield PEL_ORDER, pack_number(group) + first_order_key(page), page_key[_NUMBER_SIZE:]
+    for consumer in sorted(owners_of(page)):
+        yield CONSUMER_PEL, owned_key(group, consumer, *page_id(page_key)), b""
 
 
 # --- all groups of the store --------------------------------------------------------------------
@@ -98,15 +107,15 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
     """SK202 to SK206: names, numbers and streams of groups; all rows belong to a group."""
     rows = Rows(tables)
     numbers = SortedPairs()
-    for row in rows.under(GROUP_SHAPE):
-        record = row.record
-        prefix = pack_number(row.stream)
-        where = f"stream {row.stream} group {quoted(record.name)}"
-        if name_key(prefix, record.name) != row.db_key:
+    for db_key, record in rows.under(GROUP_SHAPE):
+        prefix = db_key[:_NUMBER_SIZE]
+        stream = unpack_number(prefix)
+        where = f"stream {stream} group {quoted(record.name)}"
+        if name_key(prefix, record.name) != db_key:
             yield finding("SK202", where, "the row has the key of another name")
         if tables.lacks(STREAMS, prefix):
-            yield finding("SK203", where, f"stream {row.stream} does not exist")
-        numbers.add(record.number, row.stream)
+            yield finding("SK203", where, f"stream {stream} does not exist")
+        numbers.add(record.number, stream)
     previous = -1
     for number, stream in numbers:
         if number == previous:
@@ -135,9 +144,9 @@ def check_groups(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
     """Check every group of one stream."""
-    for row in Rows(tables).under(GROUP_SHAPE, pack_number(number)):
-        where = f"{stream_place(number, name)} group {quoted(row.record.name)}"
-        yield from guarded(check_group(tables, where, row.record))
+    for _, record in Rows(tables).under(GROUP_SHAPE, pack_number(number)):
+        where = f"{stream_place(number, name)} group {quoted(record.name)}"
+        yield from guarded(check_group(tables, where, record))
 
 
 def check_group(tables: Tables, where: str, record: GroupRecord) -> Iterator[Finding]:
@@ -145,58 +154,69 @@ def check_group(tables: Tables, where: str, record: GroupRecord) -> Iterator[Fin
     rows = Rows(tables)
     prefix = pack_number(record.number)
     yield from check_members(rows, _CONSUMER, prefix, record.next_consumer, where)
+    found = rows.under(CONSUMER_SHAPE, prefix)
+    members = sorted(row for _, row in found if isinstance(row, Member))
+    known = {member.number for member in members} if rows.all_of(CONSUMERS) else None
     facts = GroupFacts()
-    yield from walk_pages(rows, where, record, facts)
-    yield from check_leases(rows, where, record)
+    yield from walk_pages(rows, where, record, known, facts)
+    yield from check_leases(rows, where, record, known)
     if facts.damaged or not rows.all_of(*_ROWS_OF_GROUPS):
         return  # counts without the damaged rows would only repeat that they are damaged
-    for check in RECORD_CHECKS:
-        yield from check(where, record, facts)
-    yield from check_consumers(rows, where, record)
-    yield from check_order_rows(rows, where, prefix)
-    yield from check_owned_rows(rows, where, prefix)
+    yield from check_record(where, record, facts)
+    if record.consumers != len(members):
+        yield finding("SK209", where, f"{record.consumers} consumers, counted {len(members)}")
+    for member in members:
+        if member.held != facts.owned[member.number]:
+            problem = f"pending is {member.held}, counted {facts.owned[member.number]}"
+            yield finding("SK210", f"{where} consumer {quoted(member.name)}", problem)
+    yield from check_indexes(rows, where, prefix)
 
 
-def pages_of(rows: Rows, record: GroupRecord) -> Iterator[PageRow]:
-    """Yield the pages of a group: the inline one, then those in `pel`."""
+def pages_of(rows: Rows, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and NACKs of the pages of a group: the inline one, with the key b"", first."""
     if record.inline_nacks:
-        yield PageRow(b"", 0, 0, record.inline_nacks)
+        yield b"", record.inline_nacks
     yield from rows.under(PAGE_SHAPE, pack_number(record.number))
 
 
-def walk_pages(rows: Rows, where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
-    """SK201, SK211 to SK214, SK231, SK233: each page is sound, in order, and indexed."""
-    owners = Owners(rows, record.number)
-    for page in pages_of(rows, record):
-        if page.db_key and record.inline_nacks:
+def walk_pages(
+    rows: Rows, where: str, record: GroupRecord, known: set[int] | None, facts: GroupFacts
+) -> Iterator[Finding]:
+    """SK201, SK211 to SK214, SK231, SK233: each page is sound, in order, and indexed.
+
+    Args:
+        known: numbers of the consumers; None if some cannot be read.
+    """
+    for page_key, page in pages_of(rows, record):
+        if page_key and record.inline_nacks:
             facts.damaged = True
             yield finding("SK213", where, "there are NACKs in its row, and in pages as well")
             return
-        place = (
-            f"{where} NACK page {page.ms}-{page.seq}" if page.db_key else f"{where} inline NACKs"
-        )
+        first = StreamId(*page_id(page_key))
+        place = f"{where} NACK page {first}" if page_key else f"{where} inline NACKs"
         try:
-            found = examine_page(page.data, page.ms, page.seq)
+            found = examine_page(page, *first)
         except CorruptionError as error:
             facts.damaged = True
             yield finding("SK211", place, error.problem)
             continue
-        if facts.highest is not None and (page.ms, page.seq) <= facts.highest:
+        if facts.highest is not None and first <= facts.highest:
             yield finding("SK212", place, f"the page before it contains ID {facts.highest}")
-        facts.pending += sum(found.owners.values())
-        facts.nacked += found.owners.get(0, 0)
+        facts.owned.update(found.owners)
         facts.highest = StreamId(*found.last)
         facts.highest_order = max(facts.highest_order, found.highest_order)
-        yield from _check_nacks(where, page, found, owners)
-        if page.db_key:
-            yield from _check_indexed(rows, place, page, record.number)
+        yield from _check_nacks(where, page, found, known)
+        if page_key:
+            yield from _check_indexed(rows, place, page_key, page)
 
 
-def _check_nacks(where: str, page: PageRow, found: PageFacts, owners: Owners) -> Iterator[Finding]:
+def _check_nacks(
+    where: str, page: bytes, found: PageFacts, known: set[int] | None
+) -> Iterator[Finding]:
     """SK201, SK214: owners exist; no ordering time is before the delivery time."""
-    missing = {consumer for consumer in found.owners if consumer and owners.lacks(consumer)}
-    for index in range(count_nacks(page.data) if missing else 0):
-        nack = decode_nack(page.data, index)
+    missing = set() if known is None else found.owners.keys() - known - {0}
+    for index in range(count_nacks(page) if missing else 0):
+        nack = decode_nack(page, index)
         if nack.consumer in missing:
             problem = f"consumer number {nack.consumer} does not exist"
             yield finding("SK201", f"{where} pel {nack.ms}-{nack.seq}", problem)
@@ -206,105 +226,57 @@ def _check_nacks(where: str, page: PageRow, found: PageFacts, owners: Owners) ->
         yield finding("SK214", f"{where} pel {nack.ms}-{nack.seq}", problem)
 
 
-class Owners:
-    """Looks up whether consumers of a group exist."""
-
-    def __init__(self, rows: Rows, group: int) -> None:
-        self._rows = rows
-        self._prefix = pack_number(group)
-        self._known: dict[int, bool] = {}
-
-    def lacks(self, consumer: int) -> bool:
-        """Return whether there is certainly no consumer with this number."""
-        found = self._known.get(consumer)
-        if found is None:
-            if len(self._known) >= _CACHED:
-                self._known.clear()
-            found = self._known[consumer] = self._look(consumer)
-        return found
-
-    def _look(self, consumer: int) -> bool:
-        rows, prefix = self._rows, self._prefix
-        name_of = rows.get(CONSUMER_SHAPE, number_key(prefix, consumer))
-        if isinstance(name_of, NameOf):
-            member = rows.get(CONSUMER_SHAPE, name_key(prefix, name_of.name))
-            if isinstance(member, Member) and member.number == consumer:
-                return False
-        for row in rows.under(CONSUMER_SHAPE, prefix):  # its second row is missing or wrong
-            if isinstance(row, Member) and row.number == consumer:
-                return False
-        return rows.all_of(CONSUMERS)
-
-
-def _check_indexed(rows: Rows, where: str, page: PageRow, group: int) -> Iterator[Finding]:
+def _check_indexed(rows: Rows, where: str, page_key: bytes, page: bytes) -> Iterator[Finding]:
     """SK231, SK233: both indexes have rows for a page."""
-    earliest = first_order_key(page.data)
-    row = rows.get(ORDER_SHAPE, pack_number(group) + earliest)
-    if row is None:
-        named = not rows.lacks(ORDER_SHAPE, pack_number(group) + earliest)
-    else:  # damage: two pages have the same earliest order, or the row itself is wrong (SK232)
-        other = None if row.page_key == page.db_key else rows.get(PAGE_SHAPE, row.page_key)
-        named = other is None or not _begins_with(other.data, earliest)
-    if not named:
-        yield finding("SK231", where, "pel_order has no row for its earliest NACK")
-    for consumer in sorted(owners_of(page.data)):
-        if rows.lacks(OWNED_SHAPE, owned_key(group, consumer, page.ms, page.seq)):
-            problem = f"consumer_pel has no row for it and consumer number {consumer}"
-            yield finding("SK233", where, problem)
+    for table, db_key, _ in index_rows(page_key, page):
+        if table == CONSUMER_PEL:
+            if rows.lacks(OWNED_SHAPE, db_key):
+                problem = f"consumer_pel has no row for it and consumer number {_owner(db_key)}"
+                yield finding("SK233", where, problem)
+            continue
+        named = rows.get(ORDER_SHAPE, db_key)
+        if named is None:
+            lacking = rows.lacks(ORDER_SHAPE, db_key)
+        else:  # another page with the same earliest order; or the row is wrong, which is SK232
+            lacking = named != page_key and _is_right(rows, db_key, named)
+        if lacking:
+            yield finding("SK231", where, "pel_order has no row for its earliest NACK")
 
 
-def _begins_with(page: bytes, order_key: bytes) -> bool:
-    try:
-        return first_order_key(page) == order_key
-    except CorruptionError:
-        return False  # `walk_pages` reports it
+def _is_right(rows: Rows, db_key: bytes, page_key: bytes) -> bool:
+    """Return whether the row of an index names a page that has what it says."""
+    page = rows.get(PAGE_SHAPE, page_key)
+    with suppress(CorruptionError):  # `walk_pages` reports it
+        return page is not None and any(db_key == key for _, key, _ in index_rows(page_key, page))
+    return False
 
 
-# --- the indexes against the pages --------------------------------------------------------------
+def _owner(db_key: bytes) -> int:
+    return unpack_owned_key(db_key)[1]
 
 
-def check_order_rows(rows: Rows, where: str, prefix: bytes) -> Iterator[Finding]:
-    """SK232: each row of pel_order names a page by its earliest NACK."""
-    for row in rows.under(ORDER_SHAPE, prefix):
-        page = rows.get(PAGE_SHAPE, row.page_key)
-        if page is None or first_order_key(page.data) != row.order_key:
-            place = f"{where} pel_order {row.order_key.hex()}"
-            problem = f"not the earliest NACK of a page {_page_id(row.page_key)}"
-            yield finding("SK232", place, problem)
+def check_indexes(rows: Rows, where: str, prefix: bytes) -> Iterator[Finding]:
+    """SK232, SK234: each row of an index names a page that has what it says."""
+    for shape in (ORDER_SHAPE, OWNED_SHAPE):
+        for db_key, page_key in rows.under(shape, prefix):
+            if _is_right(rows, db_key, page_key):
+                continue
+            there = StreamId(*page_id(page_key))
+            if shape is ORDER_SHAPE:
+                place = f"{where} pel_order {db_key[_NUMBER_SIZE:].hex()}"
+                yield finding("SK232", place, f"not the earliest NACK of a page {there}")
+            else:
+                problem = f"consumer number {_owner(db_key)} owns no NACK of such a page"
+                yield finding("SK234", f"{where} consumer_pel {there}", problem)
 
 
-def check_owned_rows(rows: Rows, where: str, prefix: bytes) -> Iterator[Finding]:
-    """SK234: each row of consumer_pel names a page with NACKs of its consumer."""
-    for row in rows.under(OWNED_SHAPE, prefix):
-        page = rows.get(PAGE_SHAPE, row.page_key)
-        if page is None or not owns(page.data, row.consumer):
-            place = f"{where} consumer_pel {_page_id(row.page_key)}"
-            problem = f"consumer number {row.consumer} owns no NACK of such a page"
-            yield finding("SK234", place, problem)
-
-
-def _page_id(page_key: bytes) -> str:
-    _, ms, seq = unpack_node_key(page_key)
-    return f"{ms}-{seq}"
-
-
-# --- the record against the facts ---------------------------------------------------------------
-
-Check = Callable[[str, GroupRecord, GroupFacts], Iterator[Finding]]
-
-
-def check_pending(where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
-    """SK207, SK208: the counts of all NACKs and of unowned NACKs are right."""
-    if record.pending != facts.pending:
-        problem = f"pending is {record.pending}, counted {facts.pending}"
-        yield finding("SK207", where, problem)
-    if record.nacked != facts.nacked:
-        problem = f"{record.nacked} unowned NACKs, counted {facts.nacked}"
-        yield finding("SK208", where, problem)
-
-
-def check_counters(where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
-    """SK215, SK216: the next update counter is not in use; entries_read is at least -1."""
+def check_record(where: str, record: GroupRecord, facts: GroupFacts) -> Iterator[Finding]:
+    """SK207, SK208, SK215, SK216: the counts of a group; the next update counter is not in use."""
+    pending, nacked = facts.owned.total(), facts.owned[0]
+    if record.pending != pending:
+        yield finding("SK207", where, f"pending is {record.pending}, counted {pending}")
+    if record.nacked != nacked:
+        yield finding("SK208", where, f"{record.nacked} unowned NACKs, counted {nacked}")
     if record.next_order <= facts.highest_order:
         problem = f"the next update counter is {record.next_order}, found {facts.highest_order}"
         yield finding("SK215", where, problem)
@@ -313,49 +285,17 @@ def check_counters(where: str, record: GroupRecord, facts: GroupFacts) -> Iterat
         yield finding("SK216", where, problem)
 
 
-RECORD_CHECKS: tuple[Check, ...] = (check_pending, check_counters)
-
-
-# --- consumers ----------------------------------------------------------------------------------
-
-
-def check_consumers(rows: Rows, where: str, record: GroupRecord) -> Iterator[Finding]:
-    """SK209, SK210: the counts of consumers, and of the NACKs that each owns, are right."""
-    prefix = pack_number(record.number)
-    members = SortedPairs()
-    counted = 0
-    for row in rows.under(CONSUMER_SHAPE, prefix):
-        if isinstance(row, Member):
-            members.add(row.number, row.held)
-            counted += 1
-    if record.consumers != counted:
-        yield finding("SK209", where, f"{record.consumers} consumers, counted {counted}")
-    following = iter(members)
-    while some := dict(islice(following, _COUNTED)):
-        owned = dict.fromkeys(some, 0)
-        for page in pages_of(rows, record):
-            for consumer, count in count_owners(page.data).items():
-                if consumer in owned:
-                    owned[consumer] += count
-        for number, held in some.items():
-            if held != owned[number]:
-                place = f"{where} consumer {_name_of(rows, prefix, number)}"
-                yield finding("SK210", place, f"pending is {held}, counted {owned[number]}")
-
-
-def check_leases(rows: Rows, where: str, record: GroupRecord) -> Iterator[Finding]:
+def check_leases(
+    rows: Rows, where: str, record: GroupRecord, known: set[int] | None
+) -> Iterator[Finding]:
     """SK224: the row of a lease belongs to a consumer and to deliveries that were made."""
-    owners = Owners(rows, record.number)
-    for row in rows.under(CONSUMER_SHAPE, leases_prefix(pack_number(record.number))):
-        if isinstance(row, LeaseRow):
-            place = f"{where} consumer number {row.consumer}"
-            if owners.lacks(row.consumer):
-                yield finding("SK224", place, "it has a lease, but does not exist")
-            elif row.order > record.next_order:
-                problem = f"a lease from update counter {row.order} on"
-                yield finding("SK224", place, f"{problem}, the next one is {record.next_order}")
-
-
-def _name_of(rows: Rows, prefix: bytes, number: int) -> str:
-    row = rows.get(CONSUMER_SHAPE, number_key(prefix, number))
-    return quoted(row.name) if isinstance(row, NameOf) else f"number {number}"
+    for db_key, _ in rows.under(CONSUMER_SHAPE, leases_prefix(pack_number(record.number))):
+        if not is_lease_key(db_key):
+            continue
+        consumer, order = unpack_lease_key(db_key)
+        place = f"{where} consumer number {consumer}"
+        if known is not None and consumer not in known:
+            yield finding("SK224", place, "it has a lease, but does not exist")
+        elif order > record.next_order:
+            problem = f"a lease from update counter {order} on, the next one is {record.next_order}"
+            yield finding("SK224", place, problem)

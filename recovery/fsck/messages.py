@@ -9,7 +9,6 @@ XIDMPRECORD a later message may have a lower ID.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
@@ -39,23 +38,15 @@ from streamkeep.recovery.fsck.rows import (
     PRODUCER_SHAPE,
     Member,
     Rows,
+    check_counter,
     numbers_in,
 )
-from streamkeep.recovery.fsck.single_rows import check_counter
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.fsck.streams import stream_place
 from streamkeep.recovery.pages.tree import Tables
 
 _ROWS_OF_MESSAGES: Final = (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER)
 _PRODUCER: Final = MemberKind("producer", PRODUCER_SHAPE, "SK251", "SK252", "SK253")
-
-
-@dataclass(slots=True)
-class MessageFacts:
-    """Facts counted over the rows of one stream."""
-
-    producers: int = 0
-    tracked: int = 0
 
 
 # --- all streams of the store -------------------------------------------------------------------
@@ -74,8 +65,13 @@ def check_message_numbers(tables: Tables) -> Iterator[Finding]:
         else:
             if used:
                 numbers.add(used, stream.number)
-    yield from _shared_numbers(numbers)
-    yield from check_counter(tables, NEXT_IDEMPOTENCE, numbers.highest())
+    previous = 0
+    for number, stream_number in numbers:
+        if number == previous:
+            problem = f"another stream stores its messages under the number {number}"
+            yield finding("SK262", f"stream {stream_number}", problem)
+        previous = number
+    yield from check_counter(tables, NEXT_IDEMPOTENCE, previous)
     garbage = Rows(tables).garbage(IDEMPOTENCE_ROWS)
     known = numbers.firsts()
     for number, _ in garbage:
@@ -89,16 +85,6 @@ def check_message_numbers(tables: Tables) -> Iterator[Finding]:
             if not known.has(number) and not doomed.has(number):
                 problem = f"rows of {TABLES[table].name} without a stream"
                 yield finding("SK264", f"messages {number}", problem)
-
-
-def _shared_numbers(numbers: SortedPairs) -> Iterator[Finding]:
-    """SK262: each number belongs to one stream."""
-    previous = 0
-    for number, stream in numbers:
-        if number == previous:
-            problem = f"another stream stores its messages under the number {number}"
-            yield finding("SK262", f"stream {stream}", problem)
-        previous = number
 
 
 def _idempotence(stream: Stream) -> Idempotence:
@@ -122,33 +108,37 @@ def check_messages(
     where = stream_place(number, name)
     state = _idempotence(stream)
     rows = Rows(tables)
-    facts = MessageFacts()
+    producers = tracked = 0
     if state.number:
         prefix = pack_number(state.number)
         yield from check_members(rows, _PRODUCER, prefix, state.next_producer, where)
-        for row in rows.under(PRODUCER_SHAPE, prefix):
+        for _, row in rows.under(PRODUCER_SHAPE, prefix):
             if isinstance(row, Member):
-                facts.producers += 1
+                producers += 1
                 yield from check_producer(rows, where, state, row)
         yield from check_by_message(rows, where, state)
-        yield from check_by_order(rows, where, state, facts)
-    if rows.all_of(*_ROWS_OF_MESSAGES):  # otherwise counts would only repeat that rows are damaged
-        yield from check_counts(where, state, facts)
+        for _ in rows.under(MESSAGE_ORDER_SHAPE, prefix):
+            tracked += 1
+        yield from check_by_order(rows, where, state)
+    if not rows.all_of(*_ROWS_OF_MESSAGES):
+        return  # counts would only repeat that rows are damaged
+    if state.producers != producers:
+        problem = f"pids-tracked is {state.producers}, counted {producers}"
+        yield finding("SK254", where, problem)
+    if state.tracked != tracked:
+        yield finding("SK255", where, f"iids-tracked is {state.tracked}, counted {tracked}")
 
 
 def check_producer(
-    rows: Rows,
-    where: str,
-    state: Idempotence,
-    producer: Member,
+    rows: Rows, where: str, state: Idempotence, producer: Member
 ) -> Iterator[Finding]:
     """SK256, SK257, SK260: the counters of a producer match its messages; they are not too many."""
     place = f"{where} producer {quoted(producer.name)}"
     counted, highest, before = 0, -1, rows.unreadable
     prefix = producer_prefix(state.number, producer.number)
-    for row in rows.under(MESSAGE_ORDER_SHAPE, prefix):
+    for _, message in rows.under(MESSAGE_ORDER_SHAPE, prefix):
         counted += 1
-        highest = row.message.order
+        highest = message.order
     if rows.unreadable > before or not rows.tables.complete(IDEMPOTENCY_ORDER):
         return
     if producer.held != counted:
@@ -162,48 +152,37 @@ def check_producer(
 
 def check_by_message(rows: Rows, where: str, state: Idempotence) -> Iterator[Finding]:
     """SK258, SK259: each message has its own key, and a row in `idempotency_order`."""
-    for row in rows.under(MESSAGE_SHAPE, pack_number(state.number)):
-        message = row.message
-        place = f"{where} message {quoted(message.iid)} of producer number {row.producer}"
-        if message_key(state.number, row.producer, message.iid) != row.db_key:
+    for db_key, message in rows.under(MESSAGE_SHAPE, pack_number(state.number)):
+        producer = _producer_in(db_key)
+        place = f"{where} message {quoted(message.iid)} of producer number {producer}"
+        order = order_key(state.number, producer, message.order)
+        if message_key(state.number, producer, message.iid) != db_key:
             yield finding("SK258", place, "the row has the key of another message")
-            continue
-        order = order_key(state.number, row.producer, message.order)
-        if rows.lacks(MESSAGE_ORDER_SHAPE, order):
+        elif rows.lacks(MESSAGE_ORDER_SHAPE, order):
             problem = f"idempotency_order has no row for its order {message.order}"
             yield finding("SK259", place, problem)
 
 
-def check_by_order(
-    rows: Rows, where: str, state: Idempotence, facts: MessageFacts
-) -> Iterator[Finding]:
+def check_by_order(rows: Rows, where: str, state: Idempotence) -> Iterator[Finding]:
     """SK259, SK261: each row in the order has a message, of a producer that exists."""
     prefix = pack_number(state.number)
     previous = -1
-    for row in rows.under(MESSAGE_ORDER_SHAPE, prefix):
-        facts.tracked += 1
-        message = row.message
-        if row.producer != previous:
-            previous = row.producer
-            if rows.lacks(PRODUCER_SHAPE, number_key(prefix, previous)):
-                place = f"{where} producer number {previous}"
-                yield finding("SK261", place, "it does not exist, but has messages")
-        db_key = message_key(state.number, row.producer, message.iid)
-        place = f"{where} order {message.order} of producer number {row.producer}"
-        if rows.lacks(MESSAGE_SHAPE, db_key):
+    for db_key, message in rows.under(MESSAGE_ORDER_SHAPE, prefix):
+        producer = _producer_in(db_key)
+        if producer != previous and rows.lacks(PRODUCER_SHAPE, number_key(prefix, producer)):
+            place = f"{where} producer number {producer}"
+            yield finding("SK261", place, "it does not exist, but has messages")
+        previous = producer
+        by_message = message_key(state.number, producer, message.iid)
+        place = f"{where} order {message.order} of producer number {producer}"
+        found = rows.get(MESSAGE_SHAPE, by_message)
+        if rows.lacks(MESSAGE_SHAPE, by_message):
             yield finding("SK259", place, f"the message {quoted(message.iid)} does not exist")
-            continue
-        found = rows.get(MESSAGE_SHAPE, db_key)
-        if found is not None and found.message != message:
+        elif found is not None and found != message:
             problem = f"the message {quoted(message.iid)} has another order or entry"
             yield finding("SK259", place, problem)
 
 
-def check_counts(where: str, state: Idempotence, facts: MessageFacts) -> Iterator[Finding]:
-    """SK254, SK255: pids-tracked and iids-tracked match the rows."""
-    if state.producers != facts.producers:
-        problem = f"pids-tracked is {state.producers}, counted {facts.producers}"
-        yield finding("SK254", where, problem)
-    if state.tracked != facts.tracked:
-        problem = f"iids-tracked is {state.tracked}, counted {facts.tracked}"
-        yield finding("SK255", where, problem)
+def _producer_in(db_key: bytes) -> int:
+    """Return the number of the producer in a key of a message."""
+    return int.from_bytes(db_key[8:12], "big")

@@ -1,4 +1,4 @@
-"""Parsed rows for the checks: table by table, in key order, one at a time.
+"""Rows for the checks: table by table, in key order, one at a time; and the checks of single rows.
 
 A `Shape` says how the rows of one table are parsed. `check_rows` reports every row that cannot be
 parsed. All other checks read through `Rows`, which skips and counts such rows. So no problem is
@@ -10,33 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.crash_recovery.recover import META_RECOVERY, decode_recovery
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_FORMAT, META_UUID
+from streamkeep.engine.store.meta import META_CREATED
+from streamkeep.engine.tables.group import NEXT_GROUP
+from streamkeep.engine.tables.manifest import NEXT_FILE, NEXT_SEQUENCE
+from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.id_codec import pack_id
-from streamkeep.format.core.keys import (
-    CONSUMER_PEL,
-    CONSUMERS,
-    ERASURES,
-    GARBAGE,
-    GROUPS,
-    IDEMPOTENCY,
-    IDEMPOTENCY_ORDER,
-    LAST_NUMBER,
-    PEL,
-    PEL_ORDER,
-    PRODUCERS,
-    ROWS,
-    SEGMENTS,
-    TABLES,
-    check_key,
-    is_lease_key,
-    is_name_key,
-    pack_number,
-    unpack_lease_key,
-    unpack_node_key,
-    unpack_number,
-    unpack_owned_key,
-)
+from streamkeep.format.core.keys import META, TABLES
+from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, decode_backup
+from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
+from streamkeep.format.rows.batches import decode_batch
+from streamkeep.format.rows.following import META_FOLLOWING, decode_following
 from streamkeep.format.rows.group_records import (
     GroupRecord,
     decode_consumer,
@@ -48,17 +36,28 @@ from streamkeep.format.rows.producers import (
     decode_message,
     decode_ordered,
     decode_producer,
-    unpack_order_key,
 )
 from streamkeep.format.rows.records import (
     ARCHIVE_FILE,
     GROUP_ROWS,
     IDEMPOTENCE_ROWS,
     STREAM_NODES,
+    decode_counter,
+    decode_epoch,
     decode_file_garbage,
     decode_garbage,
+    decode_key_row,
+    decode_number,
+    decode_uuid,
 )
-from streamkeep.format.segment.manifest import decode_erasure, decode_segment_record
+from streamkeep.format.segment.manifest import (
+    SegmentRecord,
+    decode_erasure,
+    decode_segment_record,
+)
+from streamkeep.format.segment.remote import META_REMOTE, decode_setting
+from streamkeep.recovery.fsck.catalogue import finding
+from streamkeep.recovery.fsck.findings import Finding, quoted
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.pages.tree import Tables
 
@@ -68,6 +67,7 @@ _GARBAGE_KINDS: Final = (STREAM_NODES, GROUP_ROWS, IDEMPOTENCE_ROWS)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+Decode = Callable[[bytes, str], object]
 
 
 class Shape(NamedTuple, Generic[T_co]):
@@ -77,178 +77,92 @@ class Shape(NamedTuple, Generic[T_co]):
     parse: Callable[[bytes, bytes, str], T_co]
 
 
-# --- rows ---------------------------------------------------------------------------------------
-
-
-class GroupRow(NamedTuple):
-    """A group of a stream."""
-
-    db_key: bytes
-    stream: int
-    record: GroupRecord
-
-
 class Member(NamedTuple):
     """A consumer of a group, or a producer of a stream."""
 
-    db_key: bytes
     number: int
     name: bytes
     held: int  # how many NACKs a consumer owns, or tracked messages a producer has
     next_order: int  # order of a producer's next message
 
 
-class NameOf(NamedTuple):
-    """The row that maps the number of a member to its name."""
-
-    number: int
-    name: bytes
-
-
-class LeaseRow(NamedTuple):
-    """The row of a lease: from which update counter on a consumer was given entries under it."""
-
-    consumer: int
-    order: int
-    lease: int
-
-
-class PageRow(NamedTuple):
-    """A NACK page, with the ID in its key."""
-
-    db_key: bytes
-    ms: int
-    seq: int
-    data: bytes
-
-
-class OrderRow(NamedTuple):
-    """The page with the NACK of an order key; `page_key` is a key of `pel`."""
-
-    order_key: bytes
-    page_key: bytes
-
-
-class OwnedRow(NamedTuple):
-    """A consumer owns NACKs of a page; `page_key` is a key of `pel`."""
-
-    consumer: int
-    page_key: bytes
-
-
-class MessageRow(NamedTuple):
-    """A tracked message."""
-
-    db_key: bytes
-    producer: int
-    message: Message
-
-
-class GarbageRow(NamedTuple):
+class Garbage(NamedTuple):
     """Rows or a file that are being removed."""
 
-    row_number: int
     kind: int
     number: int
     path: str  # path of a file, relative to archive/
 
 
-class ErasureRow(NamedTuple):
-    """An erased entry."""
-
-    stream_number: int
-    ms: int
-    seq: int
-    time_ms: int
-
-
-# --- parsing ------------------------------------------------------------------------------------
-
-
-def _parse_group(db_key: bytes, body: bytes, where: str) -> GroupRow:
-    return GroupRow(db_key, unpack_number(db_key[:_PREFIX_SIZE]), decode_group(body, where))
-
-
-def _parse_name_of(db_key: bytes, body: bytes) -> NameOf:
-    return NameOf(int.from_bytes(db_key[_PREFIX_SIZE + 1 :], "big"), body)
-
-
-def _parse_consumer(db_key: bytes, body: bytes, where: str) -> Member | NameOf | LeaseRow:
-    if is_lease_key(db_key):
-        return LeaseRow(*unpack_lease_key(db_key), decode_lease(body, where))
-    if not is_name_key(db_key):
-        return _parse_name_of(db_key, body)
+def _parse_consumer(db_key: bytes, body: bytes, where: str) -> Member | bytes | int:
+    """Return a consumer; of a row under a number the name; of one of a lease the lease."""
+    if keys.is_lease_key(db_key):
+        return decode_lease(body, where)
+    if not keys.is_name_key(db_key):
+        return body
     consumer = decode_consumer(body, where)
-    return Member(db_key, consumer.number, consumer.name, consumer.pending, 0)
+    return Member(consumer.number, consumer.name, consumer.pending, 0)
 
 
-def _parse_producer(db_key: bytes, body: bytes, where: str) -> Member | NameOf:
-    if not is_name_key(db_key):
-        return _parse_name_of(db_key, body)
+def _parse_producer(db_key: bytes, body: bytes, where: str) -> Member | bytes | int:
+    """Return a producer; of a row under a number the name."""
+    if not keys.is_name_key(db_key):
+        return body
     producer, name = decode_producer(body, where)
-    return Member(db_key, producer.number, name, producer.tracked, producer.next_order)
+    return Member(producer.number, name, producer.tracked, producer.next_order)
 
 
-def _parse_page(db_key: bytes, body: bytes, where: str) -> PageRow:
-    _, ms, seq = unpack_node_key(db_key)
-    return PageRow(db_key, ms, seq, body)
-
-
-def _parse_order(db_key: bytes, body: bytes, where: str) -> OrderRow:
+def _parse_order(db_key: bytes, body: bytes, where: str) -> bytes:
+    """Return the key of a page in `pel`."""
     if len(body) != _ID_SIZE:
         raise CorruptionError(where, f"a page key of {len(body)} bytes, expected {_ID_SIZE}")
-    return OrderRow(db_key[_PREFIX_SIZE:], db_key[:_PREFIX_SIZE] + body)
+    return db_key[:_PREFIX_SIZE] + body
 
 
-def _parse_owned(db_key: bytes, body: bytes, where: str) -> OwnedRow:
-    group, consumer, ms, seq = unpack_owned_key(db_key)
+def _parse_owned(db_key: bytes, body: bytes, where: str) -> bytes:
+    """Return the key of a page in `pel`."""
     if body:
         raise CorruptionError(where, f"a row of {len(body)} bytes, expected an empty row")
-    return OwnedRow(consumer, pack_number(group) + pack_id(ms, seq))
+    return db_key[:_PREFIX_SIZE] + db_key[-_ID_SIZE:]
 
 
-def _parse_message(db_key: bytes, body: bytes, where: str) -> MessageRow:
-    producer = int.from_bytes(db_key[_PREFIX_SIZE : _PREFIX_SIZE + 4], "big")
-    return MessageRow(db_key, producer, decode_message(body, where))
-
-
-def _parse_message_order(db_key: bytes, body: bytes, where: str) -> MessageRow:
-    _, producer, _ = unpack_order_key(db_key)
-    return MessageRow(db_key, producer, decode_ordered(db_key, body, where))
-
-
-def _parse_garbage(db_key: bytes, body: bytes, where: str) -> GarbageRow:
+def _parse_garbage(db_key: bytes, body: bytes, where: str) -> Garbage:
     kind, number = decode_garbage(body, where)
     path = ""
     if kind == ARCHIVE_FILE:
         path = decode_file_garbage(body, where)
     elif kind not in _GARBAGE_KINDS:
         raise CorruptionError(where, f"unknown kind of garbage {kind}")
-    return GarbageRow(unpack_number(db_key), kind, number, path)
+    return Garbage(kind, number, path)
 
 
-def _parse_stored(db_key: bytes, body: bytes, where: str) -> bytes:
-    return body
+def _body(table: int) -> Shape[bytes]:
+    """Return the shape of rows that may have any bytes."""
+    return Shape(table, lambda db_key, body, where: body)
 
 
-def _parse_erasure(db_key: bytes, body: bytes, where: str) -> ErasureRow:
-    return ErasureRow(*unpack_node_key(db_key), decode_erasure(body, where))
+def _decoded(table: int, decode: Callable[[bytes, str], T]) -> Shape[T]:
+    """Return the shape of rows whose bodies say everything."""
+    return Shape(table, lambda db_key, body, where: decode(body, where))
 
 
-GROUP_SHAPE: Final = Shape(GROUPS, _parse_group)
-CONSUMER_SHAPE: Final = Shape(CONSUMERS, _parse_consumer)
-PAGE_SHAPE: Final = Shape(PEL, _parse_page)
-OWNED_SHAPE: Final = Shape(CONSUMER_PEL, _parse_owned)
-ORDER_SHAPE: Final = Shape(PEL_ORDER, _parse_order)
-PRODUCER_SHAPE: Final = Shape(PRODUCERS, _parse_producer)
-MESSAGE_SHAPE: Final = Shape(IDEMPOTENCY, _parse_message)
-MESSAGE_ORDER_SHAPE: Final = Shape(IDEMPOTENCY_ORDER, _parse_message_order)
-GARBAGE_SHAPE: Final = Shape(GARBAGE, _parse_garbage)
-SEGMENT_SHAPE: Final = Shape(SEGMENTS, decode_segment_record)
-ERASURE_SHAPE: Final = Shape(ERASURES, _parse_erasure)
-STORED_SHAPE: Final = Shape(ROWS, _parse_stored)
+KEY_SHAPE: Final[Shape[tuple[int, bytes]]] = _decoded(keys.KEYS, decode_key_row)
+NAME_SHAPE: Final = _body(keys.NAMES)
+GROUP_SHAPE: Final[Shape[GroupRecord]] = _decoded(keys.GROUPS, decode_group)
+CONSUMER_SHAPE: Final = Shape(keys.CONSUMERS, _parse_consumer)
+PAGE_SHAPE: Final = _body(keys.PEL)
+OWNED_SHAPE: Final = Shape(keys.CONSUMER_PEL, _parse_owned)
+ORDER_SHAPE: Final = Shape(keys.PEL_ORDER, _parse_order)
+PRODUCER_SHAPE: Final = Shape(keys.PRODUCERS, _parse_producer)
+MESSAGE_SHAPE: Final[Shape[Message]] = _decoded(keys.IDEMPOTENCY, decode_message)
+MESSAGE_ORDER_SHAPE: Final = Shape(keys.IDEMPOTENCY_ORDER, decode_ordered)
+GARBAGE_SHAPE: Final = Shape(keys.GARBAGE, _parse_garbage)
+SEGMENT_SHAPE: Final[Shape[SegmentRecord]] = Shape(keys.SEGMENTS, decode_segment_record)
+ERASURE_SHAPE: Final[Shape[int]] = _decoded(keys.ERASURES, decode_erasure)
 
 SHAPES: Final[tuple[Shape[object], ...]] = (
+    KEY_SHAPE,
+    NAME_SHAPE,
     GROUP_SHAPE,
     CONSUMER_SHAPE,
     PAGE_SHAPE,
@@ -260,23 +174,22 @@ SHAPES: Final[tuple[Shape[object], ...]] = (
     GARBAGE_SHAPE,
     SEGMENT_SHAPE,
     ERASURE_SHAPE,
-    STORED_SHAPE,
+    _body(keys.ROWS),
 )
 
 
 def row_place(table: int, db_key: bytes) -> str:
     """Return the name of a row in findings."""
+    if table == keys.KEYS:
+        return f"key row {quoted(db_key)}"
     return f"row {db_key.hex()} of {TABLES[table].name}"
 
 
 def parse_row(shape: Shape[T], db_key: bytes, value: bytes) -> T:
     """Check the key and the checksum of a stored row and parse it; raise CorruptionError."""
     where = row_place(shape.table, db_key)
-    check_key(shape.table, db_key)
+    keys.check_key(shape.table, db_key)
     return shape.parse(db_key, open_row(shape.table, db_key, value, where), where)
-
-
-# --- reading ------------------------------------------------------------------------------------
 
 
 class Rows:
@@ -286,15 +199,15 @@ class Rows:
         self.tables = tables
         self.unreadable = 0
 
-    def under(self, shape: Shape[T], prefix: bytes = b"") -> Iterator[T]:
-        """Yield the rows whose keys begin with `prefix`."""
-        for one in self.tables.walk(shape.table, prefix):
+    def under(self, shape: Shape[T], prefix: bytes = b"") -> Iterator[tuple[bytes, T]]:
+        """Yield key and content of the rows whose keys begin with `prefix`."""
+        for row in self.tables.walk(shape.table, prefix):
             try:
-                row = parse_row(shape, one.key, one.value())
+                parsed = parse_row(shape, row.key, row.value())
             except CorruptionError:
                 self.unreadable += 1
                 continue
-            yield row
+            yield row.key, parsed
 
     def get(self, shape: Shape[T], db_key: bytes) -> T | None:
         """Return the row with a key; None if it is missing or cannot be read."""
@@ -316,7 +229,7 @@ class Rows:
     def garbage(self, kind: int) -> SortedPairs:
         """Return the numbers of all garbage of a kind."""
         numbers = SortedPairs()
-        for row in self.under(GARBAGE_SHAPE):
+        for _, row in self.under(GARBAGE_SHAPE):
             if row.kind == kind:
                 numbers.add(row.number)
         return numbers
@@ -331,7 +244,85 @@ def numbers_in(tables: Tables, table: int) -> Iterator[int]:
             start = row.key + b"\0"
             continue
         number = int.from_bytes(prefix, "big")
-        if number > LAST_NUMBER:
+        if number > keys.LAST_NUMBER:
             return  # damage, and so is every key after it: the checks of keys report it
         yield number
-        start = pack_number(number + 1)
+        start = keys.pack_number(number + 1)
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+_COUNTERS: Final = (
+    NEXT_STREAM,
+    NEXT_GARBAGE,
+    NEXT_GROUP,
+    NEXT_IDEMPOTENCE,
+    NEXT_SEQUENCE,
+    NEXT_FILE,
+)
+_NEEDED: Final = (META_FORMAT, META_UUID, META_EPOCH)
+_META: Final[dict[bytes, Decode]] = {
+    META_FORMAT: decode_number,
+    META_UUID: decode_uuid,
+    META_EPOCH: decode_epoch,
+    META_CREATED: decode_number,
+    META_RECOVERY: lambda body, where: decode_recovery(body),
+    META_BACKUP: decode_backup,
+    META_LAST_BACKUP: decode_backup,
+    META_REMOTE: decode_setting,
+    META_FOLLOWING: decode_following,
+    **dict.fromkeys(_COUNTERS, decode_counter),
+}
+
+
+def check_meta(tables: Tables) -> Iterator[Finding]:
+    """SK002: every row of `meta` can be read, and no required row is missing."""
+    for row in tables.walk(META):
+        name = row.key
+        where = f"meta {name.decode(errors='backslashreplace')}"
+        try:
+            check_meta_row(name, open_row(META, name, row.value(), where), where)
+        except CorruptionError as error:
+            if name not in _COUNTERS:  # `check_counter` reports these
+                yield finding("SK002", where, error.problem)
+    for name in _NEEDED:
+        if tables.lacks(META, name):
+            yield finding("SK002", f"meta {name.decode()}", "the row is missing")
+
+
+def check_meta_row(name: bytes, body: bytes, where: str) -> None:
+    """Raise CorruptionError unless a row of `meta` can be read; accept unknown names."""
+    if name in _META:
+        _META[name](body, where)
+    elif name.startswith(BATCH_PREFIX):
+        decode_batch(body, name)
+
+
+def check_rows(tables: Tables) -> Iterator[Finding]:
+    """SK001: every row of names, groups, messages, garbage and manifest can be read."""
+    for shape in SHAPES:
+        for row in tables.walk(shape.table):
+            try:
+                parse_row(shape, row.key, row.value())
+            except CorruptionError as error:
+                yield finding("SK001", row_place(shape.table, row.key), error.problem)
+
+
+def check_garbage(tables: Tables) -> Iterator[Finding]:
+    """SK014: the next number of a row of garbage is not in use."""
+    numbers = (keys.unpack_number(db_key) for db_key, _ in Rows(tables).under(GARBAGE_SHAPE))
+    yield from check_counter(tables, NEXT_GARBAGE, max(numbers, default=0))
+
+
+def check_counter(tables: Tables, counter: bytes, highest: int) -> Iterator[Finding]:
+    """SK002, SK014: a counter of `meta` can be read and is above the highest number in use."""
+    where = f"meta {counter.decode()}"
+    try:
+        body = tables.get_row(META, counter, where)
+        following = 1 if body is None else decode_counter(body, where)
+    except CorruptionError as error:
+        yield finding("SK002", where, error.problem)
+        return
+    if highest >= following and tables.complete(META):
+        problem = f"the next number is {following}, but {highest} is in use"
+        yield finding("SK014", where, problem)

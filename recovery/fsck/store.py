@@ -27,13 +27,12 @@ from streamkeep.recovery.fsck.names import (
     check_names,
     check_numbers,
     check_orphans,
-    check_second_names,
     named_streams,
     nameless_streams,
 )
 from streamkeep.recovery.fsck.pages import PageWalk
 from streamkeep.recovery.fsck.progress import Progress, Scope
-from streamkeep.recovery.fsck.single_rows import check_garbage, check_meta, check_rows
+from streamkeep.recovery.fsck.rows import check_garbage, check_meta, check_rows
 from streamkeep.recovery.fsck.source import Source, open_source, use_snapshot
 from streamkeep.recovery.fsck.streams import check_stream, check_stream_keys
 from streamkeep.recovery.pages.tree import Tables
@@ -41,7 +40,6 @@ from streamkeep.recovery.pages.tree import Tables
 STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
     check_meta,
     check_names,
-    check_second_names,
     check_numbers,
     check_stream_keys,
     check_rows,

@@ -17,7 +17,7 @@ from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.journal.checkpoint import CheckpointSlot
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.records import LAST_EPOCH, decode_number, encode_number
-from streamkeep.recovery.fsck.single_rows import check_meta_row
+from streamkeep.recovery.fsck.rows import check_meta_row
 from streamkeep.recovery.pages.tree import Hole
 from streamkeep.recovery.salvage.groups import GroupRebuilder
 from streamkeep.recovery.salvage.losses import Report
