@@ -142,7 +142,7 @@ def _branches(tables: Tables) -> set[int]:
 def _nodes_in(tables: Tables, table: int) -> list[Node]:
     nodes = []
     for row in tables.walk(table):
-        page, index = row.leaf, row.index
+        page, index = row.leaf, row.at
         assert page is not None
         envelope = decode_envelope(row.value(), "test")
         pages = {page.number}

@@ -261,7 +261,7 @@ class Group(CachedRow):
         key = make_order_key(True, order_time, record.next_order)
         record.next_order += 1
         count = min(delivery_count, MAX_COUNT)
-        self._replace(Nack(ms, seq, consumer.number, time, count, key), consumer)
+        self.put(Nack(ms, seq, consumer.number, time, count, key), consumer)
 
     def deliver(self, ids: list[tuple[int, int]], consumer: Consumer, now_ms: int) -> None:
         """Make entries, ascending, pending for a consumer, delivered for the first time."""
@@ -286,9 +286,10 @@ class Group(CachedRow):
         record = self.record
         key = make_order_key(False, 0, record.next_order)
         record.next_order += 1
-        self._replace(Nack(ms, seq, 0, 0, delivery_count, key), None)
+        self.put(Nack(ms, seq, 0, 0, delivery_count, key), None)
 
-    def _replace(self, nack: Nack, consumer: Consumer | None) -> None:
+    def put(self, nack: Nack, consumer: Consumer | None) -> None:
+        """Add a NACK of a consumer, or of none, in the place of that of the same entry."""
         former = self.pel.put(nack)
         if former is not None:
             self._count_pending(self._owner(former.consumer), -1)

@@ -386,9 +386,10 @@ def append_node(
     first_live: tuple[int, int],
     last_live: tuple[int, int],
     last_slot: tuple[int, int],
+    trimmed: bytes = b"",
 ) -> None:
     """Append a whole node above all others of the stream, and count its entries as live."""
-    add_newest_node(txn, stream, ms, seq, data, b"")
+    add_newest_node(txn, stream, ms, seq, data, trimmed)
     if stream.record.length == 0:
         stream.set_first(first_live)
     stream.node_replaced(ABSENT, data)

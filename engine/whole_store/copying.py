@@ -29,6 +29,7 @@ from streamkeep.format.rows.records import encode_number
 
 _ROOM: Final = 64 << 20  # in the copy's map, for the commit that raises the epoch
 _TICK_S: Final = 0.2
+_MAPS: Final = (1 << 40, 1 << 36, 1 << 33, 1 << 31)  # sizes to try
 
 
 def copy_data(
@@ -74,6 +75,24 @@ def copy_data(
         raise translate(error) from error
     except OSError as error:
         raise translate_os(error) from error
+
+
+def open_new(folder: Folder) -> lmdb.Environment:
+    """Open an environment for a store that is made row by row; nothing is synced before its end."""
+    for size in _MAPS:
+        try:
+            return lmdb.open(
+                str(folder.path),
+                map_size=size,
+                max_dbs=len(TABLES) + 1,
+                lock=False,
+                sync=False,
+            )
+        except lmdb.MemoryError as error:
+            problem = error
+        except lmdb.Error as error:
+            raise translate(error) from error
+    raise translate(problem)
 
 
 def finish_copy(folder: Folder, clock: Clock, *, standby: bool = False) -> int:

@@ -37,7 +37,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import decode_row
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.memtable import Memtable
-from streamkeep.engine.whole_store.copying import finish_copy
+from streamkeep.engine.whole_store.copying import finish_copy, open_new
 from streamkeep.format.copies.head import Generation, Head
 from streamkeep.format.copies.piece import END, Commit, Piece, PieceName, read_commits
 from streamkeep.format.core.checksum import digest64, seal_row
@@ -63,7 +63,6 @@ from streamkeep.recovery.fsck.store import check_whole
 
 _RESTORING: Final = b"restoring"  # beside the log position, until the store is whole
 _BATCH_BYTES: Final = 8 << 20
-_MAPS: Final = (1 << 40, 1 << 36, 1 << 32)
 
 log = logging.getLogger("streamkeep")
 
@@ -296,13 +295,13 @@ class _Restore:
     def run(self, clock: Clock) -> RestoreReport:
         """Do all steps."""
         plan = self.plan
-        raw = self._open()
+        raw = open_new(self.staging)
         try:
             done = self._done(raw)
             if done is None:
                 raw.close()
                 self.clear()
-                raw = self._open()
+                raw = open_new(self.staging)
                 done = 0
             tables = _tables(raw)
             for number, name in enumerate(self.steps):
@@ -336,20 +335,6 @@ class _Restore:
             self.total,
             self.segments,
         )
-
-    def _open(self) -> lmdb.Environment:
-        for size in _MAPS:
-            try:
-                return lmdb.open(
-                    str(self.staging.path),
-                    map_size=size,
-                    max_dbs=len(TABLES) + 1,
-                    lock=False,
-                    sync=False,
-                )
-            except lmdb.MemoryError as error:
-                last = error
-        raise last
 
     def _done(self, raw: lmdb.Environment) -> int | None:
         """Return how many pieces of rows are there; None if they are not of this restore."""

@@ -394,8 +394,6 @@ def _named_by_now(source: Source, path: str) -> bool:
         if newest.tables is None:
             return False
         rows = Rows(newest.tables)
-        return any(
-            row.path == path
-            for shape in (SEGMENT_SHAPE, GARBAGE_SHAPE)
-            for _, row in rows.under(shape)
+        return any(row.path == path for _, row in rows.under(SEGMENT_SHAPE)) or any(
+            row.path == path for _, row in rows.under(GARBAGE_SHAPE)
         )

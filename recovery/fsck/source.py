@@ -114,6 +114,10 @@ class Source:
         """Return whether a meta page is damaged: the newest commit may then be missing."""
         return any(one.code == "SK003" for one in self.found)
 
+    def partial(self, table: int, db_key: bytes) -> bytes | None:
+        """Return what a row had before a part that the journal lacks; None if it has all of it."""
+        return None if self.replay is None else self.replay.partial.get((table, db_key))
+
     def raw_pages(self) -> PageFile | None:
         """Return the data file without its trees; None if it is missing. The caller closes it."""
         try:

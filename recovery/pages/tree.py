@@ -41,22 +41,22 @@ ROOT: Final[Edge] = (0, 0)  # the edge to the root: no page above it
 
 
 class Row(NamedTuple):
-    """A row: number `index` of a leaf; or one in memory, with its value and without a leaf."""
+    """A row: number `at` of a leaf; or one in memory, with its value and without a leaf."""
 
     key: bytes
     pages: PageFile
     leaf: TreePage | None
-    index: int
+    at: int
     held: bytes = b""
 
     def value(self) -> bytes:
         """Return the value; raise CorruptionError if it cannot be read."""
-        leaf, index = self.leaf, self.index
+        leaf, at = self.leaf, self.at
         if leaf is None:
             return self.held
-        if leaf.flags[index] == BIG:
-            return self.pages.overflow(leaf.places[index], leaf.sizes[index])
-        return leaf.inline(index)
+        if leaf.flags[at] == BIG:
+            return self.pages.overflow(leaf.places[at], leaf.sizes[at])
+        return leaf.inline(at)
 
 
 class Tree:

@@ -1,25 +1,33 @@
-"""Salvaging the archive: every segment that the manifest names is verified.
+"""Step two of a repair, the archive: segments, and retired nodes, which are in no segment yet.
 
-A sound file is copied. If a file is damaged, its readable nodes go back to `retired`, from where
-the archiver writes them to a new segment, and its row is removed. Each node has its own checksum,
-so nodes are found even without the file's index.
+Every segment that the manifest names is verified. The file of a sound one is copied. If a file is
+damaged, its readable nodes are retired again, so that the archiver writes them to a new segment.
+Each node has its own checksum, so they are found even without the file's index.
 
 If rows of the manifest were lost, files that no row names are adopted by the store, stream and IDs
 in their index. A file whose range contains an erased entry is not adopted: an erasure may have
 replaced it.
+
+Each entry is in one place. Of a live node, a segment and a retired node that overlap, the first of
+these is kept, because commands return its entries. What does not fit goes to lost+found.
 """
 
 from __future__ import annotations
 
-import contextlib
+import heapq
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
 from streamkeep.engine.crash_recovery.stored_version import META_UUID
 from streamkeep.engine.remote.remote_archive import RemoteArchive, check_means, remote_archive
 from streamkeep.engine.system.lmdb_errors import translate_os
-from streamkeep.engine.system.safe_files import Folder, copy_file
+from streamkeep.engine.system.safe_files import copy_file
 from streamkeep.engine.tables.manifest import NEXT_SEQUENCE
+from streamkeep.engine.tables.node_walk import put_retired
 from streamkeep.engine.tables.segment_files import (
     ARCHIVE_FOLDER,
     SegmentFile,
@@ -27,84 +35,100 @@ from streamkeep.engine.tables.segment_files import (
     open_stored,
     stored_name,
 )
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError, StoreError, UntrustedFileError
-from streamkeep.format.core.id_codec import Id
-from streamkeep.format.core.keys import (
-    ERASURES,
-    META,
-    NODES,
-    RETIRED,
-    SEGMENTS,
-    STREAMS,
-    node_key,
-    pack_number,
-    unpack_node_key,
-)
+from streamkeep.format.core.id_codec import Id, unpack_id
 from streamkeep.format.humanize import count_text
-from streamkeep.format.node.check import Slot, validate
-from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_envelope
+from streamkeep.format.node.builder import encode_nodes
+from streamkeep.format.node.check import validate
+from streamkeep.format.node.envelope import (
+    PAGE_LISTPACK,
+    Envelope,
+    decode_envelope,
+    encode_envelope,
+)
 from streamkeep.format.node.tombstones import history_form
-from streamkeep.format.rows.records import encode_number
-from streamkeep.format.rows.retired import encode_former_name, former_name_key, retired_key
+from streamkeep.format.rows.records import decode_stream_record
+from streamkeep.format.rows.retention import retention_of
+from streamkeep.format.rows.retired import encode_former_name, former_name_key, is_former_name
 from streamkeep.format.segment.manifest import (
     ADOPTED,
     SegmentRecord,
     as_in_file,
     decode_erasure,
+    decode_segment_record,
     encode_erasure,
+    erasure_key,
     record_of,
 )
 from streamkeep.format.segment.remains import remains
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
 from streamkeep.format.segment.segment import MAX_BLOCK_BYTES, SUFFIX, Segment
-from streamkeep.recovery.salvage.losses import Report, StreamLoss
-from streamkeep.recovery.salvage.lost_found import LostAndFound
-from streamkeep.recovery.salvage.new_store import BulkStore
-from streamkeep.recovery.salvage.node_remains import live_slots
-from streamkeep.recovery.salvage.overlaps import overlapping, streams_with_archive
-from streamkeep.recovery.salvage.retired import (
-    RetiredSalvage,
-    erasures,
-    read_segment_row,
-    segment_rows,
-)
+from streamkeep.recovery.fsck.source import Source
+from streamkeep.recovery.salvage.losses import StreamLoss
+from streamkeep.recovery.salvage.names import is_live
+from streamkeep.recovery.salvage.new_store import NewStore
+from streamkeep.recovery.salvage.node_remains import first_unread, live_slots, slots_of
+from streamkeep.recovery.salvage.placement import DAMAGED, MAYBE_RETIRED, split_candidate
+from streamkeep.recovery.salvage.search import Search
 
 
-class ArchiveSalvage:
-    """Copies the archive of `store` to `out`.
+class _Ranges:
+    """Ranges of IDs, both ends included, which are added in ascending order and do not overlap."""
 
-    Args:
-        uuid: UUID of the store in its checkpoint; None if there is no checkpoint.
+    def __init__(self) -> None:
+        self._firsts: list[Id] = []
+        self._lasts: list[Id] = []
+
+    def add(self, first: Id, last: Id) -> None:
+        """Add a range above all others."""
+        self._firsts.append(first)
+        self._lasts.append(last)
+
+    def touch(self, first: Id, last: Id) -> bool:
+        """Return whether a range overlaps one of these."""
+        at = bisect_right(self._firsts, last)
+        return at > 0 and self._lasts[at - 1] >= first
+
+
+class ArchiveWriter:
+    """Writes what was archived, or was to be.
 
     Attributes:
         highest_stream: the highest stream number in the archive.
     """
 
-    def __init__(
-        self, store: Folder, out: BulkStore, report: Report, lost: LostAndFound, uuid: bytes | None
-    ) -> None:
-        self._uuid = uuid
-        self.store = store
+    def __init__(self, source: Source, search: Search, out: NewStore) -> None:
+        self.store = source.folder
+        self.found = search.found
+        self.report = search.report
         self.out = out
-        self.report = report
-        self.lost = lost
         self.highest_stream = 0
-        self._previous: SegmentRecord | None = None
+        self._uuid = self.found.get_row(keys.META, META_UUID, "meta")
+        if self._uuid is None and source.slot is not None:
+            self._uuid = source.slot.store_uuid
+        self._remote = self._find_remote()
+        self._records: defaultdict[int, list[SegmentRecord]] = defaultdict(list)
+        self._sequence = 0  # the highest one
         self._sequences: set[int] = set()
-        self._named: set[str] = set()
-        self._sequence = 0
-        self._remote: RemoteArchive | None = None
+        self._number = 0
+        self._live: _Ranges | None = None  # of that stream
+        self._read_rows()
+        if search.damaged:  # rows of the manifest may be missing
+            self._adopt()
+        for records in self._records.values():
+            records.sort(key=lambda one: one.first_id)
 
     def _find_remote(self) -> RemoteArchive | None:
         """Return the archive in an object store that the store has noted; None without one."""
         try:
-            body = self.out.get_row(META, META_REMOTE, "meta")
-            uuid = self.out.get_row(META, META_UUID, "meta") or self._uuid
-            if body is None or uuid is None:
+            body = self.found.get_row(keys.META, META_REMOTE, "meta")
+            if body is None or self._uuid is None:
                 return None
-            return remote_archive(decode_setting(body, "meta"), str(UUID(bytes=uuid)))
+            return remote_archive(decode_setting(body, "meta"), str(UUID(bytes=self._uuid)))
         except CorruptionError:
             self.report.other.append(
                 "where the archive is also kept: the row is damaged; `streamkeep archive adopt "
@@ -112,55 +136,97 @@ class ArchiveSalvage:
             )
             return None
 
-    def run(self, *, rows_lost: bool) -> None:
-        """Copy everything.
-
-        Args:
-            rows_lost: whether rows of the manifest may be missing.
-        """
-        for db_key, value in self.out.rows(SEGMENTS):
+    def _read_rows(self) -> None:
+        """Read the manifest."""
+        for db_key, value in self.found.rows(keys.SEGMENTS):
             try:
-                record = read_segment_row(db_key, value)
+                body = open_row(keys.SEGMENTS, db_key, value, "segment")
+                record = decode_segment_record(db_key, body, "segment")
             except CorruptionError as error:
-                self.out.delete(SEGMENTS, db_key)
                 self.report.other.append(f"a segment whose row cannot be read: {error.problem}")
                 continue
             self._sequence = max(self._sequence, record.sequence)
-            self.highest_stream = max(self.highest_stream, record.stream_number)
-        for db_key, value in self.out.rows(ERASURES):
-            self.highest_stream = max(self.highest_stream, unpack_node_key(db_key)[0])
-            try:
-                decode_erasure(open_row(ERASURES, db_key, value, "erasure"), "erasure")
-            except CorruptionError:  # the key says which entry was erased; only the time is lost
-                self.report.rebuild("times of erasures")
-                self.out.put_row(ERASURES, db_key, encode_erasure(0))
-        self._remote = self._find_remote()
-        for db_key, value in self.out.rows(SEGMENTS):
-            record = read_segment_row(db_key, value)
-            self._named.add(record.path)
-            self._copy_segment(record)
-        if rows_lost:
-            self._adopt()
-            for db_key, value in self.out.rows(SEGMENTS):
-                self._drop_archived(read_segment_row(db_key, value))
-        retired = RetiredSalvage(self.out, self.report, self.lost)
-        retired.keep_sound()
-        self.highest_stream = max(self.highest_stream, retired.highest_stream)
-        for number in streams_with_archive(self.out):
-            self._resolve_overlaps(number)
-        retired.keep_candidates()
-        following = self.out.get_row(META, NEXT_SEQUENCE, "meta")
-        used = self._sequence
-        if used and (following is None or int.from_bytes(following, "big") <= used):
-            self.report.rebuild("counters of `meta`")
-            self.out.put_row(META, NEXT_SEQUENCE, encode_number(self._sequence + 1))
+            self._records[record.stream_number].append(record)
 
-    def _copy_segment(self, record: SegmentRecord) -> None:
+    # --- the live part --------------------------------------------------------------------------
+
+    def has(self, envelope: Envelope) -> bool:
+        """Return whether all entries of a node are in a segment.
+
+        It was trimmed then, and is an older copy, which was found without its tree.
+        """
+        first = (envelope.ms, envelope.seq)
+        for record in self._records.get(envelope.number, ()):
+            if record.first_id <= first <= record.last_id:
+                with suppress(CorruptionError, StoreError):
+                    segment = open_archived(self.store, record, lambda: self._remote)
+                    live = live_slots(envelope.listpack, *first)
+                    return all(segment.has_any([(slot.ms, slot.seq)]) for slot in live)
+        return False
+
+    def begin(self, number: int) -> None:
+        """Begin to note the live nodes of a stream."""
+        self._number = number
+        prefix = keys.pack_number(number)
+        concerned = number in self._records or any(
+            next(rows, None) is not None
+            for rows in (
+                self.found.rows(keys.RETIRED, prefix),
+                self.found.notes(DAMAGED[keys.RETIRED] + prefix),
+            )
+        )
+        self._live = _Ranges() if concerned else None
+
+    def note_live(self, first: Id, last: Id) -> None:
+        """Note that the new store has a live node; they come in order."""
+        if self._live is not None:
+            self._live.add(first, last)
+
+    # --- what was archived ----------------------------------------------------------------------
+
+    def numbers(self) -> Iterator[int]:
+        """Yield the numbers of the streams that are concerned, ascending, also of deleted ones."""
+        previous = -1
+        for number in heapq.merge(
+            sorted(self._records),
+            self.found.numbers(keys.RETIRED),
+            self.found.numbers(keys.ERASURES),
+            *(
+                (keys.unpack_node_key(db_key)[0] for db_key, _ in self.found.notes(note))
+                for note in (DAMAGED[keys.RETIRED], MAYBE_RETIRED)
+            ),
+        ):
+            if number != previous:
+                yield number
+            previous = number
+
+    def write(self, number: int) -> None:
+        """Write what was archived of a stream, after its live part."""
+        live = self._live if self._live is not None and self._number == number else _Ranges()
+        self._erasures(number)
+        kept = _Ranges()
+        for record in self._records.get(number, ()):
+            self._segment(record, live, kept)
+        self._retired(number, live, kept)
+        self._maybe_retired(number)
+        self.highest_stream = max(self.highest_stream, number)
+
+    def _erasures(self, number: int) -> None:
+        for db_key, value in self.found.rows(keys.ERASURES, keys.pack_number(number)):
+            try:
+                time_ms = decode_erasure(
+                    open_row(keys.ERASURES, db_key, value, "erasure"), "erasure"
+                )
+            except CorruptionError:  # the key says which entry was erased; only the time is lost
+                time_ms = 0
+            self.out.write(partial(_put_row, keys.ERASURES, db_key, encode_erasure(time_ms)))
+
+    def _segment(self, record: SegmentRecord, live: _Ranges, kept: _Ranges) -> None:
         """Copy the file of a row, or everything readable in it."""
-        if record == self._previous:
-            return  # `_keep_row` has just stored it under this key
+        first, last = record.first_id, record.last_id
         if not self.store.exists(stored_name(record.path)) and self._remote is not None:
-            self._previous = record  # in the object store of the archive, where fsck checks it
+            kept.add(first, last)  # in the object store of the archive, where fsck checks it
+            self._put_segment(record)
             return
         try:
             segment = open_stored(self.store, record.path, record.where)
@@ -168,74 +234,66 @@ class ArchiveSalvage:
         except UntrustedFileError:
             raise  # not damage: the user must decide whether to trust the owner
         except (CorruptionError, StoreError) as error:
-            self.out.delete(SEGMENTS, record.db_key())
             self._search(record, str(error))
             return
-        stored, record = record, as_in_file(record, segment)  # the file is right, not the row
-        before = self._previous
-        if (
-            before is not None
-            and before.stream_number == record.stream_number
-            and record.first_id <= before.last_id
-        ):
-            self.out.delete(SEGMENTS, stored.db_key())
-            self._keep_segment(record, segment, "the segment overlaps another one")
-            return
-        if self._has_erased(record, segment):
-            self.out.delete(SEGMENTS, stored.db_key())
-            self._keep_segment(record, segment, "the segment contains erased entries")
-            return
-        if any(True for _ in segment.check()):
-            self.out.delete(SEGMENTS, stored.db_key())
+        record = as_in_file(record, segment)  # the file is right, not the row
+        first, last = record.first_id, record.last_id
+        if kept.touch(first, last):
+            self._set_aside(record, segment, "the segment overlaps another one")
+        elif self._has_erased(record, segment):
+            self._set_aside(record, segment, "the segment contains erased entries")
+        elif live.touch(first, last) or any(True for _ in segment.check()):
             self._unpack(record, segment)
-            return
-        self._copy(record.path)
-        self._keep_row(stored, record)
-        self._previous = record
+        else:
+            name = stored_name(record.path)
+            try:
+                self.out.folder.make_folder(name.rpartition("/")[0])
+                copy_file(self.store, name, self.out.folder, name)
+            except OSError as error:
+                raise translate_os(error) from error
+            kept.add(first, last)
+            self._put_segment(record)
 
-    def _keep_row(self, stored: SegmentRecord, right: SegmentRecord) -> None:
-        """Store the row that matches the file, with a sequence that no other row has."""
-        if right.sequence in self._sequences:
-            self._sequence += 1
-            right = right._replace(sequence=self._sequence)
-        self._sequences.add(right.sequence)
-        if right != stored:
-            self.report.rebuild("rows of segments")
-            self.out.delete(SEGMENTS, stored.db_key())
-            self.out.put_row(SEGMENTS, right.db_key(), right.encode())
+    def _put_segment(self, record: SegmentRecord) -> None:
+        """Write a row, with a sequence that no other row has."""
+        if record.sequence in self._sequences:
+            record = record._replace(sequence=self._next_sequence())
+        self._sequences.add(record.sequence)
+        self.out.write(partial(_put_row, keys.SEGMENTS, record.db_key(), record.encode()))
 
-    def _copy(self, path: str) -> None:
-        name = stored_name(path)
-        try:
-            self.out.folder.make_folder(name.rpartition("/")[0])
-            copy_file(self.store, name, self.out.folder, name)
-        except OSError as error:
-            raise translate_os(error) from error
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def counters(self) -> dict[bytes, int]:
+        """Return the least values of counters of `meta`."""
+        return {NEXT_SEQUENCE: self._sequence + 1} if self._sequence else {}
+
+    # --- segments that cannot stay ----------------------------------------------------------------
 
     def _search(self, record: SegmentRecord, why: str) -> None:
-        """Search a file for nodes without its index, and put them into `retired`."""
-        found = 0
-        with contextlib.suppress(OSError):  # the file is missing: `why` says so
+        """Search a file for nodes without its index, and retire them."""
+        count = 0
+        with suppress(OSError):  # the file is missing: `why` says so
             file = SegmentFile(self.store.open(stored_name(record.path)), record.where)
-            found = self._place(
-                record, remains(file.read_at, file.size), record.first_id, record.last_id
-            )
-        self._lose(record, record.first_id, record.last_id, record.entries - found, why)
+            nodes = remains(file.read_at, file.size)
+            count = self._retire(record, nodes, record.first_id, record.last_id)
+        self._lose(record, record.first_id, record.last_id, record.entries - count, why)
 
     def _unpack(self, record: SegmentRecord, segment: Segment) -> None:
-        """Put the nodes of a segment into `retired`; of damaged blocks only the sound nodes."""
+        """Retire the nodes of a segment; of damaged blocks only the sound nodes."""
         size = segment.trailer.blocks_size + segment.trailer.dictionary_size
         for place, block in enumerate(segment.index.blocks):
             first, last = block.first_id, block.last_id
             try:
-                self._place(record, segment.block(place), first, last)
+                self._retire(record, segment.block(place), first, last)
             except CorruptionError as error:
                 rest = remains(segment.read_at, size, block.offset, block.offset + block.size)
-                found = self._place(record, rest, first, last)
-                self._lose(record, first, last, block.entries - found, error.problem)
+                count = self._retire(record, rest, first, last)
+                self._lose(record, first, last, block.entries - count, error.problem)
 
-    def _place(self, record: SegmentRecord, nodes: Iterable[Envelope], first: Id, last: Id) -> int:
-        """Put nodes of a segment into `retired`; return the number of their entries."""
+    def _retire(self, record: SegmentRecord, nodes: Iterable[Envelope], first: Id, last: Id) -> int:
+        """Retire nodes of a segment again; return the number of their entries."""
         number = record.stream_number
         count = 0
         for one in nodes:
@@ -248,22 +306,52 @@ class ArchiveSalvage:
             except CorruptionError:
                 continue
             count += int(ids.live)
-            erased = set(erasures(self.out, number, key, ids.last_slot))
-            db_key = retired_key(number, *key)
-            if erased or self.out.get(RETIRED, db_key) is not None:
+            erased = set(self._erased(number, key, ids.last_slot))
+            db_key = keys.node_key(number, *key)
+            if erased or self.found.get(keys.RETIRED, db_key) is not None:
                 why = "a retired node has the same key"
-                slots = live_slots(one.listpack, *key, erased)
                 if erased:
                     why = "other entries of the node were erased"
-                self._keep(number, record.key, slots, why)
+                slots = live_slots(one.listpack, *key, erased)
+                self.found.keep(number, why, slots, record.key)
                 continue
             value = encode_envelope(
                 number, *key, one.epoch, one.commit_number, b"", one.listpack, one.trimmed
             )
-            self.out.put(RETIRED, db_key, value)
-        if count and self.out.get(STREAMS, pack_number(number)) is None:
-            self.out.put(RETIRED, former_name_key(number), encode_former_name(number, record.key))
+            self.found.put(keys.RETIRED, db_key, value)
+        if count and not is_live(self.found, number):
+            name = encode_former_name(number, record.key)
+            self.found.put(keys.RETIRED, former_name_key(number), name)
         return count
+
+    def _set_aside(self, record: SegmentRecord, segment: Segment, why: str) -> None:
+        """Move the entries of a segment to lost+found, without those that were erased."""
+        number = record.stream_number
+        erased = set(self._erased(number, record.first_id, record.last_id))
+        for place in range(len(segment.index.blocks)):
+            with suppress(CorruptionError):
+                for node in segment.block(place):
+                    slots = live_slots(node.listpack, node.ms, node.seq, erased)
+                    self.found.keep(number, why, slots, record.key)
+        note = f"archived entries, from {record.first_id} on, are in lost+found: {why}"
+        self._loss(record).notes.append(note)
+
+    def _has_erased(self, record: SegmentRecord, segment: Segment) -> bool:
+        """Return whether a segment still contains an erased entry."""
+        for one in self._erased(record.stream_number, record.first_id, record.last_id):
+            with suppress(CorruptionError):
+                if segment.has_any([one]):
+                    return True
+        return False
+
+    def _erased(self, number: int, first: Id, last: Id) -> Iterator[Id]:
+        """Yield the IDs of a stream's erased entries from `first` to `last`, both included."""
+        start = erasure_key(number, *first)
+        for db_key, _ in self.found.rows(keys.ERASURES, keys.pack_number(number), start):
+            one = keys.unpack_node_key(db_key)[1:]
+            if one > last:
+                return
+            yield one
 
     def _loss(self, record: SegmentRecord) -> StreamLoss:
         """Return the losses of a stream; the name of a deleted stream comes from its segments."""
@@ -272,100 +360,117 @@ class ArchiveSalvage:
         return loss
 
     def _lose(self, record: SegmentRecord, first: Id, last: Id, count: int, why: str) -> None:
-        if count <= 0:
-            self.report.rebuild("damaged segments whose nodes were all found")
-            return
-        loss = self._loss(record)
-        what = count_text(count, "archived entry", "archived entries")
-        loss.notes.append(f"{what}, from {StreamId(*first)} to {StreamId(*last)}: {why}")
+        if count > 0:
+            what = count_text(count, "archived entry", "archived entries")
+            note = f"{what}, from {StreamId(*first)} to {StreamId(*last)}: {why}"
+            self._loss(record).notes.append(note)
 
-    def _has_erased(self, record: SegmentRecord, segment: Segment) -> bool:
-        """Return whether a segment still contains an erased entry."""
-        for one in self._erasures(record):
+    # --- retired nodes ----------------------------------------------------------------------------
+
+    def _retired(self, number: int, live: _Ranges, kept: _Ranges) -> None:
+        """Write the retired nodes that can be read, do not overlap and contain a trimmed entry."""
+        prefix = keys.pack_number(number)
+        for rest, value in self.found.notes(DAMAGED[keys.RETIRED] + prefix):
+            self._read_damaged(number, unpack_id(rest), value)
+        before: Id | None = None
+        for db_key, value in self.found.rows(keys.RETIRED, prefix):
+            key = keys.unpack_node_key(db_key)[1:]
+            if is_former_name(*key):
+                if not is_live(self.found, number):
+                    self.out.write(partial(put_value, keys.RETIRED, db_key, value))
+                continue
             try:
-                if segment.has_any([one]):
-                    return True
+                envelope = decode_envelope(value, "retired node")
+                history = history_form(envelope.listpack, *key, envelope.trimmed)
+                last = validate(history, *key).last_slot if history else key
+                if envelope.record:
+                    raise CorruptionError("retired node", "the envelope contains a stream record")
+            except CorruptionError as error:
+                why = f"a retired node is damaged: {error.problem}"
+                self.found.keep(number, why, slots_of(value, number, key, None))
+                note = f"retired entries from {StreamId(*key)} on: {error.problem}"
+                self.found.lose(number, note)
+                continue
+            if not history:
+                continue  # no trimmed entry
+            shown = self.found.get(keys.NODES, db_key)
+            if shown is not None and decode_envelope(shown, "node").listpack == envelope.listpack:
+                self.report.stale += 1  # the live node itself, which a swapped page had here
+            elif live.touch(key, last) or kept.touch(key, last) or (before and key <= before):
+                slots = live_slots(history, *key)
+                self.found.keep(number, "a retired node overlaps others", slots)
+            else:
+                before = last
+                self.out.write(partial(_put_retired, envelope), len(value))
+
+    def _read_damaged(self, number: int, key: Id, value: bytes) -> None:
+        """Put the entries of a damaged node up to the damage back."""
+        if self.found.get(keys.RETIRED, keys.node_key(number, *key)) is not None:
+            return  # a sound copy was found
+        start = keys.node_key(number, *key) + b"\0"
+        ends = [
+            keys.unpack_node_key(db_key)[1:]
+            for table in (keys.RETIRED, keys.NODES)
+            for db_key, _ in [
+                next(self.found.rows(table, keys.pack_number(number), start), (b"", b""))
+            ]
+            if db_key
+        ]
+        following = min(ends, default=None)
+        slots = slots_of(value, number, key, following)
+        live = [(slot.ms, slot.seq, slot.pairs) for slot in slots if not slot.deleted]
+        self.report.stream(number).unverified += len(live)
+        for ms, seq, data in encode_nodes(live, PAGE_LISTPACK):
+            node = encode_envelope(number, ms, seq, 1, 1, b"", data, b"")
+            self.found.put(keys.RETIRED, keys.node_key(number, ms, seq), node)
+        until = "" if following is None else f" up to but not including {StreamId(*following)}"
+        note = f"entries that were not archived yet, from {first_unread(slots, key)}{until}"
+        self.found.lose(number, note)
+
+    def _maybe_retired(self, number: int) -> None:
+        """Move nodes that may have been retired to lost+found."""
+        for rest, noted in self.found.notes(MAYBE_RETIRED + keys.pack_number(number)):
+            key = unpack_id(rest)
+            db_key = keys.node_key(number, *key)
+            if any(
+                self.found.get(table, db_key) is not None for table in (keys.NODES, keys.RETIRED)
+            ):
+                continue
+            envelope = decode_envelope(split_candidate(noted)[1], "page")
+            try:
+                history = history_form(envelope.listpack, *key, envelope.trimmed)
+                last = validate(history, *key).last_slot if history else None
             except CorruptionError:
                 continue
-        return False
+            if last is not None and self._may_be_retired(number, key, last):
+                slots = live_slots(history, *key, set(self._erased(number, key, last)))
+                why = "the node may have been trimmed but not archived yet"
+                self.found.keep(number, why, slots)
 
-    def _erasures(self, record: SegmentRecord) -> Iterator[Id]:
-        return erasures(self.out, record.stream_number, record.first_id, record.last_id)
+    def _may_be_retired(self, number: int, first: Id, last: Id) -> bool:
+        """Return whether entries below the live ones of an archived stream are in no segment."""
+        segments = self._records.get(number, [])
+        if any(one.first_id <= last and first <= one.last_id for one in segments):
+            return False
+        value = self.found.get(keys.STREAMS, keys.pack_number(number))
+        if value is None:
+            return bool(segments)
+        try:
+            record = decode_stream_record(decode_envelope(value, "stream").record, "stream")
+            retention = retention_of(record.extension, f"stream {number}")
+        except CorruptionError:
+            return bool(segments)
+        archives = bool(segments) or (retention is not None and retention.archive)
+        return archives and last < record.first_id()
 
-    def _keep_segment(self, record: SegmentRecord, segment: Segment, why: str) -> None:
-        """Move the entries of a segment to lost+found, without those that were erased."""
-        erased = set(self._erasures(record))
-        for place in range(len(segment.index.blocks)):
-            try:
-                nodes = segment.block(place)
-            except CorruptionError:
-                continue
-            for node in nodes:
-                slots = live_slots(node.listpack, node.ms, node.seq, erased)
-                self._keep(record.stream_number, record.key, slots, why)
-        loss = self._loss(record)
-        loss.notes.append(f"archived entries, from {record.first_id} on, are in lost+found: {why}")
-
-    def _keep(self, number: int, key: bytes | None, slots: list[Slot], why: str) -> None:
-        self.report.stream(number).moved += self.lost.keep_entries(why, key, number, slots)
-
-    def _drop_archived(self, record: SegmentRecord) -> None:
-        """Drop live nodes that were found without their tree and whose entries are all archived.
-
-        Entries in a segment were trimmed before, so these nodes are older copies.
-        """
-        number = record.stream_number
-        segment = None
-        start = node_key(number, *record.first_id)
-        for db_key, value in self.out.rows(NODES, pack_number(number), start):
-            if db_key > node_key(number, *record.last_id):
-                return
-            segment = segment or open_archived(self.store, record, lambda: self._remote)
-            envelope = decode_envelope(value, "node")
-            live = live_slots(envelope.listpack, envelope.ms, envelope.seq)
-            if all(segment.has_any([(slot.ms, slot.seq)]) for slot in live):
-                self.out.delete(NODES, db_key)
-                self.report.stale += 1
-
-    def _resolve_overlaps(self, number: int) -> None:
-        """Leave each entry in one place; nodes that only a segment has go back to `retired`."""
-        resolved = False
-        while not resolved:
-            resolved = True
-            for place in list(overlapping(self.out, number)):
-                if place.segment is not None:
-                    self._unpack_copied(place.segment)
-                    resolved = False  # its nodes may overlap others
-                else:
-                    self._keep_retired(number, place.db_key)
-
-    def _unpack_copied(self, record: SegmentRecord) -> None:
-        """Unpack a sound segment that was already copied, and remove the copy."""
-        self.report.rebuild("segments that overlapped nodes and were unpacked")
-        self.out.delete(SEGMENTS, record.db_key())
-        self._unpack(record, open_archived(self.store, record, lambda: self._remote))
-        self.out.folder.remove(stored_name(record.path))
-
-    def _keep_retired(self, number: int, db_key: bytes) -> None:
-        """Move a retired node that overlaps others to lost+found."""
-        value = self.out.get(RETIRED, db_key)
-        assert value is not None
-        self.out.delete(RETIRED, db_key)
-        envelope = decode_envelope(value, "retired node")
-        live = self.out.get(NODES, db_key)
-        if live is not None and decode_envelope(live, "node").listpack == envelope.listpack:
-            self.report.stale += 1  # the live node itself, which a swapped page of `retired` held
-            return
-        data = history_form(envelope.listpack, envelope.ms, envelope.seq, envelope.trimmed)
-        why = "a retired node overlaps others"
-        self._keep(number, None, live_slots(data, envelope.ms, envelope.seq), why)
-
-    # --- files without a row ------------------------------------------------------------------
+    # --- files without a row ----------------------------------------------------------------------
 
     def _adopt(self) -> None:
         """Adopt sound files of this store that no row names."""
-        own_uuid = self.out.get_row(META, META_UUID, "meta") or self._uuid
-        for path in self._files():
+        named = {one.path for records in self._records.values() for one in records}
+        for path in self.store.files_below(ARCHIVE_FOLDER):
+            if not path.endswith(SUFFIX) or path in named:
+                continue
             try:
                 segment = open_stored(self.store, path, max_block_bytes=MAX_BLOCK_BYTES)
             except (CorruptionError, StoreError):
@@ -377,31 +482,32 @@ class ArchiveSalvage:
                 continue
             if problem is not None:
                 self.report.other.append(f"archive file {path}: damaged, and no row names it")
-                continue
-            if segment.index.store_uuid == own_uuid:
+            elif segment.index.store_uuid == self._uuid:
                 self._adopt_one(path, segment)
 
-    def _files(self) -> Iterator[str]:
-        for path in self.store.files_below(ARCHIVE_FOLDER):
-            if path.endswith(SUFFIX) and path not in self._named:
-                yield path
-
     def _adopt_one(self, path: str, segment: Segment) -> None:
-        trailer, number = segment.trailer, segment.index.stream_number
-        erased = any(erasures(self.out, number, trailer.first_id, trailer.last_id))
-        if erased or self._overlaps(segment):
+        record = record_of(segment, path, ADOPTED)
+        number, first, last = record.stream_number, record.first_id, record.last_id
+        others = self._records.get(number, ())
+        if any(self._erased(number, first, last)) or any(
+            one.first_id <= last and first <= one.last_id for one in others
+        ):
             self.report.other.append(f"archive file {path}: another file may have replaced it")
-            return
-        self._sequence += 1
-        self.highest_stream = max(self.highest_stream, number)
-        record = record_of(segment, path, ADOPTED)._replace(sequence=self._sequence)
-        self.out.put_row(SEGMENTS, record.db_key(), record.encode())
-        self.report.rebuild("rows of segments")
-        self._copy(path)
+        else:
+            self._records[number].append(record._replace(sequence=self._next_sequence()))
 
-    def _overlaps(self, segment: Segment) -> bool:
-        trailer = segment.trailer
-        return any(
-            row.first_id <= trailer.last_id and trailer.first_id <= row.last_id
-            for row in segment_rows(self.out, segment.index.stream_number)
-        )
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def _put_row(table: int, db_key: bytes, body: bytes, txn: WriteTxn) -> None:
+    txn.put_row(table, db_key, body)
+
+
+def put_value(table: int, db_key: bytes, value: bytes, txn: WriteTxn) -> None:
+    """Put a row with its checksum."""
+    txn.put(table, db_key, value)
+
+
+def _put_retired(one: Envelope, txn: WriteTxn) -> None:
+    put_retired(txn, one.number, one.ms, one.seq, one.listpack, one.trimmed)

@@ -1,35 +1,24 @@
-"""Step two of a repair, groups: make groups, consumers and pending entries of the new store agree.
+"""Step two of a repair, groups: write the groups of a stream, their consumers and NACKs.
 
 NACKs are primary data: owner, delivery time and delivery count. So are the names and times of
-consumers. All counters and both indexes over the pages are derived. If the owner of a NACK is lost,
-the NACK stays pending for a new consumer.
+consumers, and the leases under which they were given entries. The engine makes all else. If the
+owner of a NACK is lost, the NACK stays pending for a new consumer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from streamkeep.engine.tables.group import Group, create_group, find_group
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id
-from streamkeep.format.core.keys import (
-    CONSUMER_PEL,
-    CONSUMERS,
-    GROUPS,
-    LAST_MEMBER,
-    PEL,
-    PEL_ORDER,
-    STREAMS,
-    leases_prefix,
-    name_key,
-    number_key,
-    owned_key,
-    pack_number,
-    page_key,
-    unpack_lease_key,
-)
 from streamkeep.format.humanize import count_text
 from streamkeep.format.rows.group_records import (
     UNKNOWN,
@@ -38,263 +27,222 @@ from streamkeep.format.rows.group_records import (
     decode_consumer,
     decode_group,
     decode_lease,
+    encode_lease,
 )
 from streamkeep.format.rows.nacks import (
-    INLINE_NACKS,
     MAX_COUNT,
     NACK_SIZE,
     ORDERS,
     OWNED,
-    PAGE_NACKS,
     Nack,
     decode_nack,
-    encode_nack,
-    examine_page,
-    first_order_key,
     make_order_key,
     order_time,
-    owners_of,
 )
+from streamkeep.format.rows.records import GROUP_ROWS
 from streamkeep.recovery.fsck.findings import quoted
-from streamkeep.recovery.salvage.losses import Report
-from streamkeep.recovery.salvage.lost_found import LostAndFound
-from streamkeep.recovery.salvage.members import new_name, read_members
-from streamkeep.recovery.salvage.new_store import BulkStore
+from streamkeep.recovery.salvage.found import Found
+from streamkeep.recovery.salvage.names import is_live
+from streamkeep.recovery.salvage.new_store import NewStore
+from streamkeep.recovery.salvage.search import garbage_note
+from streamkeep.recovery.salvage.streams import written
 
-_OWNER: Final = b"G"  # note: the number of a group; value: the key of its row
+_OWNER: Final = b"G"  # note: the number of a group
 _NUMBER_SIZE: Final = 8
+_NUMBER_AT: Final = 9  # in the key of a row under a number
+_BATCH: Final = 20_000  # NACKs that a transaction writes
+
+T = TypeVar("T")
+Leases = list[tuple[int, int, int]]  # consumer, update counter, lease
 
 
-class GroupRebuilder:
-    """Rebuilds all groups of a new store."""
+# --- consumers and producers ----------------------------------------------------------------------
 
-    def __init__(self, out: BulkStore, report: Report, lost: LostAndFound) -> None:
-        self.out = out
-        self.report = report
-        self.lost = lost
-        self.highest = 0  # the highest group number
 
-    def run(self) -> None:
-        """Rebuild everything."""
-        for db_key, value in self.out.rows(GROUPS):
-            with suppress(CorruptionError):  # `_fix_row` drops it
-                self.highest = max(self.highest, _decode(db_key, value).number)
-        for db_key, value in self.out.rows(GROUPS):
-            self._fix_row(db_key, value)
-        for db_key, value in self.out.rows(GROUPS):
-            self._group(db_key, _decode(db_key, value))
-        self._orphans()
+class Member(NamedTuple, Generic[T]):
+    """A consumer of a group, or a producer of a stream."""
 
-    # --- all groups ---------------------------------------------------------------------------
+    name: bytes
+    is_new: bool  # its name was lost
+    record: T | None  # None if its record was lost
 
-    def _fix_row(self, db_key: bytes, value: bytes) -> None:
-        """Give a group its own key and number, or drop it if it has no stream."""
+
+def read_members(
+    found: Found,
+    table: int,
+    prefix: bytes,
+    decode: Callable[[bytes], tuple[int, bytes, T]],
+    needed: set[int],
+    dropped: Callable[[bytes], None] = lambda name: None,
+) -> dict[int, Member[T]]:
+    """Return the members whose keys begin with `prefix`, by number.
+
+    A member has a row under its name, with its number and its record, and a row under its number,
+    with its name. Either is enough to find the other.
+
+    Args:
+        decode: returns number, name and record from the body of a row; raises CorruptionError.
+        needed: numbers that must have a member.
+        dropped: called with names whose number is in use by another name, or 0.
+    """
+    members: dict[int, Member[T]] = {}
+    names: dict[int, bytes] = {}
+    taken: set[bytes] = set()
+    for db_key, value in found.rows(table, prefix):
+        body = open_row(table, db_key, value, "member")
+        if keys.is_lease_key(db_key):
+            continue
+        if not keys.is_name_key(db_key):
+            names[int.from_bytes(db_key[_NUMBER_AT:], "big")] = body
+            continue
+        try:
+            number, name, record = decode(body)
+        except CorruptionError:
+            continue
+        own_key = keys.name_key(prefix, name)
+        if name in taken or (own_key != db_key and found.get(table, own_key) is not None):
+            continue  # another row of the name counts
+        if number == 0 or number in members:
+            dropped(name)
+            continue
+        taken.add(name)
+        members[number] = Member(name, False, record)
+    for number in sorted({*needed, *names} - {0, *members}):
+        known = names.get(number)
+        if known is not None and known not in taken:
+            members[number] = Member(known, False, None)
+        elif number in needed:
+            known = b"lost+found-%d" % number
+            while known in taken:
+                known += b"'"
+            members[number] = Member(known, True, None)
+        else:
+            continue
+        taken.add(members[number].name)
+    return members
+
+
+def move_orphans(
+    found: Found, table: int, owner: bytes, kind: int, what: str
+) -> Iterator[tuple[int, int]]:
+    """Move the rows of numbers that nothing owns to lost+found; yield each number, and how many."""
+    for number in found.numbers(table):
+        prefix = keys.pack_number(number)
+        known = found.noted(owner + prefix), found.noted(garbage_note(kind, number))
+        if known == (None, None):
+            rows = 0
+            for db_key, value in found.rows(table, prefix):
+                found.lost.keep_value(what, "its owner is lost", value, key=db_key.hex())
+                rows += 1
+            yield number, rows
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def write_groups(found: Found, out: NewStore, number: int, name: bytes) -> None:
+    """Write the groups of a stream."""
+    done: set[bytes] = set()
+    prefix = keys.pack_number(number)
+    for db_key, value in found.rows(keys.GROUPS, prefix):
+        with suppress(CorruptionError):  # `move_groups` reports it
+            record = _decode(db_key, value)
+            own_key = keys.name_key(prefix, record.name)
+            other = own_key != db_key and found.get(keys.GROUPS, own_key) is not None
+            if not other and record.name not in done:
+                done.add(record.name)
+                _group(found, out, number, name, record)
+
+
+def _group(
+    found: Found, out: NewStore, stream: int, stream_name: bytes, record: GroupRecord
+) -> None:
+    """Write a group."""
+    where = f"group {quoted(record.name)}"
+    prefix = keys.pack_number(record.number)
+    nacks: list[Nack] = []
+    members: dict[int, Member[Consumer]] = {}
+    leases: Leases = []
+    if found.noted(_OWNER + prefix) is not None:
+        what = f"pending entries and consumers of {where}"
+        found.lose(stream, f"{what}: another group has the same number")
+    else:
+        found.note(_OWNER + prefix)
+        nacks = _nacks(found, record)
+        owned = Counter(nack.consumer for nack in nacks)
+
+        def dropped(name: bytes) -> None:
+            found.lose(stream, f"consumer {quoted(name)} of {where}: its number is in use")
+
+        members = read_members(found, keys.CONSUMERS, prefix, _decode_consumer, set(owned), dropped)
+        for number, member in sorted(members.items()):
+            if member.is_new:
+                count = count_text(owned[number], "pending entry", "pending entries")
+                new = f"{quoted(member.name)} now owns its {count}"
+                found.lose(stream, f"the name of a consumer of {where}: {new}")
+            elif member.record is None:
+                found.lose(stream, f"the times of consumer {quoted(member.name)} of {where}")
+        leases = _leases(found, record, members)
+    if record.pending > len(nacks):
+        count = count_text(record.pending - len(nacks), "pending entry", "pending entries")
+        found.lose(stream, f"{count} of {where}")
+    if record.consumers > len(members):
+        count = count_text(record.consumers - len(members), "consumer")
+        found.lose(stream, f"{count} of {where}")
+    out.write(partial(_create, stream_name, record, members, leases))
+    for at in range(0, len(nacks), _BATCH):
+        some = nacks[at : at + _BATCH]
+        out.write(partial(_add, stream_name, record.name, members, some), len(some) * NACK_SIZE)
+
+
+def _nacks(found: Found, record: GroupRecord) -> list[Nack]:
+    """Return all valid NACKs, each ID once, with an order of its own, ascending by ID."""
+    nacks: dict[Id, Nack] = {}
+    rows = found.rows(keys.PEL, keys.pack_number(record.number))
+    for page in [record.inline_nacks, *(open_row(keys.PEL, *row, "NACK page") for row in rows)]:
+        for nack in _nacks_in(page):
+            nacks.setdefault(nack.id(), nack)
+    taken = -1
+    for nack in sorted(nacks.values(), key=lambda one: one.order_key):
+        taken = max(taken + 1, int.from_bytes(nack.order_key, "big"))
+        nack.order_key = taken.to_bytes(len(nack.order_key), "big")
+        record.next_order = max(record.next_order, nack.order() + 1)
+    return [nacks[one] for one in sorted(nacks)]
+
+
+def _leases(found: Found, record: GroupRecord, members: Container[int]) -> Leases:
+    """Return the leases of consumers that exist, for deliveries that were made.
+
+    What others said is lost without harm: those entries can then be claimed by idle time.
+    """
+    leases: Leases = []
+    prefix = keys.leases_prefix(keys.pack_number(record.number))
+    for db_key, value in found.rows(keys.CONSUMERS, prefix):
+        with suppress(CorruptionError):
+            consumer, order = keys.unpack_lease_key(db_key)
+            lease = decode_lease(open_row(keys.CONSUMERS, db_key, value, "lease"), "lease")
+            if consumer in members and order <= record.next_order:
+                leases.append((consumer, order, lease))
+    return leases
+
+
+def move_groups(found: Found) -> None:
+    """Move groups without a stream, and rows of groups that do not exist, to lost+found."""
+    for db_key, value in found.rows(keys.GROUPS):
         try:
             record = _decode(db_key, value)
-        except CorruptionError as error:
-            self._drop(db_key, value, f"a group that cannot be read: {error.problem}")
-            return
-        prefix = db_key[:_NUMBER_SIZE]
-        if self.out.get(STREAMS, prefix) is None:
-            self._drop(
-                db_key, value, f"group {quoted(record.name)} of a stream that does not exist"
-            )
-            return
-        own_key = name_key(prefix, record.name)
-        if own_key != db_key:
-            self.out.delete(GROUPS, db_key)
-            if self.out.get(GROUPS, own_key) is not None:
-                return
-            self.report.rebuild("keys of groups")
-            self.out.put_row(GROUPS, own_key, record.encode())
-        owner = self.out.noted(_OWNER + pack_number(record.number))
-        if owner is not None and owner != own_key:
-            self._renumber(own_key, record)
-        else:
-            self.out.note(_OWNER + pack_number(record.number), own_key)
-
-    def _renumber(self, db_key: bytes, record: GroupRecord) -> None:
-        """Give a group that shares its number with another one a new number and an empty PEL."""
-        number = int.from_bytes(db_key[:_NUMBER_SIZE], "big")
-        what = f"pending entries and consumers of group {quoted(record.name)}"
-        self.report.stream(number).notes.append(f"{what}: another group has the same number")
-        self.highest += 1
-        record.number = self.highest
-        self.out.put_row(GROUPS, db_key, record.encode())
-        self.out.note(_OWNER + pack_number(record.number), db_key)
-
-    def _drop(self, db_key: bytes, value: bytes, what: str) -> None:
-        self.out.delete(GROUPS, db_key)
-        self.lost.keep_value("group", what, value, key=db_key.hex())
-        self.report.other.append(what)
-
-    def _orphans(self) -> None:
-        """Move rows of groups that do not exist to lost+found."""
-        for table, what in ((CONSUMERS, "consumer"), (PEL, "NACK page")):
-            number, rows = -1, 0
-            for db_key, value in self.out.rows(table):
-                if self.out.noted(_OWNER + db_key[:_NUMBER_SIZE]) is not None:
-                    continue
-                group = int.from_bytes(db_key[:_NUMBER_SIZE], "big")
-                if group != number:
-                    self._report_orphans(what, number, rows)
-                    number, rows = group, 0
-                rows += 1
-                self.highest = max(self.highest, group)
-                self.lost.keep_value(what, "its group is lost", value, key=db_key.hex())
-                self.out.delete(table, db_key)
-            self._report_orphans(what, number, rows)
-
-    def _report_orphans(self, what: str, number: int, rows: int) -> None:
-        if rows:
-            count = count_text(rows, f"{what} row")
-            self.report.other.append(f"{count} of group {number}, which is lost")
-
-    # --- one group ----------------------------------------------------------------------------
-
-    def _group(self, db_key: bytes, record: GroupRecord) -> None:
-        before = record.encode()
-        prefix = pack_number(record.number)
-        where = f"group {quoted(record.name)}"
-        losses = self.report.stream(int.from_bytes(db_key[:_NUMBER_SIZE], "big")).notes
-        had, had_consumers = record.pending, record.consumers
-        if not self._is_sound(record):
-            self._rewrite(record)
-            self.report.rebuild("NACK pages")
-        owned = self._index(record)
-        self._consumers(prefix, record, owned, losses, where)
-        if had > record.pending:
-            count = count_text(had - record.pending, "pending entry", "pending entries")
-            losses.append(f"{count} of {where}")
-        if had_consumers > record.consumers:
-            count = count_text(had_consumers - record.consumers, "consumer")
-            losses.append(f"{count} of {where}")
-        record.entries_read = max(UNKNOWN, record.entries_read)
-        if record.encode() != before:
-            self.report.rebuild("group records")
-            self.out.put_row(GROUPS, db_key, record.encode())
-
-    def _pages_of(self, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
-        """Yield key and body of the pages; the key is b"" for the NACKs in the group's own row."""
-        if record.inline_nacks:
-            yield b"", record.inline_nacks
-        for db_key, value in self.out.rows(PEL, pack_number(record.number)):
-            yield db_key, open_row(PEL, db_key, value, "NACK page")
-
-    def _is_sound(self, record: GroupRecord) -> bool:
-        """Return whether the pages can stay as they are."""
-        highest: Id | None = None
-        orders: set[bytes] = set()  # of the earliest NACKs, by which pages are found
-        for db_key, page in self._pages_of(record):
-            if db_key and record.inline_nacks:
-                return False
-            try:
-                found = examine_page(page, *_key_id(db_key))
-            except CorruptionError:
-                return False
-            order = first_order_key(page)
-            above = highest is None or _key_id(db_key) > highest
-            if found.misplaced or not above or order in orders:
-                return False
-            orders.add(order)
-            highest = found.last
-        return True
-
-    def _rewrite(self, record: GroupRecord) -> None:
-        """Write all valid NACKs into new pages, each ID once, with an order of its own."""
-        nacks: dict[Id, Nack] = {}
-        for _, page in self._pages_of(record):
-            for nack in _nacks_in(page):
-                nacks.setdefault(nack.id(), nack)
-        taken = -1
-        for nack in sorted(nacks.values(), key=lambda one: one.order_key):
-            taken = max(taken + 1, int.from_bytes(nack.order_key, "big"))
-            nack.order_key = taken.to_bytes(len(nack.order_key), "big")
-        ids = sorted(nacks)
-        pages: dict[bytes, bytes] = {}
-        if len(ids) <= INLINE_NACKS:
-            record.inline_nacks = b"".join(_encoded(nacks[one]) for one in ids)
-        else:
-            record.inline_nacks = b""
-            for at in range(0, len(ids), PAGE_NACKS):
-                page = b"".join(_encoded(nacks[one]) for one in ids[at : at + PAGE_NACKS])
-                pages[page_key(record.number, *ids[at])] = page
-        self.out.replace(PEL, pack_number(record.number), pages)
-
-    def _index(self, record: GroupRecord) -> dict[int, int]:
-        """Index and count the NACKs; return how many each consumer owns."""
-        prefix = pack_number(record.number)
-        owned: dict[int, int] = {}
-        for db_key, page in self._pages_of(record):
-            place = _key_id(db_key)
-            found = examine_page(page, *place)
-            record.next_order = max(record.next_order, found.highest_order + 1)
-            for consumer, count in found.owners.items():
-                owned[consumer] = owned.get(consumer, 0) + count
-            if db_key:
-                self.out.put_row(PEL_ORDER, prefix + first_order_key(page), db_key[_NUMBER_SIZE:])
-                for consumer in owners_of(page):
-                    self.out.put_row(CONSUMER_PEL, owned_key(record.number, consumer, *place), b"")
-        record.pending, record.nacked = sum(owned.values()), owned.pop(0, 0)
-        return owned
-
-    # --- consumers ------------------------------------------------------------------------------
-
-    def _consumers(
-        self,
-        prefix: bytes,
-        record: GroupRecord,
-        owned: dict[int, int],
-        losses: list[str],
-        where: str,
-    ) -> None:
-        """Make names, numbers and counters of consumers agree, and create missing owners."""
-        members = read_members(self.out, CONSUMERS, prefix, _decode_consumer)
-        for dropped in members.dropped:
-            losses.append(f"consumer {quoted(dropped)} of {where}: its number is in use")
-        consumers = {number: consumer for number, (_, consumer) in members.known.items()}
-        taken = {consumer.name for consumer in consumers.values()}
-        for number in sorted({*owned, *members.names} - {0, *consumers}):
-            known = members.names.get(number)
-            if known in taken and number not in owned:
+            if is_live(found, keys.unpack_number(db_key[:_NUMBER_SIZE])):
                 continue
-            if known is not None and known not in taken:
-                name = known
-                losses.append(f"the times of consumer {quoted(name)} of {where}")
-            else:
-                name = new_name(number, taken)
-                count = count_text(owned[number], "pending entry", "pending entries")
-                losses.append(
-                    f"the name of a consumer of {where}: {quoted(name)} now owns its {count}"
-                )
-            taken.add(name)
-            consumers[number] = Consumer(name, number, 0)
-        rows = self._leases(prefix, record, consumers)
-        for number, consumer in consumers.items():
-            consumer.pending = owned.get(number, 0)
-            rows[name_key(prefix, consumer.name)] = consumer.encode()
-            rows[number_key(prefix, number)] = consumer.name
-        if self.out.replace(CONSUMERS, prefix, rows):
-            self.report.rebuild("consumers")
-        record.consumers = len(consumers)
-        record.next_consumer = max(record.next_consumer, max(consumers, default=0) + 1)
-
-    def _leases(
-        self, prefix: bytes, record: GroupRecord, consumers: Container[int]
-    ) -> dict[bytes, bytes]:
-        """Return the rows of leases of consumers that exist, for deliveries that were made.
-
-        What others said is lost without harm: those entries can then be claimed by idle time.
-        """
-        found: dict[bytes, bytes] = {}
-        for db_key, value in self.out.rows(CONSUMERS, leases_prefix(prefix)):
-            with suppress(CorruptionError):
-                consumer, order = unpack_lease_key(db_key)
-                body = open_row(CONSUMERS, db_key, value, "lease")
-                decode_lease(body, "lease")
-                if consumer in consumers and order <= record.next_order:
-                    found[db_key] = body
-        return found
+            found.note(_OWNER + keys.pack_number(record.number))
+            what = f"group {quoted(record.name)} of a stream that does not exist"
+        except CorruptionError as error:
+            what = f"a group that cannot be read: {error.problem}"
+        found.lost.keep_value("group", what, value, key=db_key.hex())
+        found.report.other.append(what)
+    for table, what in ((keys.CONSUMERS, "consumer"), (keys.PEL, "NACK page")):
+        for number, rows in move_orphans(found, table, _OWNER, GROUP_ROWS, what):
+            count = count_text(rows, f"{what} row")
+            found.report.other.append(f"{count} of group {number}, which is lost")
 
 
 def _decode_consumer(body: bytes) -> tuple[int, bytes, Consumer]:
@@ -303,11 +251,7 @@ def _decode_consumer(body: bytes) -> tuple[int, bytes, Consumer]:
 
 
 def _decode(db_key: bytes, value: bytes) -> GroupRecord:
-    return decode_group(open_row(GROUPS, db_key, value, "group"), "group")
-
-
-def _key_id(db_key: bytes) -> Id:
-    return int.from_bytes(db_key[8:16], "big"), int.from_bytes(db_key[16:24], "big")
+    return decode_group(open_row(keys.GROUPS, db_key, value, "group"), "group")
 
 
 def _nacks_in(page: bytes) -> Iterator[Nack]:
@@ -316,7 +260,7 @@ def _nacks_in(page: bytes) -> Iterator[Nack]:
         nack = decode_nack(page[index * NACK_SIZE : (index + 1) * NACK_SIZE], 0)
         if nack.delivery_count > MAX_COUNT:
             continue
-        if nack.consumer > LAST_MEMBER:
+        if nack.consumer > keys.LAST_MEMBER:
             nack.consumer = 0  # no consumer can have such a number
         owned = nack.consumer != 0
         if not owned or nack.delivery_time >= OWNED:
@@ -326,7 +270,44 @@ def _nacks_in(page: bytes) -> Iterator[Nack]:
         yield nack
 
 
-def _encoded(nack: Nack) -> bytes:
-    return encode_nack(
-        nack.ms, nack.seq, nack.consumer, nack.delivery_time, nack.delivery_count, nack.order_key
-    )
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def _create(
+    stream_name: bytes,
+    before: GroupRecord,
+    members: dict[int, Member[Consumer]],
+    leases: Leases,
+    txn: WriteTxn,
+) -> None:
+    """Create a group with its consumers, which keep their numbers, and their leases."""
+    group = create_group(txn, written(txn, stream_name), before.name, before.last_id())
+    record = group.record
+    record.entries_read = max(UNKNOWN, before.entries_read)
+    record.next_order = before.next_order
+    record.last_order_time = before.last_order_time
+    for number, member in sorted(members.items()):
+        record.next_consumer = number
+        known = member.record
+        consumer = group.make_consumer(member.name, 0 if known is None else known.seen_time)
+        if known is not None:
+            group.was_active(consumer, known.active_time)
+    record.next_consumer = max(record.next_consumer, before.next_consumer)
+    for number, order, lease in leases:
+        db_key = keys.lease_key(group.prefix, number, order)
+        txn.put_row(keys.CONSUMERS, db_key, encode_lease(lease))
+
+
+def _add(
+    stream_name: bytes,
+    group_name: bytes,
+    members: dict[int, Member[Consumer]],
+    nacks: list[Nack],
+    txn: WriteTxn,
+) -> None:
+    """Add NACKs to a group."""
+    group: Group | None = find_group(txn, written(txn, stream_name), group_name)
+    assert group is not None
+    for nack in nacks:
+        member = members.get(nack.consumer)
+        group.put(nack, None if member is None else group.find_consumer(member.name))

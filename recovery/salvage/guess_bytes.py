@@ -11,7 +11,7 @@ is limited.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from streamkeep.format.core.checksum import ROW_CHECKSUM_SIZE, digest64, row_checksum
@@ -20,6 +20,8 @@ from streamkeep.format.node.envelope import CHECKSUM_SIZE, OVERHEAD
 _BITS_UP_TO: Final = 16_384  # maximum size of a value for trying all bits
 _BYTES_UP_TO: Final = 4_096  # maximum size of a value for trying all bytes
 _LIMIT_S: Final = 60.0
+_BITS: Final = [1 << bit for bit in range(8)]
+_OTHERS: Final = [mask for mask in range(1, 256) if mask not in _BITS]
 
 
 class ByteGuesser:
@@ -35,71 +37,47 @@ class ByteGuesser:
 
     def envelope(self, value: bytes) -> bytes | None:
         """Return an envelope with one byte changed so that its checksum matches; None if none."""
-        if len(value) < OVERHEAD or len(value) > _BITS_UP_TO:
+        if not OVERHEAD <= len(value) <= _BITS_UP_TO:
             return None
-        body, stored = bytearray(value[:-CHECKSUM_SIZE]), value[-CHECKSUM_SIZE:]
-        computed = digest64(bytes(body))
-        if _one_byte_apart(computed, stored):
-            return self._done(bytes(body) + computed)
-
-        def matches() -> bool:
-            return digest64(body) == stored
-
-        found = self._try(body, matches, bytes_too=len(value) <= _BYTES_UP_TO)
-        return self._done(bytes(body) + stored) if found else None
+        masks = _BITS + _OTHERS if len(value) <= _BYTES_UP_TO else _BITS
+        return self._try(value, CHECKSUM_SIZE, digest64, masks, range(1, 256))
 
     def row(self, table: int, db_key: bytes, value: bytes) -> bytes | None:
         """Return a row with one bit changed so that its checksum matches; None if none does."""
         if not ROW_CHECKSUM_SIZE < len(value) <= _BYTES_UP_TO:
             return None
-        body, stored = bytearray(value[:-ROW_CHECKSUM_SIZE]), value[-ROW_CHECKSUM_SIZE:]
-        computed = row_checksum(table, db_key, bytes(body))
-        if _one_bit_apart(computed, stored):
-            return self._done(bytes(body) + computed)
 
-        def matches() -> bool:
-            return row_checksum(table, db_key, bytes(body)) == stored
+        def checksum(body: bytearray) -> bytes:
+            return row_checksum(table, db_key, bytes(body))
 
-        found = self._try(body, matches, bytes_too=False)
-        return self._done(bytes(body) + stored) if found else None
+        return self._try(value, ROW_CHECKSUM_SIZE, checksum, _BITS, _BITS)
 
-    def _done(self, value: bytes) -> bytes:
-        self.corrected += 1
-        return value
-
-    def _try(self, body: bytearray, matches: Callable[[], bool], *, bytes_too: bool) -> bool:
-        """Change `body` until it matches; return whether it does, else leave it unchanged."""
+    def _try(
+        self,
+        value: bytes,
+        size: int,
+        checksum: Callable[[bytearray], bytes],
+        masks: list[int],
+        of_checksum: Iterable[int],
+    ) -> bytes | None:
+        """Change a byte of the checksum, or of the bytes before it, by each of some masks."""
+        body, stored = bytearray(value[:-size]), value[-size:]
+        right = checksum(body)
+        differences = [a ^ b for a, b in zip(right, stored, strict=True) if a != b]
+        if len(differences) == 1 and differences[0] in of_checksum:
+            self.corrected += 1
+            return bytes(body) + right
         if self._left_s <= 0:
-            return False
+            return None
         began = time.perf_counter()
         try:
-            if _any_change(body, matches, [1 << bit for bit in range(8)]):
-                return True
-            others = [mask for mask in range(1, 256) if mask & (mask - 1)]
-            return bytes_too and _any_change(body, matches, others)
+            for mask in masks:
+                for at in range(len(body)):
+                    body[at] ^= mask
+                    if checksum(body) == stored:
+                        self.corrected += 1
+                        return bytes(body) + stored
+                    body[at] ^= mask
+            return None
         finally:
             self._left_s -= time.perf_counter() - began
-
-
-def _any_change(body: bytearray, matches: Callable[[], bool], masks: list[int]) -> bool:
-    """Apply each mask to each byte until the value matches; return whether it does."""
-    for at in range(len(body)):
-        byte = body[at]
-        for mask in masks:
-            body[at] = byte ^ mask
-            if matches():
-                return True
-        body[at] = byte
-    return False
-
-
-def _one_byte_apart(one: bytes, other: bytes) -> bool:
-    return sum(_differences(one, other)) == 1
-
-
-def _one_bit_apart(one: bytes, other: bytes) -> bool:
-    return sum(bin(a ^ b).count("1") for a, b in zip(one, other, strict=True)) == 1
-
-
-def _differences(one: bytes, other: bytes) -> Iterator[bool]:
-    return (a != b for a, b in zip(one, other, strict=True))

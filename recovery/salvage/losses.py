@@ -1,4 +1,4 @@
-"""The report of a repair: what was rebuilt, what was corrected, and what was lost."""
+"""The report of a repair: what was corrected, and what was lost."""
 
 from __future__ import annotations
 
@@ -90,7 +90,6 @@ class Report:
     """The report of a repair.
 
     Attributes:
-        rebuilt: derived data that was rebuilt without loss: what, and how often.
         corrected: number of values in which one damaged byte was corrected.
         recovered: number of macro nodes that were found without their tree.
         stale: number of old copies that were ignored.
@@ -99,7 +98,6 @@ class Report:
     """
 
     def __init__(self) -> None:
-        self.rebuilt: dict[str, int] = {}
         self.corrected = 0
         self.recovered = 0
         self.stale = 0
@@ -112,10 +110,6 @@ class Report:
         if found is None:
             found = self.streams[number] = StreamLoss(number, None)
         return found
-
-    def rebuild(self, what: str, count: int = 1) -> None:
-        """Count derived data that was rebuilt."""
-        self.rebuilt[what] = self.rebuilt.get(what, 0) + count
 
     def lost_anything(self) -> bool:
         """Return whether anything was lost."""

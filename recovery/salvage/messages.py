@@ -1,186 +1,129 @@
-"""Step two of a repair, idempotent XADD: make producers and messages of the new store agree.
+"""Step two of a repair, idempotent XADD: write what a stream remembers of its producers.
 
-Each message has two rows with the same content, by message ID and by order; one can be rebuilt from
-the other. Producers have two rows as well. All counters are derived.
+Each message has two rows with the same content, by message ID and by order, and producers have two
+as well. Either is enough. The engine makes all of them anew, and counts.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
+from streamkeep.engine.commands.idempotency import Tracker
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import (
-    IDEMPOTENCY,
-    IDEMPOTENCY_ORDER,
-    PRODUCERS,
-    STREAMS,
-    name_key,
-    number_key,
-    pack_number,
-    unpack_number,
-)
 from streamkeep.format.humanize import count_text
-from streamkeep.format.node.envelope import decode_envelope, encode_envelope
-from streamkeep.format.rows.extension import IDEMPOTENCE, Idempotence, idempotence_of, with_section
+from streamkeep.format.node.envelope import decode_envelope
+from streamkeep.format.rows.extension import Idempotence, idempotence_of
 from streamkeep.format.rows.producers import (
     Message,
-    Producer,
     decode_message,
     decode_producer,
     message_key,
     order_key,
     producer_prefix,
 )
-from streamkeep.format.rows.records import StreamRecord, decode_stream_record
+from streamkeep.format.rows.records import IDEMPOTENCE_ROWS, decode_stream_record
 from streamkeep.recovery.fsck.findings import quoted
-from streamkeep.recovery.salvage.losses import Report
-from streamkeep.recovery.salvage.lost_found import LostAndFound
-from streamkeep.recovery.salvage.members import new_name, read_members
-from streamkeep.recovery.salvage.new_store import BulkStore
+from streamkeep.recovery.salvage.found import Found
+from streamkeep.recovery.salvage.groups import move_orphans, read_members
+from streamkeep.recovery.salvage.new_store import NewStore
+from streamkeep.recovery.salvage.streams import written
 
 _OWNER: Final = b"I"  # note: a number under which a stream stores its messages
 _NUMBER_SIZE: Final = 8
 _PREFIX_SIZE: Final = 12
-_TABLES: Final = (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER)
+
+Remembered = list[tuple[bytes, list[Message]]]  # by producer, the oldest first
 
 
-class MessageRebuilder:
-    """Rebuilds the producers and messages of all streams of a new store."""
-
-    def __init__(self, out: BulkStore, report: Report, lost: LostAndFound, epoch: int) -> None:
-        self.out = out
-        self.report = report
-        self.lost = lost
-        self.epoch = epoch
-        self.highest = 0  # the highest number in use
-
-    def run(self) -> None:
-        """Rebuild everything."""
-        for db_key, value in self.out.rows(STREAMS):
-            self._stream(unpack_number(db_key), value)
-        self._orphans()
-
-    def _orphans(self) -> None:
-        """Move rows that belong to no stream to lost+found."""
-        for table in _TABLES:
-            rows = 0
-            for db_key, value in self.out.rows(table):
-                if self.out.noted(_OWNER + db_key[:_NUMBER_SIZE]) is None:
-                    rows += 1
-                    self.lost.keep_value("message", "its stream is lost", value, key=db_key.hex())
-                    self.out.delete(table, db_key)
-            if rows:
-                count = count_text(rows, "message row")
-                self.report.other.append(f"{count} whose stream is unknown")
-
-    def _stream(self, number: int, value: bytes) -> None:
-        envelope = decode_envelope(value, "stream")
-        record = decode_stream_record(envelope.record, "stream")
-        try:
-            state = idempotence_of(record.extension, "stream")
-        except CorruptionError:
-            self.report.stream(number).notes.append("its producers and tracked messages")
-            record.extension = with_section(record.extension, IDEMPOTENCE, Idempotence().encode())
-            state = idempotence_of(record.extension, "stream")
-        before = state.encode()
-        if state.number:
-            self._messages(number, state)
-        if state.encode() == before:
-            return
-        self.report.rebuild("counters of producers")
-        record.extension = with_section(record.extension, IDEMPOTENCE, state.encode())
-        self._put(number, value, record)
-
-    def _put(self, number: int, value: bytes, record: StreamRecord) -> None:
-        old = decode_envelope(value, "stream")
-        new = encode_envelope(
-            number, old.ms, old.seq, self.epoch, 1, record.encode(), old.listpack, old.trimmed
-        )
-        self.out.put(STREAMS, pack_number(number), new)
-
-    def _messages(self, number: int, state: Idempotence) -> None:
-        losses = self.report.stream(number).notes
-        if self.out.noted(_OWNER + pack_number(state.number)) is not None:
-            losses.append("its producers and tracked messages: another stream uses their number")
-            state.number = state.producers = state.tracked = state.swept = 0
-            state.next_producer = 1
-            return
-        self.out.note(_OWNER + pack_number(state.number), b"")
-        self.highest = max(self.highest, state.number)
-        had, kept = state.tracked, 0
-        prefix = pack_number(state.number)
-        members = read_members(self.out, PRODUCERS, prefix, _decode_producer)
-        taken = {name for name, _ in members.known.values()}
-        rows: dict[bytes, bytes] = {}
-        found: list[int] = []
-        for number in sorted({*members.names, *members.known, *self._with_messages(state)}):
-            messages, too_many = self._messages_of(state, number)
-            had -= too_many
-            if not messages:
-                continue
-            name, producer = members.known.get(number, (members.names.get(number), None))
-            if name is None or (producer is None and name in taken):
-                name = new_name(number, taken)
-                losses.append(f"the name of a producer, which is now {quoted(name)}")
-            taken.add(name)
-            found.append(number)
-            kept += len(messages)
-            following = max(0 if producer is None else producer.next_order, messages[-1].order + 1)
-            row = Producer(number, len(messages), following)
-            rows[name_key(prefix, name)] = row.encode(name)
-            rows[number_key(prefix, number)] = name
-        if self.out.replace(PRODUCERS, prefix, rows):
-            self.report.rebuild("producers")
-        if kept < had:
-            count = count_text(had - kept, "tracked message")
-            losses.append(f"{count}: XADD adds an entry again if its producer sends it again")
-        state.tracked, state.producers = kept, len(found)
-        state.next_producer = max(state.next_producer, max(found, default=0) + 1)
-
-    def _with_messages(self, state: Idempotence) -> set[int]:
-        return {
-            int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
-            for table in (IDEMPOTENCY, IDEMPOTENCY_ORDER)
-            for db_key, _ in self.out.rows(table, pack_number(state.number))
-        }
-
-    def _messages_of(self, state: Idempotence, producer: int) -> tuple[list[Message], int]:
-        """Give each message of a producer both rows, except the oldest above idmp-maxsize.
-
-        Returns:
-            The messages, the oldest first, and how many were too many.
-        """
-        prefix = producer_prefix(state.number, producer)
-
-        def keys(message: Message) -> dict[int, bytes]:
-            return {
-                IDEMPOTENCY_ORDER: order_key(state.number, producer, message.order),
-                IDEMPOTENCY: message_key(state.number, producer, message.iid),
-            }
-
-        newest: dict[bytes, Message] = {}  # by message ID
-        orders: dict[int, Message] = {}
-        for table in (IDEMPOTENCY_ORDER, IDEMPOTENCY):
-            for db_key, value in self.out.rows(table, prefix) if producer else ():
-                with suppress(CorruptionError):
-                    message = decode_message(open_row(table, db_key, value, "message"), "message")
-                    if keys(message)[table] == db_key:
-                        orders.setdefault(message.order, message)
-        for _, message in sorted(orders.items()):
-            newest[message.iid] = message
-        read = sorted(newest.values(), key=lambda one: one.order)
-        messages = read[-state.maxsize :]
-        changed = False
-        for table in (IDEMPOTENCY_ORDER, IDEMPOTENCY):
-            rows = {keys(message)[table]: message.encode() for message in messages}
-            changed |= self.out.replace(table, prefix, rows)
-        if changed:
-            self.report.rebuild("messages")
-        return messages, len(read) - len(messages)
+def write_messages(found: Found, out: NewStore, number: int, name: bytes) -> None:
+    """Write the producers and messages of a stream."""
+    value = found.get(keys.STREAMS, keys.pack_number(number))
+    if value is None:
+        return
+    try:
+        record = decode_stream_record(decode_envelope(value, "stream").record, "stream")
+        state = idempotence_of(record.extension, "stream")
+    except CorruptionError:
+        found.lose(number, "its producers and tracked messages")
+        return
+    remembered: Remembered = []
+    owner = _OWNER + keys.pack_number(state.number)
+    if state.number and found.noted(owner) is not None:
+        problem = "another stream uses their number"
+        found.lose(number, f"its producers and tracked messages: {problem}")
+    elif state.number:
+        found.note(owner)
+        remembered = _remembered(found, number, state)
+    if state.encode() != Idempotence().encode():
+        out.write(partial(_remember, name, state, remembered))
 
 
-def _decode_producer(body: bytes) -> tuple[int, bytes, Producer]:
+def _remembered(found: Found, stream: int, state: Idempotence) -> Remembered:
+    """Return producers and messages."""
+    prefix = keys.pack_number(state.number)
+    numbers = {
+        int.from_bytes(db_key[_NUMBER_SIZE:_PREFIX_SIZE], "big")
+        for table in (keys.IDEMPOTENCY, keys.IDEMPOTENCY_ORDER)
+        for db_key, _ in found.rows(table, prefix)
+    } - {0}
+    messages = {number: _messages_of(found, state, number) for number in numbers}
+    needed = {number for number, some in messages.items() if some}
+    members = read_members(found, keys.PRODUCERS, prefix, _decode_producer, needed)
+    kept: Remembered = []
+    count = 0
+    for number, member in sorted(members.items()):
+        if number in needed:
+            if member.is_new:
+                found.lose(stream, f"the name of a producer, which is now {quoted(member.name)}")
+            kept.append((member.name, messages[number][-state.maxsize :]))
+            count += len(messages[number])
+    if count < state.tracked:
+        what = count_text(state.tracked - count, "tracked message")
+        found.lose(stream, f"{what}: XADD adds an entry again if its producer sends it again")
+    return kept
+
+
+def _messages_of(found: Found, state: Idempotence, producer: int) -> list[Message]:
+    """Return the messages of a producer, each once, the oldest first."""
+    orders: dict[int, Message] = {}
+    for table in (keys.IDEMPOTENCY_ORDER, keys.IDEMPOTENCY):
+        for db_key, value in found.rows(table, producer_prefix(state.number, producer)):
+            with suppress(CorruptionError):
+                message = decode_message(open_row(table, db_key, value, "message"), "message")
+                own_keys = (
+                    order_key(state.number, producer, message.order),
+                    message_key(state.number, producer, message.iid),
+                )
+                if db_key in own_keys:
+                    orders.setdefault(message.order, message)
+    newest = {message.iid: message for _, message in sorted(orders.items())}
+    return sorted(newest.values(), key=lambda one: one.order)
+
+
+def move_messages(found: Found) -> None:
+    """Move messages and producers that belong to no stream to lost+found."""
+    for table in (keys.PRODUCERS, keys.IDEMPOTENCY, keys.IDEMPOTENCY_ORDER):
+        for _, rows in move_orphans(found, table, _OWNER, IDEMPOTENCE_ROWS, "message"):
+            count = count_text(rows, "message row")
+            found.report.other.append(f"{count} whose stream is unknown")
+
+
+def _decode_producer(body: bytes) -> tuple[int, bytes, None]:
     producer, name = decode_producer(body, "producer")
-    return producer.number, name, producer
+    return producer.number, name, None
+
+
+def _remember(name: bytes, before: Idempotence, producers: Remembered, txn: WriteTxn) -> None:
+    tracker = Tracker(txn, written(txn, name))
+    state = tracker.state
+    state.duration, state.maxsize = before.duration, before.maxsize
+    for producer, messages in producers:
+        for one in messages:
+            tracker.track(producer, one.iid, one.ms, one.seq)
+    state.added, state.duplicates = before.added, before.duplicates
+    tracker.save()

@@ -1,44 +1,44 @@
-"""A new store that repair builds row by row.
+"""The new store that repair writes, by the engine: it derives all that can be derived.
 
-The store is built in the folder `NAME.unfinished`, without a journal and without syncs. `finish`
-syncs all of it, writes the first checkpoint and renames the folder. If the process is killed, the
-folder `NAME.unfinished` remains and may be removed.
-
-Rows can be read while the store is built. `rows` reads in pieces, so the caller may change rows
-during the iteration.
+The store is made in the folder `NAME.unfinished`; `finish` gives it its name. If the process is
+killed, the folders `NAME.unfinished` and `NAME.found` remain and may be removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import lmdb
 
-from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint import DATA_FILE
+from streamkeep.engine.store.environment import Environment
+from streamkeep.engine.store.opening import open_environment
 from streamkeep.engine.system import files
+from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.lmdb_errors import translate, translate_os
-from streamkeep.engine.system.lock_file import LOCK_FILE
 from streamkeep.engine.system.modes import Modes
 from streamkeep.engine.system.safe_files import Folder
-from streamkeep.format.core.checksum import open_row, seal_row
+from streamkeep.engine.txn.txn import WriteTxn
+from streamkeep.engine.whole_store.copying import open_new
+from streamkeep.format.core.checksum import seal_row
 from streamkeep.format.core.errors import StoreError
-from streamkeep.format.core.keys import TABLES
+from streamkeep.format.core.keys import META, TABLES
 
-_SUFFIX: Final = ".unfinished"
-_BATCH_BYTES: Final = 32 << 20  # bytes changed in one LMDB transaction
-_PIECE: Final = 256  # rows read at a time
-_MAPS: Final = tuple(1 << bits for bits in (40, 36, 33, 31))  # map sizes to try
-SCRATCH: Final = b"scratch"  # a table for notes, which `finish` removes
-
-Row = tuple[bytes, bytes]
+_MAX_READERS: Final = 8
+_BATCH_BYTES: Final = 4 << 20  # that a transaction writes
+_OVERHEAD: Final = 1 << 10  # of a command
 
 
-class BulkStore:
-    """A store that is being built; `finish` puts it in place, `abandon` removes it."""
+class NewStore:
+    """A store that is being written; `finish` puts it in place, `abandon` removes it.
+
+    Attributes:
+        folder: its folder.
+        scratch: a folder for what was found, which goes in the end.
+    """
 
     def __init__(self, path: Path, modes: Modes) -> None:
         """Begin a store at `path`, which must not exist or must be an empty folder.
@@ -49,167 +49,86 @@ class BulkStore:
         Raises:
             StoreError: `path` is not empty, or cannot be written.
         """
-        self.path = path
-        self._name = path.name + _SUFFIX
+        self._name = path.name
+        self._environment: Environment | None = None
+        self._commands: list[Callable[[WriteTxn], None]] = []
+        self._size = 0
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise StoreError(f"{path}: exists and is not empty; name a new folder")
         try:
             files.create_folder(path.parent)
             self._parent = Folder(path.parent, outside=True, like=modes.copied())
-            self._parent.remove_folder(self._name)
-            self.folder = self._parent.make_folder(self._name)
-            for name in (DATA_FILE, LOCK_FILE):  # LMDB would give them the modes of the umask
-                self.folder.make_file(name)
+            self.folder, self.scratch = map(self._fresh, (".unfinished", ".found"))
         except OSError as error:
             raise translate_os(error) from error
-        self._raw = _open(self.folder.path)
-        self._txn = self._raw.begin(write=True)
-        self._tables = {
-            number: self._raw.open_db(table.name.encode(), self._txn)
-            for number, table in TABLES.items()
-        }
-        self._scratch = self._raw.open_db(SCRATCH, self._txn)
-        self._changed = 0
 
-    # --- rows -------------------------------------------------------------------------------
+    def _fresh(self, suffix: str) -> Folder:
+        self._parent.remove_folder(self._name + suffix)
+        folder = self._parent.make_folder(self._name + suffix)
+        folder.make_file(DATA_FILE)  # LMDB would give it the modes of the umask
+        return folder
 
-    def put(self, table: int, db_key: bytes, value: bytes) -> None:
-        """Store a value."""
-        self._put(self._tables[table], db_key, value)
+    def open(self, meta: dict[bytes, bytes]) -> None:
+        """Open the store, with these rows of `meta`."""
+        try:
+            raw = open_new(self.folder)
+            with raw.begin(write=True) as txn:
+                tables = {
+                    number: raw.open_db(one.name.encode(), txn) for number, one in TABLES.items()
+                }
+                for name, body in meta.items():
+                    txn.put(name, seal_row(META, name, body), db=tables[META])
+            raw.close()
+        except lmdb.Error as error:
+            raise translate(error) from error
+        self._environment = open_environment(
+            self.folder.path,
+            readonly=False,
+            create=False,
+            max_readers=_MAX_READERS,
+            max_store_bytes=None,
+            clock=Clock(),
+        )
 
-    def put_row(self, table: int, db_key: bytes, body: bytes) -> None:
-        """Store a row with its checksum."""
-        self.put(table, db_key, seal_row(table, db_key, body))
+    def write(self, command: Callable[[WriteTxn], None], size: int = 0) -> None:
+        """Run a command in a write transaction, soon, and in the order of these calls.
 
-    def get(self, table: int, db_key: bytes) -> bytes | None:
-        """Return the value of a key; None if it is missing."""
-        return self._txn.get(db_key, db=self._tables[table])
-
-    def get_row(self, table: int, db_key: bytes, where: str) -> bytes | None:
-        """Return the body of the row with a key, after checking its checksum."""
-        value = self.get(table, db_key)
-        return None if value is None else open_row(table, db_key, value, where)
-
-    def delete(self, table: int, db_key: bytes) -> None:
-        """Remove a row if it exists."""
-        self._txn.delete(db_key, db=self._tables[table])
-        self._count(len(db_key))
-
-    def replace(self, table: int, prefix: bytes, bodies: dict[bytes, bytes]) -> bool:
-        """Have these rows, and no others, under a prefix; return whether others were there."""
-        before = dict(self.rows(table, prefix))
-        after = {db_key: seal_row(table, db_key, body) for db_key, body in bodies.items()}
-        for db_key in before.keys() - after.keys():
-            self.delete(table, db_key)
-        for db_key, value in after.items():
-            if before.get(db_key) != value:
-                self.put(table, db_key, value)
-        return before != after
-
-    def rows(self, table: int, prefix: bytes = b"", start: bytes = b"") -> Iterator[Row]:
-        """Yield the rows whose keys begin with `prefix` and are at least `start`.
-
-        The caller may change rows during the iteration.
+        Args:
+            size: bytes that it writes, if they are many.
         """
-        return self._rows(self._tables[table], prefix, start)
+        self._commands.append(command)
+        self._size += _OVERHEAD + size
+        if self._size >= _BATCH_BYTES:
+            self._flush()
 
-    def last(self, table: int) -> bytes | None:
-        """Return the highest key of a table; None if it is empty."""
-        cursor = self._txn.cursor(self._tables[table])
-        return bytes(cursor.key()) if cursor.last() else None
+    def _flush(self) -> None:
+        commands, self._commands, self._size = self._commands, [], 0
 
-    # --- notes, which will not be part of the store -------------------------------------------
+        def run(txn: WriteTxn) -> None:
+            for command in commands:
+                command(txn)
 
-    def note(self, key: bytes, value: bytes) -> None:
-        """Store a note."""
-        self._put(self._scratch, key, value)
-
-    def noted(self, key: bytes) -> bytes | None:
-        """Return the note with a key; None if there is none."""
-        return self._txn.get(key, db=self._scratch)
-
-    def unnote(self, key: bytes) -> None:
-        """Remove a note."""
-        self._txn.delete(key, db=self._scratch)
-
-    def notes(self, prefix: bytes) -> Iterator[Row]:
-        """Yield the notes whose keys begin with `prefix`."""
-        return self._rows(self._scratch, prefix, b"")
-
-    # --- LMDB ---------------------------------------------------------------------------------
-
-    def _put(self, table: lmdb._Database, db_key: bytes, value: bytes) -> None:
-        # LMDB only fills its pages completely if keys come in order and `append` says so.
-        try:
-            if not self._txn.put(db_key, value, append=True, db=table):
-                self._txn.put(db_key, value, db=table)
-        except lmdb.Error as error:
-            raise translate(error) from error
-        self._count(len(db_key) + len(value))
-
-    def _count(self, size: int) -> None:
-        self._changed += size
-        if self._changed >= _BATCH_BYTES:
-            self._changed = 0
-            self._commit()
-            self._txn = self._raw.begin(write=True)
-
-    def _commit(self) -> None:
-        try:
-            self._txn.commit()
-        except lmdb.Error as error:
-            raise translate(error) from error
-
-    def _rows(self, table: lmdb._Database, prefix: bytes, start: bytes) -> Iterator[Row]:
-        following = max(prefix, start)
-        while True:
-            cursor = self._txn.cursor(table)
-            piece: list[Row] = []
-            found = cursor.set_range(following) if following else cursor.first()
-            while found and len(piece) < _PIECE and cursor.key().startswith(prefix):
-                piece.append((bytes(cursor.key()), bytes(cursor.value())))
-                found = cursor.next()
-            yield from piece
-            if len(piece) < _PIECE:
-                return
-            following = piece[-1][0] + b"\0"
-
-    # --- end ----------------------------------------------------------------------------------
+        assert self._environment is not None
+        self._environment.write(run)
+        self._environment.settle()
 
     def finish(self) -> None:
-        """Sync the store, write its first checkpoint, and give the folder its name."""
-        self._txn.drop(self._scratch)
-        self._commit()
-        self._raw.sync(True)
-        self._raw.close()
-        self.folder.remove(LOCK_FILE)
-        with Store(self.folder.path, sync="none"):
-            pass  # opening writes the first checkpoint
+        """Close the store, which makes it durable, and give its folder its name."""
+        assert self._environment is not None
+        self._flush()
+        self._environment.release()
         try:
-            self._parent.rename(self._name, self.path.name)  # also replaces an empty folder
+            self._parent.remove_folder(self.scratch.path.name)
+            self._parent.rename(self.folder.path.name, self._name)  # also over an empty folder
             self._parent.sync()
         except OSError as error:
             raise translate_os(error) from error
 
     def abandon(self) -> None:
         """Remove the unfinished store."""
-        self._txn.abort()
-        self._raw.close()
+        if self._environment is not None:
+            with suppress(StoreError):
+                self._environment.release()
         with suppress(OSError):
-            self._parent.remove_folder(self._name)
-
-
-def _open(folder: Path) -> lmdb.Environment:
-    for size in _MAPS:
-        try:
-            return lmdb.open(
-                str(folder),
-                map_size=size,
-                max_dbs=len(TABLES) + 2,
-                sync=False,
-            )
-        except lmdb.MemoryError:
-            continue
-        except lmdb.Error as error:
-            raise translate(error) from error
-    raise StoreError(f"{folder}: not enough address space for a map of {_MAPS[-1]:,} bytes")
+            self._parent.remove_folder(self.folder.path.name)
+            self._parent.remove_folder(self.scratch.path.name)

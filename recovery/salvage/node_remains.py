@@ -1,4 +1,4 @@
-"""Reading the entries of a damaged macro node, and storing them in new nodes.
+"""Reading the entries of a damaged macro node.
 
 A node with a wrong checksum is read from its front, with all checks, up to the first damage. The
 entries before it are kept and counted as unverified, because a changed byte inside a value cannot
@@ -8,13 +8,11 @@ be detected.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.id_codec import Id, next_id
-from streamkeep.format.core.keys import NODES, node_key, pack_number
-from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.check import Slot, read_until_damage
 from streamkeep.format.node.envelope import (
     ENVELOPE,
@@ -22,11 +20,9 @@ from streamkeep.format.node.envelope import (
     HEADER_SIZE,
     MAGIC,
     OVERHEAD,
-    PAGE_LISTPACK,
     encode_envelope,
 )
 from streamkeep.format.rows.records import STREAM_RECORD
-from streamkeep.recovery.salvage.new_store import BulkStore
 
 _MAX_RECORD: Final = 4096
 _LISTPACK_HEADER: Final = 6
@@ -98,26 +94,6 @@ def key_of(value: bytes) -> Id:
     """Return the node key that a damaged envelope states."""
     at = ENVELOPE.offset("ms")
     return int.from_bytes(value[at : at + 8], "big"), int.from_bytes(value[at + 8 : at + 16], "big")
-
-
-def next_key(out: BulkStore, number: int, key: Id, table: int = NODES) -> Id | None:
-    """Return the key of the first node after a key; None if there is none."""
-    prefix = pack_number(number)
-    start = node_key(number, *key) + b"\0"
-    for db_key, _ in out.rows(table, prefix, start):
-        return int.from_bytes(db_key[8:16], "big"), int.from_bytes(db_key[16:], "big")
-    return None
-
-
-def store_slots(
-    out: BulkStore, number: int, epoch: int, slots: Iterable[Slot], table: int = NODES
-) -> int:
-    """Store the live entries among slots in new nodes; return their number."""
-    live = [(slot.ms, slot.seq, slot.pairs) for slot in slots if not slot.deleted]
-    for ms, seq, data in encode_nodes(live, PAGE_LISTPACK):
-        value = encode_envelope(number, ms, seq, epoch, 1, b"", data, b"")
-        out.put(table, node_key(number, ms, seq), value)
-    return len(live)
 
 
 def first_unread(slots: list[Slot], key: Id) -> StreamId:

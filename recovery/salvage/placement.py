@@ -1,4 +1,4 @@
-"""Putting back stream records and nodes that were found without their tree.
+"""Putting back stream records and nodes that were found without their tree, from notes of them.
 
 What may be put back follows from the free list. A page that is neither used nor free belonged to a
 damaged part of a tree: what it contains is live. A free page contains data that was replaced or
@@ -15,57 +15,99 @@ Without a free list, freed pages cannot be told from live ones. Then:
 
 from __future__ import annotations
 
-from typing import Final
+import struct
+from typing import Final, NamedTuple
 
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import (
-    KEYS,
     NODES,
     RETIRED,
     STREAMS,
     node_key,
     pack_number,
+    unpack_node_key,
     unpack_number,
 )
-from streamkeep.format.node.envelope import Envelope, decode_envelope
+from streamkeep.format.node.envelope import Envelope, decode_envelope, encode_envelope
 from streamkeep.format.node.node import end_ids
 from streamkeep.format.rows.records import StreamRecord, decode_stream_record
 from streamkeep.format.rows.retired import former_name_key
-from streamkeep.recovery.fsck.sorting import SortedPairs
-from streamkeep.recovery.salvage.losses import Report
-from streamkeep.recovery.salvage.lost_found import LostAndFound
-from streamkeep.recovery.salvage.new_store import BulkStore
+from streamkeep.recovery.salvage.found import NAMED, Found
 from streamkeep.recovery.salvage.node_remains import live_slots
-from streamkeep.recovery.salvage.notes import (
-    DAMAGED_NODE,
-    DAMAGED_RETIRED,
-    DAMAGED_STREAM,
-    DOUBTFUL_NODE,
-    FOUND_NODE,
-    FOUND_RECORD,
-    Candidate,
-    age_of,
-    split_candidate,
-    without_record,
-)
 
-_NUMBER_SIZE: Final = 8
+# Notes: one of these, and the key of a row.
+DAMAGED: Final = {NODES: b"D", RETIRED: b"T", STREAMS: b"S"}  # value: damaged bytes
+FOUND_NODE: Final = b"N"  # a node that was found without its tree; value: candidate and envelope
+FOUND_RECORD: Final = b"R"  # a stream's row that was found so; value: the same
+OLD_NODE: Final = b"O"  # an older copy of a node, from a free page; value: the same
+MAYBE_RETIRED: Final = b"W"  # a node that may have been in `retired`; value: the same
+
+_CANDIDATE: Final = struct.Struct(">IQ??")
+
+
+class Candidate(NamedTuple):
+    """Facts about an envelope that was found without its tree."""
+
+    epoch: int  # epoch and number of the commit that wrote it
+    commit_number: int
+    known_live: bool  # its page is neither free nor used elsewhere
+    tail: bool  # it is the tail in a stream's row
+
+    def age(self) -> tuple[int, int]:
+        """Return epoch and commit number, which are higher in newer copies."""
+        return self.epoch, self.commit_number
+
+    def with_value(self, value: bytes) -> bytes:
+        """Return the note of an envelope with these facts."""
+        return _CANDIDATE.pack(*self) + value
+
+
+def split_candidate(noted: bytes) -> tuple[Candidate, bytes]:
+    """Return the facts and the envelope of a note."""
+    return Candidate(*_CANDIDATE.unpack_from(noted)), noted[_CANDIDATE.size :]
+
+
+def note_newest(found: Found, key: bytes, candidate: Candidate, value: bytes) -> None:
+    """Note an envelope, unless a newer copy of it is noted."""
+    known = found.noted(key)
+    # LMDB copies a leaf with all its rows, so copies can have the same age: prefer the live page.
+    if known is None or split_candidate(known)[0][:3] < candidate[:3]:
+        found.note(key, candidate.with_value(value))
+
+
+def readable_envelope(value: bytes) -> Envelope | None:
+    """Return a decoded envelope; None if it is damaged."""
+    try:
+        return decode_envelope(value, "row")
+    except CorruptionError:
+        return None
+
+
+def age_of(value: bytes) -> tuple[int, int]:
+    """Return epoch and commit number of a sound envelope."""
+    envelope = decode_envelope(value, "row")
+    return envelope.epoch, envelope.commit_number
 
 
 class Placement:
-    """Puts back the candidates that are noted in `out`."""
+    """Puts back the candidates that are noted in `found`."""
 
-    def __init__(self, out: BulkStore, report: Report, lost: LostAndFound) -> None:
-        self.out = out
-        self.report = report
-        self.lost = lost
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.report = found.report
 
     def run(self) -> None:
         """Put back records, then nodes."""
         self._place_records()
-        for key, noted in self.out.notes(FOUND_NODE):
-            self._place_node(key[1:], *split_candidate(noted))
-        self._place_doubtful()
+        doubtful: list[bytes] = []  # nodes of one stream that may have been deleted
+        for db_key, noted in self.found.notes(FOUND_NODE):
+            if doubtful and doubtful[0][:8] != db_key[:8]:
+                self._place_doubtful(doubtful)
+                doubtful = []
+            if not self._place_node(db_key, *split_candidate(noted)):
+                doubtful.append(db_key)
+        if doubtful:
+            self._place_doubtful(doubtful)
 
     def _place_records(self) -> None:
         """Put back the newest copies of stream rows that no tree led to.
@@ -73,22 +115,19 @@ class Placement:
         A copy from a free page is an older state of the stream. It is used only if the stream is
         known to exist, because it has a name or because its damaged row was found.
         """
-        named = SortedPairs()
-        for _, value in self.out.rows(KEYS):
-            named.add(int.from_bytes(value[:_NUMBER_SIZE], "big"))
-        names = named.firsts()
-        for key, noted in self.out.notes(FOUND_RECORD):
-            db_key = key[1:]
+        for db_key, noted in self.found.notes(FOUND_RECORD):
             number = unpack_number(db_key)
             candidate, value = split_candidate(noted)
-            present = self.out.get(STREAMS, db_key)
+            present = self.found.get(STREAMS, db_key)
             if present is not None and age_of(present) >= candidate.age():
                 continue
-            exists = candidate.known_live or names.has(number) or present is not None
-            if not exists and self.out.noted(DAMAGED_STREAM + db_key) is None:
+            exists = candidate.known_live or present is not None
+            for note in (NAMED + db_key, DAMAGED[STREAMS] + db_key):
+                exists = exists or self.found.noted(note) is not None
+            if not exists:
                 self.report.stale += 1
                 continue
-            self.out.put(STREAMS, db_key, value)
+            self.found.put(STREAMS, db_key, value)
             if not candidate.known_live:
                 loss = self.report.stream(number)
                 loss.notes.append(
@@ -97,83 +136,65 @@ class Placement:
                 )
                 loss.entries = None
 
-    def _place_node(self, db_key: bytes, candidate: Candidate, value: bytes) -> None:
-        """Put back a node that no tree led to, drop it, or note that it may have been deleted."""
+    def _place_node(self, db_key: bytes, candidate: Candidate, value: bytes) -> bool:
+        """Put back a node that no tree led to, or drop it; return False if that is in doubt."""
         envelope = decode_envelope(value, "page")
         record, tail_key, age = self._record_of(envelope.number)
-        present = self.out.get(NODES, db_key)
-        if present is not None and age_of(present) >= candidate.age():
+        present = self.found.get(NODES, db_key)
+        newer = present is not None and age_of(present) >= candidate.age()
+        if newer or (db_key == tail_key and age >= candidate.age()):
             self.report.stale += 1
-            return
-        if db_key == tail_key and age >= candidate.age():
-            self.report.stale += 1  # the tail node in the stream's row is newer
-            return
+            return True
         try:
             last = end_ids(envelope.listpack, envelope.ms, envelope.seq).last_slot
         except CorruptionError as error:
             if candidate.known_live:
-                self.out.note(DAMAGED_NODE + db_key, value)
+                self.found.note(DAMAGED[NODES] + db_key, value)
             else:
                 why = f"the node may have been deleted, and is damaged: {error.problem}"
-                keep_node(self.lost, self.report, envelope, why)
-            return
-        if self.out.noted(DAMAGED_RETIRED + db_key) is not None:
-            if candidate.known_live and self.out.get(RETIRED, db_key) is None:
-                self.out.put(RETIRED, db_key, value)
-                self.report.recovered += 1
-            return
+                keep_node(self.found, envelope, why)
+            return True
+        was_retired = self.found.noted(DAMAGED[RETIRED] + db_key) is not None
         gone = record is not None and last < (record.first_ms, record.first_seq)
-        deleted_stream = self.out.get(RETIRED, former_name_key(envelope.number)) is not None
-        if candidate.known_live and (gone or (record is None and deleted_stream)):
-            if self.out.get(RETIRED, db_key) is None:
-                self.out.put(RETIRED, db_key, value)  # trimmed, but not archived yet
+        deleted_stream = self.found.get(RETIRED, former_name_key(envelope.number)) is not None
+        if was_retired or (
+            candidate.known_live and (gone or (record is None and deleted_stream))
+        ):  # trimmed, but not archived yet
+            if candidate.known_live and self.found.get(RETIRED, db_key) is None:
+                self.found.put(RETIRED, db_key, value)
                 self.report.recovered += 1
-            return
+            return True
         if gone:
             self.report.stale += 1
-            return
-        deleted = (0, 0) if record is None else (record.max_deleted_ms, record.max_deleted_seq)
-        sure = candidate.known_live or (
-            record is not None and (envelope.ms, envelope.seq) > deleted and not candidate.tail
-        )
-        if sure:
+            return True
+        deleted = (0, 0) if record is None else record.max_deleted_id()
+        above = record is not None and (envelope.ms, envelope.seq) > deleted
+        if candidate.known_live or (above and not candidate.tail):
             self._put_node(db_key, envelope)
-        else:
-            self.out.note(DOUBTFUL_NODE + db_key, b"")
+            return True
+        return False
 
     def _put_node(self, db_key: bytes, envelope: Envelope) -> None:
-        self.out.put(NODES, db_key, without_record(envelope))
+        self.found.put(NODES, db_key, without_record(envelope))
         self.report.recovered += 1
 
-    def _place_doubtful(self) -> None:
-        """Put back the nodes that may have been deleted, where their number proves the contrary."""
-        number = -1
-        all_of_them = False
-        for key, _ in self.out.notes(DOUBTFUL_NODE):
-            db_key = key[1:]
-            if unpack_number(db_key[:_NUMBER_SIZE]) != number:
-                number = unpack_number(db_key[:_NUMBER_SIZE])
-                all_of_them = self._has_all_nodes(number)
-            noted = self.out.noted(FOUND_NODE + db_key)
-            assert noted is not None
-            candidate, value = split_candidate(noted)
+    def _place_doubtful(self, db_keys: list[bytes]) -> None:
+        """Put back nodes that may have been deleted, where their number proves the contrary."""
+        number = unpack_node_key(db_keys[0])[0]
+        record, _, _ = self._record_of(number)
+        present = sum(1 for _ in self.found.rows(NODES, pack_number(number)))
+        all_of_them = record is not None and record.sealed_nodes == present + len(db_keys)
+        for db_key in db_keys:
+            candidate, value = split_candidate(self.found.noted(FOUND_NODE + db_key) or b"")
             envelope = decode_envelope(value, "page")
             if all_of_them and not candidate.tail:
                 self._put_node(db_key, envelope)
             else:
-                keep_node(self.lost, self.report, envelope, "the node may have been deleted")
-
-    def _has_all_nodes(self, number: int) -> bool:
-        """Return whether a stream has as many nodes as it states, those in doubt included."""
-        record, _, _ = self._record_of(number)
-        prefix = pack_number(number)
-        doubtful = sum(1 for _ in self.out.notes(DOUBTFUL_NODE + prefix))
-        present = sum(1 for _ in self.out.rows(NODES, prefix))
-        return record is not None and record.sealed_nodes == present + doubtful
+                keep_node(self.found, envelope, "the node may have been deleted")
 
     def _record_of(self, number: int) -> tuple[StreamRecord | None, bytes, tuple[int, int]]:
         """Return the record of a stream as known so far, the key of its tail, and its age."""
-        value = self.out.get(STREAMS, pack_number(number))
+        value = self.found.get(STREAMS, pack_number(number))
         if value is None:
             return None, b"", (0, 0)
         envelope = decode_envelope(value, "stream")
@@ -185,14 +206,26 @@ class Placement:
         return record, key, (envelope.epoch, envelope.commit_number)
 
 
-def keep_node(lost: LostAndFound, report: Report, envelope: Envelope, why: str) -> None:
-    """Move the entries of a node to lost+found."""
-    count = lost.keep_entries(
-        why,
-        None,
+def without_record(envelope: Envelope) -> bytes:
+    """Return the envelope as a row of `nodes`: without a stream record."""
+    return encode_envelope(
         envelope.number,
+        envelope.ms,
+        envelope.seq,
+        envelope.epoch,
+        envelope.commit_number,
+        b"",
+        envelope.listpack,
+        envelope.trimmed,
+    )
+
+
+def keep_node(found: Found, envelope: Envelope, why: str) -> None:
+    """Move the entries of a node to lost+found."""
+    found.keep(
+        envelope.number,
+        why,
         live_slots(envelope.listpack, envelope.ms, envelope.seq),
         epoch=envelope.epoch,
         commit_number=envelope.commit_number,
     )
-    report.stream(envelope.number).moved += count

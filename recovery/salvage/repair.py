@@ -1,35 +1,56 @@
 """Repair: save everything readable of a damaged store in a new one, and report what was lost.
 
-    1. `tables` and `archive`: copy what is readable, from the trees, from the journal after their
-       commit, and from pages without a tree;
-    2. `rebuild`: make all derived data from the primary data;
+    1. `search`: find what is readable, in the trees, in the journal after their commit, and in
+       pages without a tree;
+    2. stream by stream, the engine writes it into a new store: it makes all that can be derived;
     3. check the new store.
 
-The damaged store is not changed. A sound store is copied unchanged, so a second repair does
-nothing.
+The damaged store is not changed. A repair of a sound store writes the same store again.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+import uuid
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import Final
 
+from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
+from streamkeep.engine.crash_recovery.stored_version import META_EPOCH, META_FORMAT, META_UUID
+from streamkeep.engine.store.meta import META_CREATED
+from streamkeep.engine.system.clock import Clock
 from streamkeep.engine.system.progress import Advance
-from streamkeep.format.core.errors import StoreError
+from streamkeep.engine.tables.group import NEXT_GROUP
+from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM, WriteTxn
+from streamkeep.format.core.checksum import open_row
+from streamkeep.format.core.errors import CorruptionError, StoreError
+from streamkeep.format.core.keys import LAST_NUMBER, META, ROWS, pack_number
+from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.humanize import size_text
+from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
+from streamkeep.format.rows.records import LAST_EPOCH, decode_number, encode_number
 from streamkeep.recovery.fsck.files import LOST_AND_FOUND
 from streamkeep.recovery.fsck.findings import Finding, Severity
-from streamkeep.recovery.fsck.source import open_source
+from streamkeep.recovery.fsck.rows import check_meta_row
+from streamkeep.recovery.fsck.source import Source, open_source
 from streamkeep.recovery.fsck.store import check
-from streamkeep.recovery.salvage.archive import ArchiveSalvage
+from streamkeep.recovery.salvage.archive import ArchiveWriter, put_value
+from streamkeep.recovery.salvage.found import NAMED, Found
+from streamkeep.recovery.salvage.groups import move_groups, write_groups
 from streamkeep.recovery.salvage.losses import Report
 from streamkeep.recovery.salvage.lost_found import LostAndFound
-from streamkeep.recovery.salvage.new_store import BulkStore
-from streamkeep.recovery.salvage.rebuild import drop_meta, rebuild
-from streamkeep.recovery.salvage.tables import Salvage
+from streamkeep.recovery.salvage.messages import move_messages, write_messages
+from streamkeep.recovery.salvage.new_store import NewStore
+from streamkeep.recovery.salvage.search import Search
+from streamkeep.recovery.salvage.streams import StreamWriter
+
+# Counters of numbers that nothing in the new store has yet.
+_NEW_NUMBERS: Final = (NEXT_STREAM, NEXT_GROUP, NEXT_IDEMPOTENCE, NEXT_GARBAGE)
 
 
 class Repaired:
@@ -69,35 +90,83 @@ def repair(
         StoreError: `output` cannot be written.
     """
     store, output = Path(store).absolute(), Path(output).absolute()
-    report = Report()
     with open_source(store) as source:
-        if source.loses and source.replay is not None:
-            report.other += source.replay.salvage()
-        out = BulkStore(output, source.folder.modes)
-        lost = LostAndFound(out.folder)
+        unread = source.replay.salvage() if source.loses and source.replay is not None else []
+        out = NewStore(output, source.folder.modes)
         try:
-            salvage = Salvage(source, out, report, lost, progress)
-            salvage.run()
-            drop_meta(out, report)
-            uuid = None if source.slot is None else source.slot.store_uuid
-            archive = ArchiveSalvage(source.folder, out, report, lost, uuid)
-            archive.run(rows_lost=salvage.damaged)
-            rebuild(
-                out,
-                report,
-                lost,
-                slot=source.slot,
-                highest_epoch=salvage.highest_epoch,
-                holes=salvage.holes(),
-                highest_stream=archive.highest_stream,
-            )
+            lost = LostAndFound(out.folder)
+            with closing(Found(out.scratch, source.tables, lost)) as found:
+                report = found.report
+                report.other += unread
+                search = Search(source, found, progress)
+                search.run()
+                _write(source, search, out)
+            out.finish()
         except BaseException:
-            lost.close()
             out.abandon()
             raise
-        lost.close()
-        out.finish()
     return Repaired(report, list(check(output)), lost.items, output)
+
+
+def _write(source: Source, search: Search, out: NewStore) -> None:
+    """Write what was found."""
+    found, report = search.found, search.report
+    meta = _meta(source, search)
+    highest = decode_number(meta.pop(NEXT_STREAM, encode_number(1)), "meta") - 1
+    out.open({name: body for name, body in meta.items() if name not in _NEW_NUMBERS})
+    archive = ArchiveWriter(source, search, out)
+    streams = StreamWriter(source, search, out, archive)
+    live = ((number, True) for number in streams.numbers())
+    archived = ((number, False) for number in archive.numbers())
+    for number, is_live in heapq.merge(live, archived, key=lambda one: one[0]):
+        highest = max(highest, number)
+        if is_live:
+            name = streams.write(number)
+            write_groups(found, out, number, name)
+            write_messages(found, out, number, name)
+        else:
+            archive.write(number)
+    move_groups(found)
+    move_messages(found)
+    for db_key, value in found.rows(ROWS):
+        out.write(partial(put_value, ROWS, db_key, value), len(value))
+    out.write(partial(_raise_counters, {NEXT_STREAM: highest + 1, **archive.counters()}))
+    for loss in report.streams.values():
+        loss.name = found.noted(NAMED + pack_number(loss.number)) or loss.name
+
+
+def _meta(source: Source, search: Search) -> dict[bytes, bytes]:
+    """Return the rows of `meta` that can be read, and those that a store must have."""
+    found, slot = search.found, source.slot
+    meta: dict[bytes, bytes] = {}
+    for name, value in found.rows(META):
+        try:
+            body = open_row(META, name, value, "meta")
+            check_meta_row(name, body, "meta")
+            meta[name] = body
+        except CorruptionError as error:
+            found.hide(META, name)
+            if name.startswith(BATCH_PREFIX):
+                search.report.other.append(f"the last batch of an application: {error.problem}")
+    stored = decode_number(meta[META_EPOCH], "meta") if META_EPOCH in meta else 0
+    epoch = 1 + max(search.highest_epoch, stored, 0 if slot is None else slot.epoch)
+    new_uuid = uuid.uuid4().bytes if slot is None else slot.store_uuid
+    created = encode_number(Clock().now_ms())
+    return {
+        META_UUID: new_uuid,
+        META_CREATED: created,
+        **meta,
+        META_FORMAT: encode_number(STORE_VERSION),
+        META_EPOCH: encode_number(min(epoch, LAST_EPOCH)),
+    }
+
+
+def _raise_counters(least: dict[bytes, int], txn: WriteTxn) -> None:
+    """Raise counters of `meta`."""
+    for name, following in least.items():
+        body = txn.get_row(META, name, "meta")
+        if body is None or decode_number(body, "meta") < following:
+            txn.put_row(META, name, encode_number(min(following, LAST_NUMBER)))
 
 
 def try_repair(

@@ -17,9 +17,11 @@ from typing import Any, Final
 import lmdb
 import pytest
 
+import hostile
 from damage_reports import compare, families, read
 from inside import checkpoint_now, flush_each_commit
 from raw_store import RawStore, raw_store
+from specimens import shown
 from streamkeep import recovery
 from streamkeep.engine.api.store import Store
 from streamkeep.engine.checkpoint.checkpoint_file import position_of
@@ -32,6 +34,7 @@ from streamkeep.format.journal.checkpoint import SLOT_SIZE, decode_slot
 from streamkeep.format.lmdb_file.lmdb_pages import MAIN_AT
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.rows.nacks import NACK_SIZE
 from streamkeep.format.rows.records import (
     STREAM_NODES,
     StreamRecord,
@@ -136,7 +139,7 @@ def first_node(path: Path, change: Callable[[bytearray], None]) -> None:
     with open_source(path) as source:
         assert source.tables is not None
         row = next(source.tables.walk(keys.NODES))
-        page, index = row.leaf, row.index
+        page, index = row.leaf, row.at
     assert page is not None
     data = bytearray((path / "data.mdb").read_bytes())
     start = page.number * PAGE + page.places[index + 1]
@@ -381,13 +384,12 @@ def check_case(family: str, name: str, path: Path) -> None:
     compare(family, name, "fsck", map(str, recovery.check(path)))
     repaired = repair(path, target)
     report = repaired.report
-    lines = [f"rebuilt: {what}: {count}" for what, count in sorted(report.rebuilt.items())]
-    lines += [f"corrected: {report.corrected}"] if report.corrected else []
+    lines = [f"corrected: {report.corrected}"] if report.corrected else []
     lines += [f"recovered: {report.recovered}"] if report.recovered else []
     compare(family, name, "repair", lines + report.lines())
     assert repaired.findings == []
     again = repair(target, path.with_name("again"))
-    assert (again.findings, again.report.lines(), again.report.rebuilt) == ([], [], {})
+    assert (again.findings, again.report.lines()) == ([], [])
 
 
 @pytest.mark.parametrize("name", slow_but(CASES, *list(CASES)[::3]))
@@ -441,3 +443,36 @@ def test_no_case_is_left_over() -> None:
     for kind, module in MODULES.items():
         known[kind] = {case_name(kind, *each) for each in enumerate(module.DAMAGES)}
     assert {family: {*read(family)} for family in families()} == known
+
+
+def bodies(raw: RawStore, table: int) -> list[bytes]:
+    return sorted(raw.body(table, key) for key in raw.keys(table))
+
+
+def nacks(raw: RawStore) -> list[bytes]:
+    pages = bodies(raw, keys.PEL)
+    return sorted(
+        page[at : at + NACK_SIZE] for page in pages for at in range(0, len(page), NACK_SIZE)
+    )
+
+
+def test_a_sound_store_is_written_as_it_was(tmp_path: Path) -> None:
+    """Also what commands do not show at once: leases, trimmed entries, messages, and rows."""
+    path, target = tmp_path / "store", tmp_path / "repaired"
+    hostile.build(path)
+    with Store(path, sync="none", clock=ManualClock(hostile.NOW_MS)) as store:
+        # It trims in the middle of a node, which history shows until the archiver comes.
+        store.xtrim("mails", maxlen=21, approximate=False)
+        store.xreadgroup("mail", "eve", {"orders": ">"}, count=2)
+    repaired = repair(path, target)
+    assert (repaired.findings, repaired.report.lines()) == ([], [])
+    assert shown(target) == shown(path)
+    with raw_store(path) as before, raw_store(target) as after:
+        for table in (keys.SEGMENTS, keys.ERASURES, keys.ROWS, keys.CONSUMERS):
+            assert bodies(before, table) == bodies(after, table), keys.TABLES[table].name
+        assert nacks(before) == nacks(after)  # perhaps in other pages
+        assert any(keys.is_lease_key(key) for key in after.keys(keys.CONSUMERS))
+    with Store(target, clock=ManualClock(hostile.NOW_MS)) as store:
+        known = store.xadd("orders", {"a": "b"}, idmp=("p0", "m0"))
+        assert known == store.xadd("orders", {"c": "d"}, idmp=("p0", "m0"))
+        assert store.retention("mails") is not None

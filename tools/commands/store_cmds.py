@@ -247,7 +247,7 @@ def _repair_of(store: Path) -> str:
 def _show(
     store: Path, target: Path | None, repaired: Repaired, dry_run: bool, seconds: float
 ) -> None:
-    """Print losses, what was rebuilt, and the verdict."""
+    """Print losses, what was found, and the verdict."""
     report = repaired.report
     lost = report.lost_anything()
     if common.as_json():
@@ -268,7 +268,6 @@ def _show(
             lost_entries=None if None in entries else sum(one or 0 for one in entries),
             unverified_entries=sum(loss.unverified for loss in report.streams.values()),
             moved_entries=sum(loss.moved for loss in report.streams.values()),
-            rebuilt=report.rebuilt,
             corrected=report.corrected,
             recovered_nodes=report.recovered,
             old_copies=report.stale,
@@ -276,8 +275,6 @@ def _show(
             seconds=round(seconds, 3),
         )
     else:
-        for what, count in sorted(report.rebuilt.items()):
-            output.line(f"rebuilt: {what}: {count:,}")
         if report.corrected:
             output.line(f"corrected: one byte in each of {report.corrected:,} values")
         if report.recovered:
