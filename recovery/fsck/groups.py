@@ -21,27 +21,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from streamkeep.engine.tables.group import NEXT_GROUP
+from streamkeep.format.core import keys
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.id_codec import Id, unpack_id
-from streamkeep.format.core.keys import (
-    CONSUMER_PEL,
-    CONSUMERS,
-    GARBAGE,
-    GROUPS,
-    PEL,
-    PEL_ORDER,
-    STREAMS,
-    TABLES,
-    is_lease_key,
-    leases_prefix,
-    name_key,
-    owned_key,
-    pack_number,
-    unpack_lease_key,
-    unpack_number,
-    unpack_owned_key,
-)
 from streamkeep.format.rows.group_records import UNKNOWN, GroupRecord
 from streamkeep.format.rows.nacks import (
     PageFacts,
@@ -72,7 +55,7 @@ from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.fsck.streams import stream_place
 from streamkeep.recovery.pages.tree import Tables
 
-_ROWS_OF_GROUPS: Final = (CONSUMERS, PEL, CONSUMER_PEL, PEL_ORDER)
+_ROWS_OF_GROUPS: Final = (keys.CONSUMERS, keys.PEL, keys.CONSUMER_PEL, keys.PEL_ORDER)
 _CONSUMER: Final = MemberKind("consumer", CONSUMER_SHAPE, "SK221", "SK222", "SK223")
 _NUMBER_SIZE: Final = 8
 
@@ -94,10 +77,10 @@ def page_id(page_key: bytes) -> Id:
 
 def index_rows(page_key: bytes, page: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield table, key and body of the rows of both indexes that a NACK page must have."""
-    group = unpack_number(page_key[:_NUMBER_SIZE])
-    yield PEL_ORDER, pack_number(group) + first_order_key(page), page_key[_NUMBER_SIZE:]
+    group = keys.unpack_number(page_key[:_NUMBER_SIZE])
+    yield keys.PEL_ORDER, keys.pack_number(group) + first_order_key(page), page_key[_NUMBER_SIZE:]
     for consumer in sorted(owners_of(page)):
-        yield CONSUMER_PEL, owned_key(group, consumer, *page_id(page_key)), b""
+        yield keys.CONSUMER_PEL, keys.owned_key(group, consumer, *page_id(page_key)), b""
 
 
 # --- all groups of the store --------------------------------------------------------------------
@@ -109,11 +92,11 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
     numbers = SortedPairs()
     for db_key, record in rows.under(GROUP_SHAPE):
         prefix = db_key[:_NUMBER_SIZE]
-        stream = unpack_number(prefix)
+        stream = keys.unpack_number(prefix)
         where = f"stream {stream} group {quoted(record.name)}"
-        if name_key(prefix, record.name) != db_key:
+        if keys.name_key(prefix, record.name) != db_key:
             yield finding("SK202", where, "the row has the key of another name")
-        if tables.lacks(STREAMS, prefix):
+        if tables.lacks(keys.STREAMS, prefix):
             yield finding("SK203", where, f"stream {stream} does not exist")
         numbers.add(record.number, stream)
     previous = -1
@@ -127,13 +110,13 @@ def check_group_numbers(tables: Tables) -> Iterator[Finding]:
     for number, _ in garbage:
         if known.has(number):
             yield finding("SK205", f"group {number}", "its rows are listed as garbage")
-    if not rows.all_of(GROUPS, GARBAGE):
+    if not rows.all_of(keys.GROUPS, keys.GARBAGE):
         return  # the other rows may belong to a group whose number could not be read
     for table in _ROWS_OF_GROUPS:
         known, doomed = numbers.firsts(), garbage.firsts()
         for number in numbers_in(tables, table):
             if not known.has(number) and not doomed.has(number):
-                problem = f"it does not exist, but has rows in {TABLES[table].name}"
+                problem = f"it does not exist, but has rows in {keys.TABLES[table].name}"
                 yield finding("SK206", f"group {number}", problem)
 
 
@@ -144,7 +127,7 @@ def check_groups(
     tables: Tables, number: int, name: bytes | None, scope: Scope
 ) -> Iterator[Finding]:
     """Check every group of one stream."""
-    for _, record in Rows(tables).under(GROUP_SHAPE, pack_number(number)):
+    for _, record in Rows(tables).under(GROUP_SHAPE, keys.pack_number(number)):
         where = f"{stream_place(number, name)} group {quoted(record.name)}"
         yield from guarded(check_group(tables, where, record))
 
@@ -152,11 +135,11 @@ def check_groups(
 def check_group(tables: Tables, where: str, record: GroupRecord) -> Iterator[Finding]:
     """Check one group: its consumers, its pages, its record, its indexes."""
     rows = Rows(tables)
-    prefix = pack_number(record.number)
+    prefix = keys.pack_number(record.number)
     yield from check_members(rows, _CONSUMER, prefix, record.next_consumer, where)
     found = rows.under(CONSUMER_SHAPE, prefix)
     members = sorted(row for _, row in found if isinstance(row, Member))
-    known = {member.number for member in members} if rows.all_of(CONSUMERS) else None
+    known = {member.number for member in members} if rows.all_of(keys.CONSUMERS) else None
     facts = GroupFacts()
     yield from walk_pages(rows, where, record, known, facts)
     yield from check_leases(rows, where, record, known)
@@ -176,7 +159,7 @@ def pages_of(rows: Rows, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and NACKs of the pages of a group: the inline one, with the key b"", first."""
     if record.inline_nacks:
         yield b"", record.inline_nacks
-    yield from rows.under(PAGE_SHAPE, pack_number(record.number))
+    yield from rows.under(PAGE_SHAPE, keys.pack_number(record.number))
 
 
 def walk_pages(
@@ -229,7 +212,7 @@ def _check_nacks(
 def _check_indexed(rows: Rows, where: str, page_key: bytes, page: bytes) -> Iterator[Finding]:
     """SK231, SK233: both indexes have rows for a page."""
     for table, db_key, _ in index_rows(page_key, page):
-        if table == CONSUMER_PEL:
+        if table == keys.CONSUMER_PEL:
             if rows.lacks(OWNED_SHAPE, db_key):
                 problem = f"consumer_pel has no row for it and consumer number {_owner(db_key)}"
                 yield finding("SK233", where, problem)
@@ -252,7 +235,7 @@ def _is_right(rows: Rows, db_key: bytes, page_key: bytes) -> bool:
 
 
 def _owner(db_key: bytes) -> int:
-    return unpack_owned_key(db_key)[1]
+    return keys.unpack_owned_key(db_key)[1]
 
 
 def check_indexes(rows: Rows, where: str, prefix: bytes) -> Iterator[Finding]:
@@ -289,10 +272,12 @@ def check_leases(
     rows: Rows, where: str, record: GroupRecord, known: set[int] | None
 ) -> Iterator[Finding]:
     """SK224: the row of a lease belongs to a consumer and to deliveries that were made."""
-    for db_key, _ in rows.under(CONSUMER_SHAPE, leases_prefix(pack_number(record.number))):
-        if not is_lease_key(db_key):
+    for db_key, _ in rows.under(
+        CONSUMER_SHAPE, keys.leases_prefix(keys.pack_number(record.number))
+    ):
+        if not keys.is_lease_key(db_key):
             continue
-        consumer, order = unpack_lease_key(db_key)
+        consumer, order = keys.unpack_lease_key(db_key)
         place = f"{where} consumer number {consumer}"
         if known is not None and consumer not in known:
             yield finding("SK224", place, "it has a lease, but does not exist")

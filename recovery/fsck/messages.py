@@ -13,18 +13,8 @@ from typing import Final
 
 from streamkeep.engine.commands.idempotency import NEXT_IDEMPOTENCE
 from streamkeep.engine.txn.stream import Stream, decode_stream
+from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import (
-    GARBAGE,
-    IDEMPOTENCY,
-    IDEMPOTENCY_ORDER,
-    PRODUCERS,
-    STREAMS,
-    TABLES,
-    number_key,
-    pack_number,
-    unpack_number,
-)
 from streamkeep.format.rows.extension import Idempotence, idempotence_of
 from streamkeep.format.rows.producers import message_key, order_key, producer_prefix
 from streamkeep.format.rows.records import IDEMPOTENCE_ROWS
@@ -45,7 +35,7 @@ from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.fsck.streams import stream_place
 from streamkeep.recovery.pages.tree import Tables
 
-_ROWS_OF_MESSAGES: Final = (PRODUCERS, IDEMPOTENCY, IDEMPOTENCY_ORDER)
+_ROWS_OF_MESSAGES: Final = (keys.PRODUCERS, keys.IDEMPOTENCY, keys.IDEMPOTENCY_ORDER)
 _PRODUCER: Final = MemberKind("producer", PRODUCER_SHAPE, "SK251", "SK252", "SK253")
 
 
@@ -56,9 +46,9 @@ def check_message_numbers(tables: Tables) -> Iterator[Finding]:
     """SK262 to SK264: each number belongs to one stream, and all rows belong to a stream."""
     numbers = SortedPairs()
     readable = True
-    for row in tables.walk(STREAMS):
+    for row in tables.walk(keys.STREAMS):
         try:
-            stream = decode_stream(unpack_number(row.key), b"", row.value())
+            stream = decode_stream(keys.unpack_number(row.key), b"", row.value())
             used = _idempotence(stream).number
         except CorruptionError:
             readable = False  # reported by the checks of that stream
@@ -77,13 +67,13 @@ def check_message_numbers(tables: Tables) -> Iterator[Finding]:
     for number, _ in garbage:
         if known.has(number):
             yield finding("SK263", f"messages {number}", "the rows are listed as garbage")
-    if not readable or not tables.complete(STREAMS) or not tables.complete(GARBAGE):
+    if not readable or not tables.complete(keys.STREAMS) or not tables.complete(keys.GARBAGE):
         return  # the other rows may belong to a stream that could not be read
     for table in _ROWS_OF_MESSAGES:
         known, doomed = numbers.firsts(), garbage.firsts()
         for number in numbers_in(tables, table):
             if not known.has(number) and not doomed.has(number):
-                problem = f"rows of {TABLES[table].name} without a stream"
+                problem = f"rows of {keys.TABLES[table].name} without a stream"
                 yield finding("SK264", f"messages {number}", problem)
 
 
@@ -99,7 +89,7 @@ def check_messages(
 ) -> Iterator[Finding]:
     """Check the producers and messages of one stream."""
     try:
-        value = tables.get(STREAMS, pack_number(number))
+        value = tables.get(keys.STREAMS, keys.pack_number(number))
         if value is None:
             return  # `check_names` reports it: SK012
         stream = decode_stream(number, name or b"", value)
@@ -110,7 +100,7 @@ def check_messages(
     rows = Rows(tables)
     producers = tracked = 0
     if state.number:
-        prefix = pack_number(state.number)
+        prefix = keys.pack_number(state.number)
         yield from check_members(rows, _PRODUCER, prefix, state.next_producer, where)
         for _, row in rows.under(PRODUCER_SHAPE, prefix):
             if isinstance(row, Member):
@@ -139,7 +129,7 @@ def check_producer(
     for _, message in rows.under(MESSAGE_ORDER_SHAPE, prefix):
         counted += 1
         highest = message.order
-    if rows.unreadable > before or not rows.tables.complete(IDEMPOTENCY_ORDER):
+    if rows.unreadable > before or not rows.tables.complete(keys.IDEMPOTENCY_ORDER):
         return
     if producer.held != counted:
         yield finding("SK256", place, f"{producer.held} messages, counted {counted}")
@@ -152,7 +142,7 @@ def check_producer(
 
 def check_by_message(rows: Rows, where: str, state: Idempotence) -> Iterator[Finding]:
     """SK258, SK259: each message has its own key, and a row in `idempotency_order`."""
-    for db_key, message in rows.under(MESSAGE_SHAPE, pack_number(state.number)):
+    for db_key, message in rows.under(MESSAGE_SHAPE, keys.pack_number(state.number)):
         producer = _producer_in(db_key)
         place = f"{where} message {quoted(message.iid)} of producer number {producer}"
         order = order_key(state.number, producer, message.order)
@@ -165,11 +155,11 @@ def check_by_message(rows: Rows, where: str, state: Idempotence) -> Iterator[Fin
 
 def check_by_order(rows: Rows, where: str, state: Idempotence) -> Iterator[Finding]:
     """SK259, SK261: each row in the order has a message, of a producer that exists."""
-    prefix = pack_number(state.number)
+    prefix = keys.pack_number(state.number)
     previous = -1
     for db_key, message in rows.under(MESSAGE_ORDER_SHAPE, prefix):
         producer = _producer_in(db_key)
-        if producer != previous and rows.lacks(PRODUCER_SHAPE, number_key(prefix, producer)):
+        if producer != previous and rows.lacks(PRODUCER_SHAPE, keys.number_key(prefix, producer)):
             place = f"{where} producer number {producer}"
             yield finding("SK261", place, "it does not exist, but has messages")
         previous = producer

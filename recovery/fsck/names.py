@@ -9,16 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streamkeep.engine.txn.txn import NEXT_STREAM
+from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
-from streamkeep.format.core.keys import (
-    GARBAGE,
-    KEYS,
-    NODES,
-    STREAMS,
-    name_key,
-    pack_number,
-    unpack_number,
-)
 from streamkeep.format.rows.records import STREAM_NODES
 from streamkeep.recovery.fsck.catalogue import finding
 from streamkeep.recovery.fsck.findings import Finding, quoted
@@ -49,19 +41,19 @@ def check_names(tables: Tables) -> Iterator[Finding]:
     rows = Rows(tables)
     for db_key, (number, name) in rows.under(KEY_SHAPE):
         where = f"stream {quoted(name)}"
-        if name_key(b"", name) != db_key:
+        if keys.name_key(b"", name) != db_key:
             problem = f"the row contains the name {quoted(name)}"
-            yield finding("SK010", row_place(KEYS, db_key), problem)
-        if tables.lacks(STREAMS, pack_number(number)):
+            yield finding("SK010", row_place(keys.KEYS, db_key), problem)
+        if tables.lacks(keys.STREAMS, keys.pack_number(number)):
             yield finding("SK012", where, f"stream number {number} has no record")
-        second = rows.get(NAME_SHAPE, pack_number(number))
+        second = rows.get(NAME_SHAPE, keys.pack_number(number))
         if second is not None and second != name:
             yield finding("SK016", where, f"`names` has {quoted(second)}")
-        elif rows.lacks(NAME_SHAPE, pack_number(number)):
+        elif rows.lacks(NAME_SHAPE, keys.pack_number(number)):
             yield finding("SK016", where, "`names` lacks it")
     for db_key, _ in rows.under(NAME_SHAPE):
-        if tables.lacks(STREAMS, db_key):
-            where = f"stream {unpack_number(db_key)}"
+        if tables.lacks(keys.STREAMS, db_key):
+            where = f"stream {keys.unpack_number(db_key)}"
             yield finding("SK016", where, "`names` has it, but it has no record")
 
 
@@ -71,7 +63,7 @@ def check_numbers(tables: Tables) -> Iterator[Finding]:
     highest = 0
     for number, names in _names_of(tables):
         highest = max(highest, number)
-        if names == 0 and tables.complete(KEYS):
+        if names == 0 and tables.complete(keys.KEYS):
             yield finding("SK013", f"stream {number}", "no row of keys refers to it")
         elif names > 1:
             yield finding("SK011", f"stream {number}", f"{names} names refer to it")
@@ -83,10 +75,10 @@ def check_numbers(tables: Tables) -> Iterator[Finding]:
 def check_orphans(tables: Tables) -> Iterator[Finding]:
     """SK112: every macro node belongs to a stream that exists."""
     garbage = Rows(tables).garbage(STREAM_NODES).firsts()
-    if not tables.complete(GARBAGE):
+    if not tables.complete(keys.GARBAGE):
         return
-    for number in numbers_in(tables, NODES):
-        if tables.lacks(STREAMS, pack_number(number)) and not garbage.has(number):
+    for number in numbers_in(tables, keys.NODES):
+        if tables.lacks(keys.STREAMS, keys.pack_number(number)) and not garbage.has(number):
             yield finding("SK112", f"stream {number}", "macro nodes without a stream record")
 
 
@@ -97,9 +89,9 @@ def _names_of(tables: Tables) -> Iterator[tuple[int, int]]:
         numbers.add(number)
     named = iter(numbers)
     following = next(named, None)
-    for row in tables.walk(STREAMS):
+    for row in tables.walk(keys.STREAMS):
         try:
-            number = unpack_number(row.key)
+            number = keys.unpack_number(row.key)
         except CorruptionError:
             continue  # reported by check_stream_keys
         names = 0

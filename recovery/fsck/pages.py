@@ -40,7 +40,6 @@ from streamkeep.recovery.fsck.findings import Finding, quoted
 from streamkeep.recovery.pages.tree import ROOT, Edge, Tables, Tree
 
 _LISTED: Final = 5  # lost pages that a finding lists
-_PIECE: Final = 1 << 20
 _REPORT_EVERY: Final = 256
 _NO_PROGRESS: Final[Advance] = lambda pages: None  # noqa: E731
 _U64: Final = struct.Struct("<Q")
@@ -205,30 +204,21 @@ class PageWalk:
 
     def _free_pages(self) -> Iterator[Finding]:
         """SK004, SK005: each record of the free list can be read, and none of its pages is used."""
-        for page in self.tables.free.leaves():
-            for index in range(len(page.keys)):
-                try:
-                    yield from self._free_record(page, index)
-                except CorruptionError as error:
-                    self.free_known = False
-                    yield finding("SK004", f"the free list, {error.where}", error.problem)
-
-    def _free_record(self, page: TreePage, index: int) -> Iterator[Finding]:
-        where = f"LMDB page {page.number}"
-        key, size = page.keys[index], page.sizes[index]
-        if len(key) != 8 or size < 8 or size % 8:
-            raise CorruptionError(where, f"a record of {size} bytes with a key of {len(key)} bytes")
-        pieces = self._pieces(page, index)
-        first = next(pieces)
-        count = _U64.unpack_from(first)[0]
-        if count > size // 8 - 1:
-            raise CorruptionError(where, f"a record of {size} bytes lists {count} pages")
-        left = count
-        at = 8
-        piece: bytes | None = first
-        while piece is not None:
-            for (number,) in _U64.iter_unpack(piece[at : min(len(piece), at + 8 * left)]):
-                left -= 1
+        for row in self.tables.free.rows():
+            try:
+                value = row.value()
+                count = int.from_bytes(value[: _U64.size], "little")
+                if len(row.key) != 8 or len(value) < 8 or len(value) % 8:
+                    problem = f"a record of {len(value)} bytes with a key of {len(row.key)} bytes"
+                    raise CorruptionError(f"LMDB page {row.page()}", problem)
+                if count > len(value) // 8 - 1:
+                    problem = f"a record of {len(value)} bytes lists {count} pages"
+                    raise CorruptionError(f"LMDB page {row.page()}", problem)
+            except CorruptionError as error:
+                self.free_known = False
+                yield finding("SK004", f"the free list, {error.where}", error.problem)
+                continue
+            for (number,) in _U64.iter_unpack(value[8 : 8 + 8 * count]):
                 problem = self.map.mark(number, 1) if number < self.map.pages else ""
                 if self.free is not None and not problem:
                     self.free.mark(number, 1)
@@ -237,22 +227,6 @@ class PageWalk:
                 if problem:
                     self.free_known = False  # another page should be listed instead
                     yield finding("SK005", "the free list", problem)
-            piece, at = next(pieces, None) if left else None, 0
-
-    def _pieces(self, page: TreePage, index: int) -> Iterator[bytes]:
-        """Yield the value of a record in pieces, because a big deletion makes it large."""
-        size = page.sizes[index]
-        if page.flags[index] != BIG:
-            yield page.inline(index)
-            return
-        file, number = self.tables.pages, page.places[index]
-        for at in range(0, size, _PIECE):
-            piece = file.read(number, min(_PIECE, size - at), skip=16 + at)
-            if len(piece) != min(_PIECE, size - at):
-                raise CorruptionError(
-                    f"LMDB page {number}", "the page is after the end of the file"
-                )
-            yield piece
 
 
 class _TreeWalk:

@@ -44,11 +44,6 @@ class SortedPairs:
         """Return the first numbers of the pairs, for look-ups in ascending order."""
         return Ascending(first for first, _ in self)
 
-    def highest(self) -> int:
-        """Return the highest first number; 0 if there is none."""
-        ends = [self._piece, *([self._last(*run)] for run in self._runs)]
-        return max((pair[0] for pairs in ends for pair in pairs), default=0)
-
     def _spill(self) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed with this object
@@ -67,9 +62,6 @@ class SortedPairs:
             data = self._file.read(min(_READ, end - offset))
             yield from _PAIR.iter_unpack(data)
             offset += len(data)
-
-    def _last(self, offset: int, size: int) -> Pair:
-        return next(self._read(offset + size - _PAIR.size, _PAIR.size))
 
 
 class Ascending:

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from streamkeep.engine.api.store import Store
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
+from streamkeep.engine.crash_recovery.stored_version import META_UUID
+from streamkeep.engine.store.survey import STORE_NAMES
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
-from streamkeep.format.core.keys import NODES, TABLES
+from streamkeep.format.core.keys import META, NODES, TABLES
 from streamkeep.recovery.fsck.archive import check_archive
-from streamkeep.recovery.fsck.catalogue import guarded
-from streamkeep.recovery.fsck.files import check_files
+from streamkeep.recovery.fsck.catalogue import finding, guarded
 from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.groups import check_group_numbers, check_groups
 from streamkeep.recovery.fsck.messages import check_message_numbers, check_messages
@@ -36,6 +38,8 @@ from streamkeep.recovery.fsck.rows import check_garbage, check_meta, check_rows
 from streamkeep.recovery.fsck.source import Source, open_source, use_snapshot
 from streamkeep.recovery.fsck.streams import check_stream, check_stream_keys
 from streamkeep.recovery.pages.tree import Tables
+
+LOST_AND_FOUND: Final = "lost+found"  # folder in which repair saves what belongs nowhere
 
 STORE_CHECKS: tuple[Callable[[Tables], Iterator[Finding]], ...] = (
     check_meta,
@@ -126,7 +130,8 @@ def check_source(source: Source, scope: Scope, stream: bytes | None = None) -> I
     if stream is not None:
         yield from _check_one(tables, stream, scope)
         return
-    yield from check_files(source)
+    yield from check_identity(source)
+    yield from check_strays(source)
     yield from guarded(check_archive(source, scope))
     for check_all in STORE_CHECKS:
         yield from guarded(check_all(tables))
@@ -152,3 +157,24 @@ def _check_one(tables: Tables, wanted: bytes, scope: Scope) -> Iterator[Finding]
             yield from _check_stream(tables, number, name, scope)
     if not exists:
         raise NoSuchKeyError("no such key")
+
+
+def check_identity(source: Source) -> Iterator[Finding]:
+    """SK023: the checkpoint belongs to this store."""
+    slot, tables = source.slot, source.tables
+    if slot is None or tables is None:
+        return
+    try:
+        store_uuid = tables.get_row(META, META_UUID, "meta")
+    except CorruptionError:
+        return  # reported by check_meta
+    if store_uuid is not None and store_uuid != slot.store_uuid:
+        problem = f"belongs to store {slot.store_uuid.hex()}, this is {store_uuid.hex()}"
+        yield finding("SK023", CHECKPOINT_FILE, problem)
+
+
+def check_strays(source: Source) -> Iterator[Finding]:
+    """SK025: the folder contains only files of the store."""
+    for name in source.folder.names():
+        if name not in STORE_NAMES and name != LOST_AND_FOUND:
+            yield finding("SK025", name, "unknown file, left as it is")

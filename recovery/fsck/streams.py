@@ -1,7 +1,7 @@
 """Checks of stream records and macro nodes.
 
-One walk over the nodes of a stream yields findings about them and collects `StreamFacts`. Then one
-small check per invariant compares the record with these facts. Needs memory for one node.
+One walk over the nodes of a stream yields findings about them and collects `StreamFacts`; then the
+record is compared with these. Needs memory for one node.
 
 A quick check reads the envelopes, which have checksums, and the counts of each node; it reads
 entries only in the first and the last node of a stream.
@@ -9,12 +9,14 @@ entries only in the first and the last node of a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from streamkeep.engine.txn.stream import Stream, decode_stream
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import CorruptionError
+from streamkeep.format.core.id_codec import Id
 from streamkeep.format.core.keys import NODES, STREAMS, check_key, pack_number, unpack_node_key
 from streamkeep.format.node.envelope import decode_envelope
 from streamkeep.format.node.stream_facts import Problem, StreamFacts
@@ -45,100 +47,61 @@ def check_stream_keys(tables: Tables) -> Iterator[Finding]:
                 yield finding("SK001", row_place(table, row.key), error.problem)
 
 
-class NodeWalk:
-    """The walk over the nodes of one stream, oldest first; collects `facts`."""
-
-    def __init__(self, tables: Tables, stream: Stream, where: str, scope: Scope) -> None:
-        self.stream = stream
-        self.where = where
-        self.facts = StreamFacts()
-        self._tables = tables
-        self._quick = scope.quick
-        self._progress = scope.progress
-
-    def findings(self) -> Iterator[Finding]:
-        """SK110, SK111, SK113, SK114: each node is sound, has its key, is above the one before."""
-        stream, facts = self.stream, self.facts
-        last_key = b""
-        deep = not self._quick
-        for row in self._tables.walk(NODES, stream.db_key):
-            db_key = row.key
-            if len(db_key) == NODE_KEY_SIZE:
-                try:
-                    problems = facts.add_sealed(db_key, row.value(), deep)
-                except CorruptionError as error:
-                    facts.damaged = True
-                    problems = [Problem("SK110", f"{error.where}: {error.problem}")]
-                if problems:
-                    yield from self._reported(StreamId(*unpack_node_key(db_key)[1:]), problems)
-                last_key = db_key
-                if facts.sealed_nodes % _REPORT_EVERY == 0:
-                    self._progress.advance(_REPORT_EVERY)
-        if self._quick and facts.sealed_nodes > 1:
-            yield from self._last_sealed(last_key)
-        if stream.has_tail():
-            key = StreamId(stream.tail_ms, stream.tail_seq)
-            problems = facts.add_node(*key, stream.tail_data(), stream.trimmed)
-            yield from self._reported(key, problems)
-        self._progress.streams += 1
-        self._progress.nodes += facts.sealed_nodes + stream.has_tail()
-
-    def _reported(self, key: StreamId, problems: list[Problem]) -> Iterator[Finding]:
-        for problem in problems:
-            yield finding(problem.code, f"{self.where} macro node {key}", problem.text)
-
-    def _last_sealed(self, db_key: bytes) -> Iterator[Finding]:
-        """Read the last sealed node, which a quick check has skipped: its last IDs are needed."""
+def walk_nodes(
+    tables: Tables, stream: Stream, where: str, scope: Scope, facts: StreamFacts
+) -> Iterator[Finding]:
+    """SK110, SK111, SK113, SK114: each node is sound, has its key, is above the one before."""
+    last_key = b""
+    for row in tables.walk(NODES, stream.db_key):
+        if len(row.key) != NODE_KEY_SIZE:
+            continue
         try:
-            value = self._tables.get(NODES, db_key)
-            if value is None:
-                return
-            envelope = decode_envelope(value, "macro node")
-        except CorruptionError:
-            return  # reported already
-        key = StreamId(*unpack_node_key(db_key)[1:])
-        yield from self._reported(key, self.facts.end_with(*key, envelope.listpack))
+            problems = facts.add_sealed(row.key, row.value(), not scope.quick)
+        except CorruptionError as error:
+            facts.damaged = True
+            problems = [Problem("SK110", f"{error.where}: {error.problem}")]
+        if problems:
+            yield from _reported(where, unpack_node_key(row.key)[1:], problems)
+        last_key = row.key
+        if facts.sealed_nodes % _REPORT_EVERY == 0:
+            scope.progress.advance(_REPORT_EVERY)
+    if scope.quick and facts.sealed_nodes > 1:  # it was skipped, but its last IDs are needed
+        with suppress(CorruptionError):  # reported already
+            envelope = decode_envelope(tables.get(NODES, last_key) or b"", "macro node")
+            key = unpack_node_key(last_key)[1:]
+            yield from _reported(where, key, facts.end_with(*key, envelope.listpack))
+    if stream.has_tail():
+        key = stream.tail_ms, stream.tail_seq
+        problems = facts.add_node(*key, stream.tail_data(), stream.trimmed)
+        yield from _reported(where, key, problems)
+    scope.progress.streams += 1
+    scope.progress.nodes += facts.sealed_nodes + stream.has_tail()
 
 
-# --- the record against the facts ---------------------------------------------------------------
+def _reported(where: str, key: Id, problems: list[Problem]) -> Iterator[Finding]:
+    for problem in problems:
+        yield finding(problem.code, f"{where} macro node {StreamId(*key)}", problem.text)
 
-Check = Callable[[str, StreamRecord, StreamFacts], Iterator[Finding]]
 
-
-def check_length(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator[Finding]:
-    """SK101: length is the number of live entries."""
+def check_record(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator[Finding]:
+    """SK101 to SK108: the counters of a record are those of its nodes, and fit each other."""
+    first, live = StreamId(*record.first_id()), StreamId(*facts.last)
+    last, deleted = StreamId(*record.last_id()), StreamId(*record.max_deleted_id())
     if record.length != facts.length:
         yield finding("SK101", where, f"length is {record.length}, counted {facts.length}")
-
-
-def check_ends(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator[Finding]:
-    """SK102, SK103: first_id and last live ID are those of the first and the last live entry."""
-    first = StreamId(record.first_ms, record.first_seq)
     if first != facts.first:
         yield finding("SK102", where, f"first_id is {first}, found {StreamId(*facts.first)}")
-    last = StreamId(record.last_live_ms, record.last_live_seq)
-    if last != facts.last:
-        problem = f"last live ID is {last}, found {StreamId(*facts.last)}"
+    if record.last_live_id() != live:
+        problem = f"last live ID is {StreamId(*record.last_live_id())}, found {live}"
         yield finding("SK103", where, problem)
-
-
-def check_bounds(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator[Finding]:
-    """SK104 to SK106: the counters do not contradict each other."""
-    last = StreamId(record.last_ms, record.last_seq)
-    live = StreamId(*facts.last)
     if live > last:
         yield finding("SK104", where, f"last_generated_id is {last}, found entry {live}")
     if record.entries_added < record.length:
         problem = f"entries_added is {record.entries_added}, the length is {record.length}"
         yield finding("SK105", where, problem)
-    deleted = StreamId(record.max_deleted_ms, record.max_deleted_seq)
     if deleted > last:
         problem = f"max_deleted_id is {deleted}, last_generated_id is {last}"
         yield finding("SK106", where, problem)
-
-
-def check_sizes(where: str, record: StreamRecord, facts: StreamFacts) -> Iterator[Finding]:
-    """SK107, SK108: number and size of nodes, number of tombstones."""
     stated = (record.sealed_nodes, record.sealed_bytes)
     counted = (facts.sealed_nodes, facts.sealed_bytes)
     if stated != counted:
@@ -147,9 +110,6 @@ def check_sizes(where: str, record: StreamRecord, facts: StreamFacts) -> Iterato
     if record.tombstones != facts.tombstones:
         problem = f"the record states {record.tombstones} tombstones, counted {facts.tombstones}"
         yield finding("SK108", where, problem)
-
-
-RECORD_CHECKS: tuple[Check, ...] = (check_length, check_ends, check_bounds, check_sizes)
 
 
 def check_stream(
@@ -166,9 +126,7 @@ def check_stream(
     except CorruptionError as error:
         yield finding("SK001", where, error.problem)
         return
-    walk = NodeWalk(tables, stream, where, scope)
-    yield from walk.findings()
-    if walk.facts.damaged or not tables.complete(NODES):
-        return  # counts without the damaged nodes would only repeat that they are damaged
-    for check in RECORD_CHECKS:
-        yield from check(where, stream.record, walk.facts)
+    facts = StreamFacts()
+    yield from walk_nodes(tables, stream, where, scope, facts)
+    if not facts.damaged and tables.complete(NODES):  # else that would only be said again
+        yield from check_record(where, stream.record, facts)

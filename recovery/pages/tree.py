@@ -58,6 +58,10 @@ class Row(NamedTuple):
             return self.pages.overflow(leaf.places[at], leaf.sizes[at])
         return leaf.inline(at)
 
+    def page(self) -> int:
+        """Return the number of its leaf; 0 for one in memory."""
+        return 0 if self.leaf is None else self.leaf.number
+
 
 class Tree:
     """One B+tree.

@@ -18,7 +18,7 @@ from streamkeep.engine.system.lmdb_errors import translate_os
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.json_form import JsonBytes, json_bytes, json_object, json_pairs
 from streamkeep.format.node.check import Slot
-from streamkeep.recovery.fsck.files import LOST_AND_FOUND
+from streamkeep.recovery.fsck.store import LOST_AND_FOUND
 
 _MAX_VALUES: Final = 10_000  # files; further values are only listed in the index
 

@@ -34,11 +34,10 @@ from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.humanize import size_text
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.records import LAST_EPOCH, decode_number, encode_number
-from streamkeep.recovery.fsck.files import LOST_AND_FOUND
 from streamkeep.recovery.fsck.findings import Finding, Severity
 from streamkeep.recovery.fsck.rows import check_meta_row
 from streamkeep.recovery.fsck.source import Source, open_source
-from streamkeep.recovery.fsck.store import check
+from streamkeep.recovery.fsck.store import LOST_AND_FOUND, check
 from streamkeep.recovery.salvage.archive import ArchiveWriter, put_value
 from streamkeep.recovery.salvage.found import NAMED, Found
 from streamkeep.recovery.salvage.groups import move_groups, write_groups
