@@ -160,10 +160,15 @@ class WriteTxn(Txn):
             self.streams[name] = stream
         return stream
 
-    def create_stream(self, name: bytes) -> Stream:
-        """Create the stream `name`, which must not exist, empty."""
+    def create_stream(self, name: bytes, number: int | None = None) -> Stream:
+        """Create the stream `name`, which must not exist, empty.
+
+        Args:
+            number: that of a stream which is written again; None for the next one.
+        """
         context = self.context
-        number = self.take_number(NEXT_STREAM)
+        if number is None:
+            number = self.take_number(NEXT_STREAM)
         stream = Stream(
             number, name, StreamRecord(context.node_max_bytes, context.node_max_entries)
         )

@@ -77,16 +77,17 @@ from streamkeep.recovery.salvage.search import Search
 
 
 class _Ranges:
-    """Ranges of IDs, both ends included, which are added in ascending order and do not overlap."""
+    """Ranges of IDs, both ends included, which do not overlap."""
 
     def __init__(self) -> None:
         self._firsts: list[Id] = []
         self._lasts: list[Id] = []
 
     def add(self, first: Id, last: Id) -> None:
-        """Add a range above all others."""
-        self._firsts.append(first)
-        self._lasts.append(last)
+        """Add a range."""
+        at = bisect_right(self._firsts, first)  # usually the end
+        self._firsts.insert(at, first)
+        self._lasts.insert(at, last)
 
     def touch(self, first: Id, last: Id) -> bool:
         """Return whether a range overlaps one of these."""
@@ -95,18 +96,13 @@ class _Ranges:
 
 
 class ArchiveWriter:
-    """Writes what was archived, or was to be.
-
-    Attributes:
-        highest_stream: the highest stream number in the archive.
-    """
+    """Writes what was archived, or was to be."""
 
     def __init__(self, source: Source, search: Search, out: NewStore) -> None:
         self.store = source.folder
         self.found = search.found
         self.report = search.report
         self.out = out
-        self.highest_stream = 0
         self._uuid = self.found.get_row(keys.META, META_UUID, "meta")
         if self._uuid is None and source.slot is not None:
             self._uuid = source.slot.store_uuid
@@ -178,7 +174,7 @@ class ArchiveWriter:
         self._live = _Ranges() if concerned else None
 
     def note_live(self, first: Id, last: Id) -> None:
-        """Note that the new store has a live node; they come in order."""
+        """Note that the new store has a live node."""
         if self._live is not None:
             self._live.add(first, last)
 
@@ -209,7 +205,6 @@ class ArchiveWriter:
             self._segment(record, live, kept)
         self._retired(number, live, kept)
         self._maybe_retired(number)
-        self.highest_stream = max(self.highest_stream, number)
 
     def _erasures(self, number: int) -> None:
         for db_key, value in self.found.rows(keys.ERASURES, keys.pack_number(number)):

@@ -29,7 +29,7 @@ from streamkeep.engine.tables.group import NEXT_GROUP
 from streamkeep.engine.txn.txn import NEXT_GARBAGE, NEXT_STREAM, WriteTxn
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError, StoreError
-from streamkeep.format.core.keys import LAST_NUMBER, META, ROWS, pack_number
+from streamkeep.format.core.keys import META, ROWS, pack_number
 from streamkeep.format.core.versions import STORE_VERSION
 from streamkeep.format.humanize import size_text
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
@@ -165,7 +165,7 @@ def _raise_counters(least: dict[bytes, int], txn: WriteTxn) -> None:
     for name, following in least.items():
         body = txn.get_row(META, name, "meta")
         if body is None or decode_number(body, "meta") < following:
-            txn.put_row(META, name, encode_number(min(following, LAST_NUMBER)))
+            txn.put_row(META, name, encode_number(following))
 
 
 def try_repair(

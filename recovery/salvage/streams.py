@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from streamkeep.engine.tables.node_walk import append_node
 from streamkeep.engine.txn.stream import Stream
-from streamkeep.engine.txn.txn import NEXT_STREAM, WriteTxn
+from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.format.core import keys
 from streamkeep.format.core.entry import MIN_ID, StreamId
 from streamkeep.format.core.errors import CorruptionError
@@ -41,7 +41,6 @@ from streamkeep.format.rows.records import (
     STREAM_NODES,
     StreamRecord,
     decode_stream_record,
-    encode_number,
 )
 from streamkeep.format.rows.retention import retention_of
 from streamkeep.recovery.fsck.source import Source
@@ -329,9 +328,7 @@ def _nodes_of(slots: list[Slot]) -> Iterator[Node]:
 
 
 def _create(number: int, name: bytes, record: StreamRecord, txn: WriteTxn) -> None:
-    """Create a stream with a number that is above all others."""
-    txn.put_row(keys.META, NEXT_STREAM, encode_number(number))
-    new = txn.create_stream(name).record
+    new = txn.create_stream(name, number).record
     new.node_max_bytes, new.node_max_entries = record.node_max_bytes, record.node_max_entries
     new.extension = without_section(record.extension, IDEMPOTENCE)  # `messages` sets it
 

@@ -97,6 +97,7 @@ GROUP: Final = keys.pack_number(1)
 ROWS: Final = {
     "a key row cut off": (keys.KEYS, ORDERS, b"short"),
     "the highest number of a stream": (keys.KEYS, ORDERS, encode_key_row(HUGE, b"orders")),
+    "a stream with the number 0": (keys.KEYS, keys.name_key(b"", b"z"), encode_key_row(0, b"z")),
     "a short store UUID": (keys.META, META_UUID, b"short"),
     "an epoch that fits no envelope": (keys.META, META_EPOCH, encode_number(1 << 32)),
     "a short time of creation": (keys.META, META_CREATED, b"1234567"),
