@@ -7,8 +7,11 @@ never be taken for a part of the copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Final
 
 import lmdb
@@ -23,6 +26,7 @@ from streamkeep.engine.system.lmdb_errors import translate, translate_os
 from streamkeep.engine.system.progress import Advance
 from streamkeep.engine.system.safe_files import Folder
 from streamkeep.format.core.checksum import seal_row
+from streamkeep.format.core.errors import StoreLockedError
 from streamkeep.format.core.keys import META, TABLES
 from streamkeep.format.journal.position import POSITION_KEY, decode_position, encode_position
 from streamkeep.format.rows.records import encode_number
@@ -75,6 +79,28 @@ def copy_data(
         raise translate(error) from error
     except OSError as error:
         raise translate_os(error) from error
+
+
+@contextmanager
+def made_beside(parent: Folder, name: str, what: str) -> Iterator[Folder]:
+    """Hold the lock of the folder in which a copy named `name` is made, beside its place.
+
+    Args:
+        what: a backup, or a restore; the name of the folder ends with it.
+
+    Raises:
+        StoreLockedError: another process makes one there.
+    """
+    folder = parent.make_folder(f".{name}.{what}")
+    handle = folder.open_again()
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreLockedError(f"{parent.path / name}: another {what} is making it") from None
+        yield folder
+    finally:
+        os.close(handle)
 
 
 def open_new(folder: Folder) -> lmdb.Environment:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -45,7 +44,7 @@ from streamkeep.engine.tables.segment_files import (
     stored_name,
 )
 from streamkeep.engine.txn.txn import WriteTxn
-from streamkeep.engine.whole_store.copying import copy_data, finish_copy
+from streamkeep.engine.whole_store.copying import copy_data, finish_copy, made_beside
 from streamkeep.format.core.errors import (
     CorruptionError,
     MissingSegmentError,
@@ -274,15 +273,7 @@ def _unused(store: Folder) -> Iterator[None]:
 @contextmanager
 def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
     """Hold the lock of the folder in which the copy is made; remove it afterwards."""
-    staging = parent.make_folder(f".{name}.backup")
-    handle = staging.open_again()
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreLockedError(
-                f"{parent.path / name}: another backup to it is running"
-            ) from None
+    with made_beside(parent, name, "backup") as staging:
         try:
             for left in staging.names():
                 if left != ARCHIVE_FOLDER:
@@ -291,8 +282,6 @@ def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
         finally:
             parent.remove_any(staging.path.name)  # after an exchange this is the earlier backup
             parent.sync()
-    finally:
-        os.close(handle)
 
 
 def _rename_to_target(parent: Folder, staging: str, place: str, aside: str) -> None:

@@ -11,7 +11,6 @@ goes on there, in the same boot: LMDB's transactions say which pieces it has.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -37,7 +36,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.tables.manifest import decode_row
 from streamkeep.engine.tables.segment_files import ARCHIVE_FOLDER, stored_name
 from streamkeep.engine.txn.memtable import Memtable
-from streamkeep.engine.whole_store.copying import finish_copy, open_new
+from streamkeep.engine.whole_store.copying import finish_copy, made_beside, open_new
 from streamkeep.format.copies.head import Generation, Head
 from streamkeep.format.copies.piece import END, Commit, Piece, PieceName, read_commits
 from streamkeep.format.core.checksum import digest64, seal_row
@@ -46,7 +45,6 @@ from streamkeep.format.core.errors import (
     CorruptionError,
     MissingSegmentError,
     StoreError,
-    StoreLockedError,
     UnreachableError,
 )
 from streamkeep.format.core.keys import META, SEGMENTS, TABLES
@@ -244,13 +242,7 @@ def _plan(
 @contextmanager
 def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
     """Hold the lock of the folder in which the store is made; an error leaves nothing there."""
-    staging = parent.make_folder(f".{name}.restore")
-    handle = staging.open_again()
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreLockedError(f"{parent.path / name}: another restore is making it") from None
+    with made_beside(parent, name, "restore") as staging:
         try:
             yield staging
         except UnreachableError:
@@ -258,8 +250,6 @@ def _working_in(parent: Folder, name: str) -> Iterator[Folder]:
         except Exception:
             parent.remove_folder(staging.path.name)
             raise
-    finally:
-        os.close(handle)
 
 
 class _Restore:
