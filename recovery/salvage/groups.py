@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from streamkeep.engine.tables.group import Group, create_group, find_group
@@ -35,12 +36,16 @@ from streamkeep.format.rows.nacks import (
     ORDERS,
     OWNED,
     Nack,
+    count_nacks,
     decode_nack,
+    examine_page,
+    first_order_key,
     make_order_key,
     order_time,
 )
 from streamkeep.format.rows.records import GROUP_ROWS
 from streamkeep.recovery.fsck.findings import quoted
+from streamkeep.recovery.fsck.groups import page_id
 from streamkeep.recovery.salvage.found import Found
 from streamkeep.recovery.salvage.names import is_live
 from streamkeep.recovery.salvage.new_store import NewStore
@@ -160,7 +165,8 @@ def _group(
     """Write a group."""
     where = f"group {quoted(record.name)}"
     prefix = keys.pack_number(record.number)
-    nacks: list[Nack] = []
+    nacks: Iterator[Nack] = iter(())
+    owned: Counter[int] = Counter()
     members: dict[int, Member[Consumer]] = {}
     leases: Leases = []
     if found.noted(_OWNER + prefix) is not None:
@@ -168,8 +174,7 @@ def _group(
         found.lose(stream, f"{what}: another group has the same number")
     else:
         found.note(_OWNER + prefix)
-        nacks = _nacks(found, record)
-        owned = Counter(nack.consumer for nack in nacks)
+        owned, nacks = _nacks(found, record)
 
         def dropped(name: bytes) -> None:
             found.lose(stream, f"consumer {quoted(name)} of {where}: its number is in use")
@@ -183,23 +188,58 @@ def _group(
             elif member.record is None:
                 found.lose(stream, f"the times of consumer {quoted(member.name)} of {where}")
         leases = _leases(found, record, members)
-    if record.pending > len(nacks):
-        count = count_text(record.pending - len(nacks), "pending entry", "pending entries")
+    if record.pending > owned.total():
+        count = count_text(record.pending - owned.total(), "pending entry", "pending entries")
         found.lose(stream, f"{count} of {where}")
     if record.consumers > len(members):
         count = count_text(record.consumers - len(members), "consumer")
         found.lose(stream, f"{count} of {where}")
     out.write(partial(_create, stream_name, record, members, leases))
-    for at in range(0, len(nacks), _BATCH):
-        some = nacks[at : at + _BATCH]
+    while some := list(islice(nacks, _BATCH)):
         out.write(partial(_add, stream_name, record.name, members, some), len(some) * NACK_SIZE)
 
 
-def _nacks(found: Found, record: GroupRecord) -> list[Nack]:
-    """Return all valid NACKs, each ID once, with an order of its own, ascending by ID."""
+def _pages(found: Found, record: GroupRecord) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and NACKs of the pages of a group; the key is b"" for those in its own row."""
+    if record.inline_nacks:
+        yield b"", record.inline_nacks
+    for db_key, value in found.rows(keys.PEL, keys.pack_number(record.number)):
+        yield db_key, open_row(keys.PEL, db_key, value, "NACK page")
+
+
+def _count_sound(found: Found, record: GroupRecord) -> Counter[int] | None:
+    """Return how many NACKs each consumer owns; None if there is anything to correct."""
+    owned: Counter[int] = Counter()
+    highest: Id | None = None
+    orders: set[bytes] = set()  # of the earliest NACKs
+    for db_key, page in _pages(found, record):
+        first = page_id(db_key)
+        try:
+            facts = examine_page(page, *first)
+        except CorruptionError:
+            return None
+        order = first_order_key(page)
+        above = highest is None or (first > highest and not record.inline_nacks)
+        if facts.misplaced or order in orders or not above:
+            return None
+        owned.update(facts.owners)
+        orders.add(order)
+        highest = facts.last
+        record.next_order = max(record.next_order, facts.highest_order + 1)
+    return owned
+
+
+def _nacks(found: Found, record: GroupRecord) -> tuple[Counter[int], Iterator[Nack]]:
+    """Return how many NACKs each consumer owns, and the NACKs, ascending by ID.
+
+    Where there is anything to correct: all valid ones, each ID once, with an order of its own.
+    """
+    owned = _count_sound(found, record)
+    if owned is not None:
+        pages = (page for _, page in _pages(found, record))
+        return owned, (decode_nack(page, at) for page in pages for at in range(count_nacks(page)))
     nacks: dict[Id, Nack] = {}
-    rows = found.rows(keys.PEL, keys.pack_number(record.number))
-    for page in [record.inline_nacks, *(open_row(keys.PEL, *row, "NACK page") for row in rows)]:
+    for _, page in _pages(found, record):
         for nack in _nacks_in(page):
             nacks.setdefault(nack.id(), nack)
     taken = -1
@@ -207,7 +247,8 @@ def _nacks(found: Found, record: GroupRecord) -> list[Nack]:
         taken = max(taken + 1, int.from_bytes(nack.order_key, "big"))
         nack.order_key = taken.to_bytes(len(nack.order_key), "big")
         record.next_order = max(record.next_order, nack.order() + 1)
-    return [nacks[one] for one in sorted(nacks)]
+    owned = Counter(nack.consumer for nack in nacks.values())
+    return owned, (nacks[one] for one in sorted(nacks))
 
 
 def _leases(found: Found, record: GroupRecord, members: Container[int]) -> Leases:

@@ -24,7 +24,7 @@ from streamkeep.engine.system.safe_files import Folder
 from streamkeep.engine.txn.txn import WriteTxn
 from streamkeep.engine.whole_store.copying import open_new
 from streamkeep.format.core.checksum import seal_row
-from streamkeep.format.core.errors import StoreError
+from streamkeep.format.core.errors import StoreError, StreamkeepError
 from streamkeep.format.core.keys import META, TABLES
 
 _MAX_READERS: Final = 8
@@ -127,7 +127,7 @@ class NewStore:
     def abandon(self) -> None:
         """Remove the unfinished store."""
         if self._environment is not None:
-            with suppress(StoreError):
+            with suppress(StreamkeepError):
                 self._environment.release()
         with suppress(OSError):
             self._parent.remove_folder(self.folder.path.name)
