@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import click
 
-from streamkeep.recovery.fsck.catalogue import CATALOGUE, REBUILD, SALVAGE
+from streamkeep.recovery.fsck.findings import CATALOGUE, REBUILD, SALVAGE
 from streamkeep.tools.base import common
 from streamkeep.tools.cli import main
 

@@ -36,8 +36,7 @@ from streamkeep.format.rows.nacks import (
     owners_of,
 )
 from streamkeep.format.rows.records import GROUP_ROWS
-from streamkeep.recovery.fsck.catalogue import finding, guarded
-from streamkeep.recovery.fsck.findings import Finding, quoted
+from streamkeep.recovery.fsck.findings import Finding, finding, guarded, quoted
 from streamkeep.recovery.fsck.members import MemberKind, check_members
 from streamkeep.recovery.fsck.progress import Scope
 from streamkeep.recovery.fsck.rows import (

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from streamkeep.format.core.keys import name_key, number_key
-from streamkeep.recovery.fsck.catalogue import finding
-from streamkeep.recovery.fsck.findings import Finding, quoted
+from streamkeep.recovery.fsck.findings import Finding, finding, quoted
 from streamkeep.recovery.fsck.rows import Member, Rows, Shape
 
 

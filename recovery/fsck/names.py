@@ -12,8 +12,7 @@ from streamkeep.engine.txn.txn import NEXT_STREAM
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.rows.records import STREAM_NODES
-from streamkeep.recovery.fsck.catalogue import finding
-from streamkeep.recovery.fsck.findings import Finding, quoted
+from streamkeep.recovery.fsck.findings import Finding, finding, quoted
 from streamkeep.recovery.fsck.rows import (
     KEY_SHAPE,
     NAME_SHAPE,

@@ -35,8 +35,7 @@ from streamkeep.format.lmdb_file.lmdb_pages import (
     overflow_header,
     overflow_pages,
 )
-from streamkeep.recovery.fsck.catalogue import finding
-from streamkeep.recovery.fsck.findings import Finding, quoted
+from streamkeep.recovery.fsck.findings import Finding, finding, quoted
 from streamkeep.recovery.pages.tree import ROOT, Edge, Tables, Tree
 
 _LISTED: Final = 5  # lost pages that a finding lists

@@ -56,8 +56,7 @@ from streamkeep.format.segment.manifest import (
     decode_segment_record,
 )
 from streamkeep.format.segment.remote import META_REMOTE, decode_setting
-from streamkeep.recovery.fsck.catalogue import finding
-from streamkeep.recovery.fsck.findings import Finding, quoted
+from streamkeep.recovery.fsck.findings import Finding, finding, quoted
 from streamkeep.recovery.fsck.sorting import SortedPairs
 from streamkeep.recovery.pages.tree import Tables
 

@@ -64,8 +64,7 @@ from streamkeep.format.lmdb_file.meta_page import (
     meta_problem,
 )
 from streamkeep.format.node.envelope import FORMAT, MAGIC
-from streamkeep.recovery.fsck.catalogue import finding
-from streamkeep.recovery.fsck.findings import Finding
+from streamkeep.recovery.fsck.findings import Finding, finding
 from streamkeep.recovery.fsck.journal import Replay
 from streamkeep.recovery.fsck.rows import row_place
 from streamkeep.recovery.pages.page_file import PageFile
@@ -74,7 +73,7 @@ from streamkeep.recovery.pages.tree import Tables
 _TRIES: Final = 1000
 _SLOT_TRIES: Final = 3
 _SLOT_WAIT_S: Final = 0.02
-_PAGE_SIZES: Final = (4096, 8192, 16384, 32768)
+_PAGE_SIZES: Final = (32768, 16384, 8192, 4096)  # the usual one last: its problem is told
 _JOURNAL_TRIES: Final = 3
 _LISTED: Final = 20  # rows that differ
 _MANY_READERS: Final = 512
@@ -121,7 +120,7 @@ class Source:
     def raw_pages(self) -> PageFile | None:
         """Return the data file without its trees; None if it is missing. The caller closes it."""
         try:
-            return PageFile(self.folder, _PAGE_SIZES[0])
+            return PageFile(self.folder, _PAGE_SIZES[-1])
         except OSError:
             return None
 
@@ -137,33 +136,23 @@ def read_metas(store: Folder) -> tuple[list[MetaPage], list[Finding]]:
     found: list[Finding] = []
     try:
         with os.fdopen(store.open(DATA_FILE), "rb", buffering=0) as file:
-            first = file.read(META_SIZE)
             size = 0
-            if not meta_problem(first, 0, 0):
-                meta = decode_meta_page(first)
-                size = meta.page_size if meta else 0
             for number in (0, 1):
-                data = first
-                if number:
-                    data = _second_meta(file.fileno(), size)
-                problem = meta_problem(data, number, size)
+                # If page 0 is damaged, page 1 is where its own page size says.
+                for offset in (0,) if number == 0 else (size,) if size else _PAGE_SIZES:
+                    data = os.pread(file.fileno(), META_SIZE, offset)
+                    problem = meta_problem(data, number, offset)
+                    if not problem:
+                        break
                 meta = None if problem else decode_meta_page(data)
                 if meta is None:
                     found.append(finding("SK003", f"{DATA_FILE} meta page {number}", problem))
                 else:
+                    size = meta.page_size
                     metas.append(meta)
     except OSError as error:
         found.append(finding("SK003", DATA_FILE, f"cannot be read: {error.strerror}"))
     return sorted(metas, key=lambda meta: meta.commit_number), found
-
-
-def _second_meta(handle: int, size: int) -> bytes:
-    """Return meta page 1; if page 0 is damaged (size 0), find it by trying all page sizes."""
-    for page_size in (size,) if size else _PAGE_SIZES:
-        data = os.pread(handle, META_SIZE, page_size)
-        if size or not meta_problem(data, 1, page_size):
-            return data
-    return os.pread(handle, META_SIZE, _PAGE_SIZES[0])
 
 
 def read_slots(store: Folder) -> tuple[CheckpointSlot | None, list[Finding]]:

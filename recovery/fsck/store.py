@@ -21,8 +21,7 @@ from streamkeep.engine.store.survey import STORE_NAMES
 from streamkeep.format.core.errors import CorruptionError, NoSuchKeyError
 from streamkeep.format.core.keys import META, NODES, TABLES
 from streamkeep.recovery.fsck.archive import check_archive
-from streamkeep.recovery.fsck.catalogue import finding, guarded
-from streamkeep.recovery.fsck.findings import Finding, Severity
+from streamkeep.recovery.fsck.findings import Finding, Severity, finding, guarded
 from streamkeep.recovery.fsck.groups import check_group_numbers, check_groups
 from streamkeep.recovery.fsck.messages import check_message_numbers, check_messages
 from streamkeep.recovery.fsck.names import (

@@ -18,7 +18,7 @@ import pytest
 from browser import Browser
 from conftest import ROOT
 from patience import PATIENCE_S
-from streamkeep.recovery.fsck.catalogue import CATALOGUE
+from streamkeep.recovery.fsck.findings import CATALOGUE
 
 DOCS = ROOT / "docs"
 

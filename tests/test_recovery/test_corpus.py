@@ -42,7 +42,7 @@ from streamkeep.format.rows.records import (
     encode_garbage,
     encode_key_row,
 )
-from streamkeep.recovery.fsck.catalogue import CATALOGUE
+from streamkeep.recovery.fsck.findings import CATALOGUE
 from streamkeep.recovery.fsck.source import open_source, read_metas
 from streamkeep.recovery.salvage.repair import repair
 from test_format.made_nodes import with_counts

@@ -40,7 +40,7 @@ from streamkeep.format.rows.group_records import (
 )
 from streamkeep.format.rows.nacks import NACK, NACK_SIZE
 from streamkeep.format.rows.records import GROUP_ROWS, encode_garbage, encode_number
-from streamkeep.recovery.fsck.catalogue import CATALOGUE
+from streamkeep.recovery.fsck.findings import CATALOGUE
 
 NOW_MS: Final = 1000
 ENTRIES: Final = 100
@@ -393,6 +393,6 @@ def test_the_checks_and_the_catalogue_know_the_same_codes() -> None:
     folder = Path(recovery.__file__).parent
     used = set()
     for module in (*folder.rglob("*.py"), folder.parent / "format/node/stream_facts.py"):
-        if module.name != "catalogue.py":
+        if module.name != "findings.py":
             used |= set(re.findall(r'"(SK\d{3})"', module.read_text(encoding="utf-8")))
     assert used | {"SK001"} == set(CATALOGUE)

@@ -79,7 +79,7 @@ def commands() -> list[tuple[str, str]]:
 def test_each_printed_command_and_its_options_exist(commands: list[tuple[str, str]]) -> None:
     assert len(commands) >= 90
     places = {place.partition(":")[0] for place, _ in commands}
-    assert {"server/ui/static/store.js", "recovery/fsck/catalogue.py"} <= places
+    assert {"server/ui/static/store.js", "recovery/fsck/findings.py"} <= places
     problems = [
         f"{place}: `streamkeep {text}`: {problem}"
         for place, text in commands
