@@ -21,7 +21,13 @@ from streamkeep.format.core import keys
 from streamkeep.format.core.checksum import open_row
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.core.keys import META, TABLES
-from streamkeep.format.rows.backup import META_BACKUP, META_LAST_BACKUP, decode_backup
+from streamkeep.format.rows.backup import (
+    META_BACKUP,
+    META_LAST_BACKUP,
+    META_STANDBY,
+    decode_backup,
+    decode_standby,
+)
 from streamkeep.format.rows.batches import PREFIX as BATCH_PREFIX
 from streamkeep.format.rows.batches import decode_batch
 from streamkeep.format.rows.following import META_FOLLOWING, decode_following
@@ -268,6 +274,7 @@ _META: Final[dict[bytes, Decode]] = {
     META_RECOVERY: lambda body, where: decode_recovery(body),
     META_BACKUP: decode_backup,
     META_LAST_BACKUP: decode_backup,
+    META_STANDBY: decode_standby,
     META_REMOTE: decode_setting,
     META_FOLLOWING: decode_following,
     **dict.fromkeys(_COUNTERS, decode_counter),

@@ -88,6 +88,7 @@ class NewStore:
             max_readers=_MAX_READERS,
             max_store_bytes=None,
             clock=Clock(),
+            standby=True,  # if it is one, it stays one
         )
 
     def write(self, command: Callable[[WriteTxn], None], size: int = 0) -> None:

@@ -34,6 +34,7 @@ from streamkeep.format.journal.checkpoint import SLOT_SIZE, decode_slot
 from streamkeep.format.lmdb_file.lmdb_pages import MAIN_AT
 from streamkeep.format.node.builder import encode_nodes
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.rows.backup import META_STANDBY, StandbyRow, decode_standby
 from streamkeep.format.rows.nacks import NACK_SIZE
 from streamkeep.format.rows.records import (
     STREAM_NODES,
@@ -476,3 +477,14 @@ def test_a_sound_store_is_written_as_it_was(tmp_path: Path) -> None:
         known = store.xadd("orders", {"a": "b"}, idmp=("p0", "m0"))
         assert known == store.xadd("orders", {"c": "d"}, idmp=("p0", "m0"))
         assert store.retention("mails") is not None
+
+
+def test_a_standby_is_repaired_and_stays_one(tmp_path: Path) -> None:
+    path, target = tmp_path / "store", tmp_path / "repaired"
+    build(path)
+    with raw_store(path) as raw:
+        row = StandbyRow("/elsewhere", "00000001-0123abcd", 9, 1000)
+        raw.put_value(keys.META, META_STANDBY, row.encode())
+    assert repair(path, target).findings == []
+    with raw_store(target) as raw:
+        assert decode_standby(raw.body(keys.META, META_STANDBY), "meta") == row

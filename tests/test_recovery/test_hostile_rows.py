@@ -20,6 +20,7 @@ from streamkeep.engine.txn.txn import NEXT_GARBAGE
 from streamkeep.format.core import keys
 from streamkeep.format.core.errors import CorruptionError
 from streamkeep.format.node.envelope import decode_envelope, encode_envelope
+from streamkeep.format.rows.backup import META_STANDBY
 from streamkeep.format.rows.batches import batch_key
 from streamkeep.format.rows.nacks import NACK, NACK_SIZE
 from streamkeep.format.rows.producers import decode_message, decode_producer
@@ -105,6 +106,7 @@ ROWS: Final = {
     "a short number of garbage": (keys.META, NEXT_GARBAGE, b"1234567"),
     "no next number of garbage": (keys.META, NEXT_GARBAGE, encode_number(0)),
     "the highest number of messages": (keys.META, NEXT_IDEMPOTENCE, encode_number(HUGE)),
+    "a standby cut off": (keys.META, META_STANDBY, b"short"),
     "a batch cut off": (keys.META, batch_key(b"app"), b"short"),
     "the highest number of a consumer": (
         keys.CONSUMERS,
