@@ -178,7 +178,8 @@ def test_an_error_that_the_kernel_reports_to_a_reader_is_not_forgotten(
     """Only the first sync after the error reports it."""
     path = tmp_path / "store"
     killed(path)
-    sync_data, reported = files.sync_data, []
+    sync_data = files.sync_data
+    reported: list[int] = []
 
     def sync_once(handle: int) -> None:
         if not reported and os.readlink(f"/proc/self/fd/{handle}").endswith("data.mdb"):

@@ -324,9 +324,9 @@ def test_under_the_lock_no_more_of_the_free_list_is_read_than_is_overwritten(
     monkeypatch.setattr(scrub, "_LOCK_S", 0)
     monkeypatch.setattr(scrub, "_CHUNK", 64, raising=False)
     locked: list[int] = []  # bytes of the free list read in each round under the lock
-    under_lock = clearing = False
+    under_lock = listing = False
     newest, read = scrub._DataFile._newest, scrub._DataFile._read
-    clear_run = scrub._DataFile._clear_run
+    chunks = scrub._DataFile._chunks
 
     @contextmanager
     def counted_newest(self: Any) -> Iterator[Any]:
@@ -340,21 +340,24 @@ def test_under_the_lock_no_more_of_the_free_list_is_read_than_is_overwritten(
                 under_lock = False
 
     def counted_read(self: Any, number: int, size: int, skip: int = 0) -> bytes:
-        if under_lock and not clearing:
+        if under_lock and listing:
             locked[-1] += size
         return read(self, number, size, skip)
 
-    def counted_run(self: Any, number: int, pages: int) -> None:
-        nonlocal clearing
-        clearing = True
-        try:
-            clear_run(self, number, pages)
-        finally:
-            clearing = False
+    def counted_chunks(self: Any, meta: Any, start: Any) -> Iterator[Any]:
+        nonlocal listing
+        found = chunks(self, meta, start)
+        while True:
+            listing = True
+            one = next(found, None)
+            listing = False
+            if one is None:
+                return
+            yield one
 
     monkeypatch.setattr(scrub._DataFile, "_newest", counted_newest)
     monkeypatch.setattr(scrub._DataFile, "_read", counted_read)
-    monkeypatch.setattr(scrub._DataFile, "_clear_run", counted_run)
+    monkeypatch.setattr(scrub._DataFile, "_chunks", counted_chunks)
     with streamkeep.open(tmp_path / "store", sync=sync) as store:
         ids = [store.xadd("k", {"SeCrEt": b"SeCrEt" * 20_000}) for _ in range(100)]
         store.xadd("k", harmless(1))

@@ -17,6 +17,7 @@ import pytest
 import streamkeep
 from conftest import assert_sound
 from streamkeep import transfer
+from streamkeep.engine.commands.xadd import xadd_many
 from streamkeep.format.core.entry import StreamId
 from streamkeep.format.core.errors import ArgumentError
 from streamkeep.transfer import Progress
@@ -287,7 +288,7 @@ def test_an_error_of_the_store_says_in_a_note_what_is_stored() -> None:
     Path("a.jsonl").write_text('{"n":1}\n' * 3)
     with streamkeep.open("s") as store:
         calls = 0
-        original = append.xadd_many
+        original = xadd_many
 
         def full(*args: Any) -> Any:
             nonlocal calls
