@@ -98,15 +98,16 @@ def test_children_of_the_command_are_killed_each_second(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": search},
             stderr=subprocess.DEVNULL,
         )
-        kills = 0
+        kills = before = 0
         deadline = time.monotonic() + PATIENCE_S
-        while queue.stats().done < count:
+        while (done := queue.stats().done) < count:
             assert time.monotonic() < deadline, queue.stats()
             time.sleep(0.25 * rng.uniform(0.5, 1.5))
             children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-            if children:
+            if children and done > before:  # on a busy machine a child needs longer to begin
                 os.kill(int(rng.choice(children)), signal.SIGKILL)
                 kills += 1
+                before = done
         parent.terminate()
         assert parent.wait(PATIENCE_S) == 0
         numbers = [int(entry.fields[b"number"]) for entry in queue.store.scan("effects")]
