@@ -9,8 +9,17 @@ from pathlib import Path
 import lmdb
 
 from streamkeep import recovery
+from streamkeep.engine.checkpoint.checkpoint import DATA_FILE, read_meta_pages, read_page
+from streamkeep.engine.checkpoint.checkpoint_file import CHECKPOINT_FILE
 from streamkeep.format.core.checksum import open_row, seal_row
 from streamkeep.format.core.keys import TABLES
+from streamkeep.format.journal.checkpoint import (
+    SLOT_SIZE,
+    CheckpointSlot,
+    decode_slot,
+    root_checksum,
+)
+from streamkeep.format.lmdb_file.meta_page import MetaPage
 
 
 class RawStore:
@@ -64,12 +73,41 @@ class RawStore:
 
 @contextmanager
 def raw_store(path: Path) -> Iterator[RawStore]:
-    """Open a store for damage, all of which is done at the end."""
+    """Open a store for damage, all of which is done at the end.
+
+    That of a closed store is in its checkpoint then: a recovery would go back to the one before.
+    """
+    slot = _checkpoint(path)
+    closed = slot is not None and slot.meta_page[8:] == _newest_meta(path).data[8:]
     with (
         lmdb.open(str(path), max_dbs=len(TABLES)) as environment,
         environment.begin(write=True) as txn,
     ):
         yield RawStore(environment, txn)
+    if slot is not None and closed:
+        newest = _newest_meta(path)
+        with (path / DATA_FILE).open("rb") as file:
+            slot = slot._replace(
+                main_root_checksum=root_checksum(
+                    read_page(file.fileno(), newest, newest.main_root)
+                ),
+                free_root_checksum=root_checksum(
+                    read_page(file.fileno(), newest, newest.free_root)
+                ),
+                meta_page=newest.data,
+            )
+        (path / CHECKPOINT_FILE).write_bytes(slot.encode().ljust(2 * SLOT_SIZE, b"\0"))
+
+
+def _checkpoint(path: Path) -> CheckpointSlot | None:
+    data = (path / CHECKPOINT_FILE).read_bytes()
+    found = [slot for at in (0, SLOT_SIZE) if (slot := decode_slot(data[at:])) is not None]
+    return max(found, key=lambda one: one.commit_number, default=None)
+
+
+def _newest_meta(path: Path) -> MetaPage:
+    with (path / DATA_FILE).open("rb") as file:
+        return read_meta_pages(file.fileno())[-1]
 
 
 def codes(path: Path) -> list[str]:

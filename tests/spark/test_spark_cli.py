@@ -30,7 +30,7 @@ def running(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have commands use the session of the tests: starting one takes seconds."""
 
     @contextmanager
-    def session() -> Iterator[SparkSession]:
+    def session(_: object) -> Iterator[SparkSession]:
         yield spark
 
     monkeypatch.setattr(spark_cmd, "running", session)

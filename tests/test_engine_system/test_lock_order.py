@@ -95,5 +95,5 @@ def test_other_locks_of_the_engine_only_pass_signals_between_threads() -> None:
         "# free from `notify` to the end of the next `wait`",
         "engine/journal/write_lock.py: self._wakeup = threading.Lock()  "
         "# free when the thread has something to do",
-        "engine/store/group_commit.py: self.lock = threading.Lock()",
+        "engine/store/group_commit.py: call.lock = threading.Lock()  # which `wake` releases",
     }

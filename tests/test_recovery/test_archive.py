@@ -264,22 +264,6 @@ def test_a_file_that_goes_while_the_store_is_checked(
     assert len(files_of(path)) == 2
 
 
-def test_a_store_that_needs_recovery_may_lack_files(path: Path) -> None:
-    """Its checkpoint names a segment that was dropped since, durably and with its file."""
-    from crash.power import another_boot, copy_store
-
-    with Store(path, sync="commit") as store:
-        store.drop_segments("orders", before=2000)
-        copy = path.with_name("copy")
-        copy_store(path, copy)
-    with another_boot():
-        found = [str(one) for one in recovery.check(copy) if one.code.startswith("SK3")]
-        assert found == []
-        with Store(copy) as store:
-            assert len(store.archived_segments()) == 1
-    assert codes(copy) == []
-
-
 def test_what_is_archived_and_restored_is_sound(tmp_path: Path) -> None:
     """The whole life: trimmed, retired, archived, the stream deleted, restored elsewhere."""
     path = tmp_path / "life"
