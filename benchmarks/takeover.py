@@ -76,12 +76,19 @@ System = tuple[Callable[[str], object], Callable[[], object]]
 def _streamkeep(folder: Path, _: str, jobs: int) -> System:
     from streamkeep.jobs import Queue, Worker
 
-    queue = Queue(folder / "store")
-    task = queue.task(name="handle", retries=5, backoff="1ms")(handle)
-    return (
-        lambda job: task.delay(str(folder), job),
-        lambda: Worker(queue, concurrency=jobs).run(),
-    )
+    def task(queue: Queue) -> Any:
+        return queue.task(name="handle", retries=5, backoff="1ms")(handle)
+
+    def put(job: str) -> None:
+        with Queue(folder / "store") as queue:
+            task(queue).delay(str(folder), job)
+
+    def work() -> None:
+        queue = Queue(folder / "store")
+        task(queue)
+        Worker(queue, concurrency=jobs).run()
+
+    return put, work
 
 
 def _celery(folder: Path, setting: str, jobs: int) -> System:
