@@ -33,9 +33,10 @@ def unit_commands() -> list[list[str]]:
 
 
 def container_commands() -> list[list[str]]:
-    lists = re.findall(r'(?:CMD|ENTRYPOINT) \[(".*")\]', CONTAINER)
-    check, entry, command = ([*map(str, re.findall('"(.*?)"', one))] for one in lists)
-    return [check, entry + command]
+    lists = re.findall(r'^(?:CMD|ENTRYPOINT) \[(".*")\]', CONTAINER, re.MULTILINE)
+    entry, command = ([*map(str, re.findall('"(.*?)"', one))] for one in lists)
+    (check,) = re.findall(r"^ +CMD (streamkeep .*) \|\| test \$\? -eq 8$", CONTAINER, re.MULTILINE)
+    return [check.split(), entry + command]
 
 
 @pytest.mark.parametrize("words", [*unit_commands(), *container_commands()], ids=" ".join)
