@@ -16,6 +16,7 @@ from cli_runner import lines, objects, run
 from patience import PATIENCE_S
 from streamkeep.jobs import Queue
 from streamkeep.recovery import backup
+from streamkeep.server.http import overview
 from streamkeep.tools.commands import status_cmd
 
 
@@ -184,7 +185,7 @@ def test_queues_that_need_attention(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ["queue", "'default':", "1", "dead", "letter,", "1", "worker"] in told
         queue.drop_dead()
         fails.delay()
-    monkeypatch.setattr(status_cmd, "STUCK_MS", 0)
+    monkeypatch.setattr(overview, "STUCK_MS", 0)
     found = facts(status=8)
     assert found["state"] == "idle"
     assert "1 job waits" in found["problems"][0]

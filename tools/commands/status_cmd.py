@@ -20,7 +20,7 @@ from streamkeep.format.humanize import count_text, entries_text, size_text, time
 from streamkeep.format.rows.backup import BackupRow
 from streamkeep.recovery.backups.backup import last_backup, source_of
 from streamkeep.recovery.fsck.last_check import last_check
-from streamkeep.server.http.overview import STUCK_MS
+from streamkeep.server.http.overview import stuck_in_queue
 from streamkeep.tools.base import common, output
 from streamkeep.tools.base.arguments import Ms, Natural, StorePath
 from streamkeep.tools.base.command import command
@@ -31,6 +31,7 @@ from streamkeep.tools.commands.queue_cmds import parked_texts
 from streamkeep.tools.commands.stat_cmd import durability, durability_rows
 
 if TYPE_CHECKING:
+    from streamkeep.engine.api.views import Snapshot
     from streamkeep.metrics.figures import Figures, QueueFigures, StoreFigures
 
 LATE_MS: Final = 60_000  # without news, after which a copy elsewhere needs attention
@@ -105,9 +106,7 @@ def status(
             facts["retired_bytes"] = kept.retired_bytes
             facts["queues"] = {one.name: one.stats._asdict() for one in figures.queues}
             for queue in figures.queues:
-                texts = parked_texts(snapshot, queue.name, store_path)
-                problems += [Problem("parked", text) for text in texts]
-                problems += _of_queue(queue, store_path)
+                problems += _of_queue(snapshot, queue, store_path)
             newest = last_backup(snapshot)
     except RecoveryNeededError as error:
         problems.append(Problem("recovering", str(error)))
@@ -186,19 +185,23 @@ def _copy_rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "follows", f"{redis['source']}: {done}{anew}"
 
 
-def _of_queue(queue: QueueFigures, store_path: Path) -> Iterator[Problem]:
-    """Yield what needs attention in a queue, as the page says it."""
-    stats, name = queue.stats, f"queue {queue.name!r}"
-    at = f"{shlex.quote(str(store_path))} --queue {shlex.quote(queue.name)}"
-    if stats.failed:
-        letters = count_text(stats.failed, "dead letter")
-        yield Problem("dead", f"{name} has {letters}; next: streamkeep queue dead {at}")
-    waits = stats.waiting > stats.parked and not stats.paused
-    if waits and not stats.workers and stats.oldest_ms >= STUCK_MS:
-        jobs = count_text(stats.waiting, "job waits", "jobs wait")
-        since = durations.duration_text(stats.oldest_ms)
-        text = f"{jobs}, the oldest for {since}, and no worker lives; next: streamkeep work"
-        yield Problem("idle", f"{name}: {text}")
+def _of_queue(
+    snapshot: Snapshot[bytes], queue: QueueFigures, store_path: Path
+) -> Iterator[Problem]:
+    """Yield what needs attention in a queue, by the rules of the page."""
+    name = f"queue {queue.name!r}"
+    for text in parked_texts(snapshot, queue.name, store_path):
+        yield Problem("parked", text)
+    for one in stuck_in_queue(snapshot, queue.name):
+        if one["kind"] == "dead":
+            at = f"{shlex.quote(str(store_path))} --queue {shlex.quote(queue.name)}"
+            letters = count_text(one["letters"], "dead letter")
+            yield Problem("dead", f"{name} has {letters}; next: streamkeep queue dead {at}")
+        elif one["kind"] == "idle":
+            jobs = count_text(one["waiting"], "job waits", "jobs wait")
+            since = durations.duration_text(one["since_ms"])
+            text = f"{jobs}, the oldest for {since}, and no worker lives; next: streamkeep work"
+            yield Problem("idle", f"{name}: {text}")
 
 
 def _groups(figures: Figures, max_lag: int | None, problems: list[Problem]) -> dict[str, Any]:

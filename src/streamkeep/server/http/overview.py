@@ -382,7 +382,9 @@ def survey(store: Store[bytes], user: User) -> dict[str, Any]:
         total = snapshot.txn.rows(KEYS)
         queues = [name for name in queue_names(store) if sees_queue(user, name)]
         jobs = {key for name in queues for key in keys_of(name)}
-        troubles = [one for name in queues[:_MOST_SCANNED] for one in _of_queue(snapshot, name)]
+        troubles = [
+            one for name in queues[:_MOST_SCANNED] for one in stuck_in_queue(snapshot, name)
+        ]
         for name, _ in keys.iter_keys(snapshot.txn):
             if not user.sees(name):
                 continue
@@ -428,7 +430,7 @@ def sees_queue(user: User, name: str) -> bool:
     return all(map(user.sees, keys_of(name)))
 
 
-def _of_queue(snapshot: Snapshot[bytes], name: str) -> list[dict[str, Any]]:
+def stuck_in_queue(snapshot: Snapshot[bytes], name: str) -> list[dict[str, Any]]:
     """Return what is stuck in a queue: dead letters, a pause, jobs for which there is no worker."""
     names = Names(name)
     stats = stats_of(snapshot, names)
